@@ -1,0 +1,52 @@
+"""The exceptions of flopwatch.
+
+    FlopwatchError            one clear sentence for the user; the command line exits with 2
+    ├── UsageError            an option or argument that cannot be honoured
+    ├── SuiteError            a suite that cannot be found, loaded or expanded
+    ├── StoreError            a results file that cannot be read or written
+    │   ├── CorruptFile       a line that is not a record
+    │   ├── NewerSchema       a record written by a newer flopwatch
+    │   └── DiskFull          no room for the next record
+    └── WorkerError           the measuring process could not be started
+
+    Unsupported               raised by a suite's build function: this combination does not exist.
+                              It becomes a record with status "unsupported", not an error.
+"""
+
+from __future__ import annotations
+
+
+class FlopwatchError(Exception):
+    """Something the user can mend; its text says what is wrong and what to do."""
+
+
+class UsageError(FlopwatchError):
+    """An option or argument that cannot be honoured."""
+
+
+class SuiteError(FlopwatchError):
+    """A suite that cannot be found, loaded or expanded."""
+
+
+class StoreError(FlopwatchError):
+    """A results file that cannot be read or written."""
+
+
+class CorruptFile(StoreError):
+    """A line of a results file that is not a record."""
+
+
+class NewerSchema(StoreError):
+    """A record that a newer flopwatch has written."""
+
+
+class DiskFull(StoreError):
+    """No room on the disk for the next record."""
+
+
+class WorkerError(FlopwatchError):
+    """The measuring process could not be started."""
+
+
+class Unsupported(Exception):
+    """Raise it in a suite's build function where a combination does not exist."""

@@ -1,0 +1,1 @@
+"""Records: what was measured, how it is stored, and how it is read back."""

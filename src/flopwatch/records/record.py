@@ -1,0 +1,121 @@
+"""The record: one measured case, or one failure, as one JSON object on one line.
+
+Raw samples are the result. Everything else (medians, intervals, speedups, FLOP/s) is computed on
+reading, so that a better formula improves old results too. A record stands alone: it carries the
+environment and the settings that made it, so that a single line can be mailed, grepped or merged.
+
+History of the schema, newest first. A version that was ever released stays readable: give
+``UPGRADES`` the function that turns the previous version's object into the next one's.
+
+    1   the first one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from flopwatch.errors import CorruptFile, NewerSchema
+from flopwatch.settings import Settings
+
+SCHEMA = 1
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
+
+Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
+Stop = Literal["precise", "stalled", "budget", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """How a variant agreed with its reference before it was timed."""
+
+    against: str
+    errors: dict[str, float | None]
+    """By value ("output", "grad weight"): largest deviation over the reference's largest
+    magnitude; None where it is not a number."""
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    id: str
+    """Hash of suite, variant and parameters: the same case has the same id in every run."""
+    group: str
+    """Hash of suite and parameters: what the variants of one comparison share."""
+    run: str
+    """One `flopwatch run`. Samples pair by round where both run and group are equal."""
+    suite: str
+    variant: str
+    baseline: str
+    params: dict[str, Any]
+    status: Status
+    reason: str | None = None
+    samples_ns: dict[str, list[float]] = field(default_factory=dict)
+    """By phase, time of one call, in order of taking, warm-up first."""
+    rounds: list[int] = field(default_factory=list)
+    """The round that each sample belongs to, parallel to every list in samples_ns."""
+    loops: list[int] = field(default_factory=list)
+    """How many calls each sample is the mean of: more than 1 where one call is too short."""
+    warmup_samples: int = 0
+    """How many of the leading samples were taken before the steady state was detected."""
+    steady: bool | None = None
+    """Whether a steady state was detected; None where nothing was sampled."""
+    stop: Stop | None = None
+    """Why sampling ended."""
+    flops: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By phase and dtype, as the suite declares them."""
+    bytes: dict[str, float] = field(default_factory=dict)
+    """By phase: bytes that must be moved, as the suite declares them."""
+    peak_memory_bytes: int | None = None
+    check: Check | None = None
+    prediction: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    """Doubts that arose while measuring, as sentences."""
+    settings: Settings = field(default_factory=Settings)
+    environment: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    """The project files that the case was built from, with their digests."""
+    taken_at: str = ""
+    """ISO 8601, UTC."""
+    schema: int = SCHEMA
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+def encode(record: Record) -> bytes:
+    """One line, without its newline."""
+    return _encoder.encode(record)
+
+
+def decode(line: bytes) -> Record:
+    """The record on one line, whatever version wrote it.
+
+    Raises CorruptFile or NewerSchema with a sentence that does not name file or line: the caller
+    knows those.
+    """
+    try:
+        content = _decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptFile(f"it is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise CorruptFile("it is JSON, but not an object")
+    schema = content.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise CorruptFile("it has no valid schema number")
+    if schema > SCHEMA:
+        raise NewerSchema(
+            f"it has schema {schema}, and this flopwatch reads up to {SCHEMA}; upgrade flopwatch"
+        )
+    for version in range(schema, SCHEMA):
+        content = UPGRADES[version](content)
+    try:
+        return msgspec.convert({**content, "schema": SCHEMA}, Record)
+    except msgspec.ValidationError as error:
+        raise CorruptFile(f"it is not a record ({error})") from None

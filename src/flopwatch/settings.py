@@ -1,0 +1,36 @@
+"""How to measure: everything about a run that is not what is measured.
+
+One frozen object, made from the command line, sent to the worker as JSON and stored in every
+record, so that a record says how it was taken and two records can be told like for like.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Allocator = Literal["default", "retain"]
+Cache = Literal["hot", "cold"]
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    device: Device = "cpu"
+    threads: int = 1
+    cache: Cache = "hot"
+    """hot: a sample finds the caches as the same variant's previous call left them.
+    cold: the last-level cache is overwritten before every sample."""
+    allocator: Allocator = "retain"
+    precision: float = 0.02
+    """Sampling stops when intervals reach at most this far to either side, relatively."""
+    budget_s: float = 10.0
+    """Time that one case may take for warm-up and sampling."""
+    memory_limit_bytes: int | None = None
+    silence_limit_s: float = 300.0
+    """A worker that reports nothing for this long is taken for hung and ended."""
+    seed: int = 0
+
+
+LIKE_FOR_LIKE = ("device", "threads", "cache", "allocator")
+"""The settings that change what a number means; the others only change how well it is known."""
