@@ -1,0 +1,1 @@
+"""What samples say: statistics, comparisons and verdicts."""

@@ -1,0 +1,157 @@
+"""The statistics that decide when to stop and what to say.
+
+Timings are skewed, have outliers and sometimes two modes, so that means and normal intervals
+mislead. Everything here rests on the median and its distribution-free interval: of n independent
+samples in order, the k-th smallest and the k-th largest enclose the true median with a probability
+that the binomial distribution gives, whatever the samples' distribution.
+
+Samples of a busy machine are not independent: a slow moment makes several neighbours slow. n is
+therefore replaced by the effective number n (1 - r) / (1 + r), where r is the correlation of
+neighbours' ranks; without that, intervals are too narrow just where they matter.
+
+A comparison is the median of the ratios *within* rounds: what slows a whole round hits both
+variants alike and cancels. The ratio of the two medians, its cousin, keeps that noise.
+
+The interval is at 99 %, not 95 %: sampling looks at it many times and stops when it is pleased,
+which would spoil a 95 % interval's promise. `benchmarks/trust.py` measures what remains.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+CONFIDENCE = 0.99
+THRESHOLD = 0.02
+"""A ratio closer to 1 than this is not worth a verdict of "faster" or "slower"."""
+
+Verdict = Literal["faster", "slower", "same", "unclear"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A value with its interval; low and high are None where samples are too few for one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    samples: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Reach to the farther side, relative to the value. None: unknown."""
+        if self.low is None or self.high is None or self.value == 0:
+            return None
+        return max(self.high - self.value, self.value - self.low) / abs(self.value)
+
+    def inverse(self) -> Estimate:
+        """The estimate of 1 / value, as from a ratio of times to a speedup."""
+        low = None if self.high is None else 1 / self.high
+        high = None if self.low is None else 1 / self.low
+        return Estimate(value=1 / self.value, low=low, high=high, samples=self.samples)
+
+
+def median(values: Sequence[float]) -> float:
+    return _median_of_sorted(sorted(values))
+
+
+def estimate_median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The median and its distribution-free interval.
+
+    >>> estimate_median([5, 1, 9, 2, 7, 6, 8, 3, 10, 4], confidence=0.95)
+    Estimate(value=5.5, low=2, high=9, samples=10)
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    effective = round(effective_count(values))
+    rank = _interval_rank(effective, confidence)
+    if rank is None:
+        return Estimate(value=_median_of_sorted(ordered), low=None, high=None, samples=count)
+    position = rank * count // effective  # the same quantile among all samples
+    return Estimate(
+        value=_median_of_sorted(ordered),
+        low=ordered[position],
+        high=ordered[count - 1 - position],
+        samples=count,
+    )
+
+
+def estimate_ratio(times: Sequence[float], baseline_times: Sequence[float]) -> Estimate:
+    """Median of the ratios of paired times; below 1 where `times` are the shorter ones."""
+    return estimate_median([a / b for a, b in zip(times, baseline_times, strict=True)])
+
+
+def judge(speedup: Estimate, threshold: float = THRESHOLD) -> Verdict:
+    """What a speedup over the baseline allows one to say.
+
+    "faster" and "slower" need both: the whole interval on one side of 1, and a size that matters.
+    "same" is a finding too: the whole interval lies within the threshold.
+    """
+    if speedup.low is None or speedup.high is None:
+        return "unclear"
+    if speedup.low > 1 and speedup.value >= 1 + threshold:
+        return "faster"
+    if speedup.high < 1 and speedup.value <= 1 - threshold:
+        return "slower"
+    if speedup.low >= 1 - threshold and speedup.high <= 1 + threshold:
+        return "same"
+    return "unclear"
+
+
+def effective_count(values: Sequence[float]) -> float:
+    """How many independent samples these ordered ones are worth."""
+    count = len(values)
+    if count < 8:
+        return count
+    correlation = _neighbour_rank_correlation(values)
+    # What chance alone gives (one standard error) does not count against the samples.
+    if correlation <= 1 / math.sqrt(count):
+        return count
+    return max(1.0, count * (1 - correlation) / (1 + correlation))
+
+
+def _neighbour_rank_correlation(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    # Mid-ranks, so that many equal values (a coarse clock) do not fake a correlation.
+    ranks = [(bisect_left(ordered, v) + bisect_right(ordered, v)) / 2 for v in values]
+    mean = sum(ranks) / len(ranks)
+    deviations = [rank - mean for rank in ranks]
+    variance = sum(d * d for d in deviations)
+    if variance == 0:
+        return 0.0
+    covariance = sum(a * b for a, b in zip(deviations, deviations[1:], strict=False))
+    return covariance / variance
+
+
+@lru_cache(maxsize=4096)
+def _interval_rank(count: int, confidence: float) -> int | None:
+    """The largest k (from 0) such that [k-th smallest, k-th largest] has the confidence."""
+    tail = (1 - confidence) / 2
+    if count > 100:
+        # Normal approximation with continuity; exact to within one rank from here on.
+        z = _normal_quantile(1 - tail)
+        return max(0, math.floor((count - 1) / 2 - z * math.sqrt(count) / 2))
+    below, rank = 0.0, None
+    for k in range(count // 2):
+        below += math.comb(count, k) / 2**count
+        if below > tail:
+            break
+        rank = k
+    return rank
+
+
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(probability)
+
+
+def _median_of_sorted(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2

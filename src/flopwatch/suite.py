@@ -1,0 +1,205 @@
+"""Suites: what to measure, declared in plain Python.
+
+    suite = Suite(
+        "gelu",
+        axes={"size": [1024, 4096], "dtype": ["float32", "bfloat16"]},
+        variants=["exact", "tanh"],
+    )
+
+    @suite.build
+    def build(case):
+        ...
+        return Workload(phases={"forward": forward, "backward": backward}, gradients={"x": x})
+
+A suite file is imported by worker processes only, so that it may import torch at its top and may
+even crash: the runner never imports it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flopwatch.case import Case
+from flopwatch.errors import SuiteError
+from flopwatch.settings import Device
+
+Phase = Callable[..., Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
+"""Agreement demanded by default, by the value of the axis `dtype` (float32's where there is none):
+largest deviation over the reference's largest magnitude."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One built case, ready to be run again and again."""
+
+    phases: Mapping[str, Phase]
+    """In order. The first is called with nothing, each other one with what the one before it
+    returned: ``{"forward": lambda: layer(x), "backward": lambda y: y.backward(g)}``."""
+    gradients: Mapping[str, Any] = field(default_factory=dict)
+    """Tensors whose ``.grad``, after all phases, must agree with the reference's, by name."""
+    reset: Callable[[], object] | None = None
+    """Called before every sample and not timed, for example to clear gradients."""
+
+    @classmethod
+    def of(cls, built: object) -> Workload:
+        """What a build function may return: a Workload, a dict of phases, or one callable."""
+        if isinstance(built, Workload):
+            workload = built
+        elif isinstance(built, Mapping):
+            workload = cls(phases=built)
+        elif callable(built):
+            workload = cls(phases={"call": built})
+        else:
+            raise SuiteError(
+                f"the build function returned {type(built).__name__}; "
+                "return a Workload, a dict of phases, or a callable"
+            )
+        if not workload.phases:
+            raise SuiteError("the build function returned no phase; name at least one")
+        return workload
+
+
+class Suite:
+    """Axes, variants, and the functions that build, check and count a case.
+
+    The first variant is the baseline unless `baseline` names another. `tolerance` is one number,
+    or one for each value of the axis ``dtype``. `quick` gives fewer values for some axes, for
+    ``--quick``; without it the first value of every axis is taken. `where` drops combinations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        axes: Mapping[str, Sequence[Any]],
+        variants: Sequence[str],
+        baseline: str | None = None,
+        tolerance: float | Mapping[str, float] | None = None,
+        quick: Mapping[str, Sequence[Any]] | None = None,
+        where: Callable[[Case], bool] | None = None,
+    ) -> None:
+        self.name = name
+        self.axes = {axis: _axis_values(name, axis, values) for axis, values in axes.items()}
+        self.variants = list(variants)
+        self.baseline = self.variants[0] if baseline is None and variants else baseline
+        self.quick = dict(quick) if quick is not None else None
+        self.where = where
+        self._tolerance = tolerance
+        self._functions: dict[str, Callable[[Case], Any]] = {}
+        self._validate()
+
+    def build(self, function: Function) -> Function:
+        """Decorator: the function that makes a case's Workload."""
+        return self._register("build", function)
+
+    def reference(self, function: Function) -> Function:
+        """Decorator: makes the Workload that a case must agree with, plain and obviously right.
+
+        It is built from the same random seed as the case. Without it the baseline is the
+        reference of the other variants.
+        """
+        return self._register("reference", function)
+
+    def flops(self, function: Function) -> Function:
+        """Decorator: floating-point operations by phase; a number, or numbers by dtype."""
+        return self._register("flops", function)
+
+    def bytes(self, function: Function) -> Function:
+        """Decorator: bytes that a phase must move, by phase."""
+        return self._register("bytes", function)
+
+    def build_case(self, case: Case) -> Workload:
+        return Workload.of(self._functions["build"](case))
+
+    def build_reference(self, case: Case) -> Workload | None:
+        """The suite's own reference for the case, or None where it declares none."""
+        function = self._functions.get("reference")
+        return None if function is None else Workload.of(function(case))
+
+    def count_flops(self, case: Case) -> dict[str, dict[str, float]]:
+        counts = self._functions["flops"](case) if "flops" in self._functions else {}
+        dtype = str(case.params.get("dtype", "unknown"))
+        return {
+            phase: dict(count) if isinstance(count, Mapping) else {dtype: float(count)}
+            for phase, count in counts.items()
+        }
+
+    def count_bytes(self, case: Case) -> dict[str, float]:
+        counts = self._functions["bytes"](case) if "bytes" in self._functions else {}
+        return {phase: float(count) for phase, count in counts.items()}
+
+    def tolerance(self, case: Case) -> float:
+        dtype = str(case.params.get("dtype", "float32"))
+        if isinstance(self._tolerance, int | float):
+            return float(self._tolerance)
+        table = TOLERANCES if self._tolerance is None else self._tolerance
+        if dtype not in table:
+            raise SuiteError(
+                f"suite {self.name!r} has no tolerance for dtype {dtype!r}; "
+                f"it has them for {', '.join(table)}"
+            )
+        return float(table[dtype])
+
+    def expand(self, *, quick: bool = False, device: Device = "cpu") -> list[Case]:
+        """All cases, those of one group next to each other."""
+        axes = dict(self.axes)
+        if quick:
+            fewer = {axis: values[:1] for axis, values in axes.items()}
+            axes |= fewer if self.quick is None else self.quick
+        points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        cases = [
+            Case(suite=self.name, variant=variant, params=point, device=device)
+            for point in points
+            for variant in self.variants
+        ]
+        return cases if self.where is None else [case for case in cases if self.where(case)]
+
+    def _register(self, role: str, function: Function) -> Function:
+        if role in self._functions:
+            raise SuiteError(f"suite {self.name!r} has two {role} functions; keep one")
+        self._functions[role] = function
+        return function
+
+    def _validate(self) -> None:
+        if not self.variants:
+            raise SuiteError(f"suite {self.name!r} has no variants; name at least one")
+        if len(set(self.variants)) < len(self.variants):
+            raise SuiteError(f"suite {self.name!r} names a variant twice: {self.variants}")
+        if self.baseline not in self.variants:
+            raise SuiteError(
+                f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
+                f"variants {', '.join(self.variants)}"
+            )
+        reserved = {"variant", "suite", "device", "params", "id", "group", "label"} & set(self.axes)
+        if reserved:
+            raise SuiteError(
+                f"suite {self.name!r} has an axis {min(reserved)!r}, a name that cases use "
+                "themselves; choose another"
+            )
+        unknown = set(self.quick or {}) - set(self.axes)
+        if unknown:
+            raise SuiteError(
+                f"suite {self.name!r} gives quick values for {min(unknown)!r}, which is not one of "
+                f"its axes {', '.join(self.axes)}"
+            )
+
+
+def _axis_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
+    """The values as JSON will give them back, so that a case has one id before and after."""
+    try:
+        listed: list[Any] = json.loads(json.dumps(list(values), allow_nan=False))
+    except (TypeError, ValueError):
+        raise SuiteError(
+            f"axis {axis!r} of suite {suite!r} has a value that JSON cannot hold; use text, "
+            "numbers, true/false, or lists of them (for a dtype, its name)"
+        ) from None
+    if not listed:
+        raise SuiteError(f"axis {axis!r} of suite {suite!r} has no values")
+    return listed
