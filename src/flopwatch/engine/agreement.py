@@ -1,0 +1,116 @@
+"""Right before fast: a variant must agree with its reference before it is timed.
+
+Compared are what the first phase returns and the gradients that the workload names, each as
+
+    error = max |value - reference| / max |reference|
+
+in float64: one number that means the same for every dtype and scale, and that a single wrong
+element cannot hide from. Values that are not finite must be the same on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flopwatch.errors import SuiteError
+from flopwatch.records.record import Check
+from flopwatch.suite import Workload
+
+
+class WrongResult(Exception):
+    """A variant that does not agree with its reference; `check` says by how much."""
+
+    def __init__(self, reason: str, check: Check) -> None:
+        super().__init__(reason)
+        self.check = check
+
+
+def gather(workload: Workload) -> dict[str, Any]:
+    """Run all phases once and return what can be compared, by name."""
+    if workload.reset is not None:
+        workload.reset()
+    for tensor in workload.gradients.values():
+        tensor.grad = None
+    first, *others = workload.phases.values()
+    value = first()
+    values = {name: _copy(tensor) for name, tensor in _name_tensors("output", value)}
+    for phase in others:
+        value = phase(value)
+    for name, tensor in workload.gradients.items():
+        if tensor.grad is None:
+            raise SuiteError(
+                f"the workload names the gradient of {name!r}, but after its phases "
+                f"({', '.join(workload.phases)}) that tensor has none"
+            )
+        values[f"grad {name}"] = _copy(tensor.grad)
+    return values
+
+
+def compare(
+    values: Mapping[str, Any], reference: Mapping[str, Any], *, against: str, tolerance: float
+) -> Check | None:
+    """The check of these values, or None where neither side has any. Raises WrongResult."""
+    if not values and not reference:
+        return None
+    errors: dict[str, float | None] = {}
+    complaints = []
+    for name in sorted(values.keys() | reference.keys()):
+        if name not in values or name not in reference:
+            side = "the variant" if name in values else "the reference"
+            errors[name] = None
+            complaints.append(f"only {side} has {name}")
+            continue
+        errors[name], complaint = _deviation(values[name], reference[name])
+        if complaint is None and errors[name] > tolerance:  # type: ignore[operator]
+            complaint = f"is off by {errors[name]:.2g} (allowed {tolerance:.2g})"
+        if complaint is not None:
+            complaints.append(f"{name} {complaint}")
+    check = Check(against=against, errors=errors, tolerance=tolerance)
+    if complaints:
+        raise WrongResult(f"disagrees with {against}: {'; '.join(complaints)}", check)
+    return check
+
+
+def _deviation(value: Any, reference: Any) -> tuple[float | None, str | None]:
+    """The relative error, or what makes it meaningless."""
+    import torch
+
+    if value.shape != reference.shape:
+        return None, f"has shape {tuple(value.shape)} instead of {tuple(reference.shape)}"
+    if value.numel() == 0:
+        return 0.0, None
+    wide = torch.complex128 if value.is_complex() or reference.is_complex() else torch.float64
+    value, reference = value.to(wide), reference.to(device=value.device, dtype=wide)
+    odd = ~(value.isfinite() & reference.isfinite())
+    if odd.any():
+        same = torch.equal(value[odd].nan_to_num(nan=0.5), reference[odd].nan_to_num(nan=0.5))
+        if not same or not torch.equal(value.isnan(), reference.isnan()):
+            return None, f"is not finite in other places ({int(odd.sum())} elements)"
+        value, reference = value[~odd], reference[~odd]
+        if value.numel() == 0:
+            return 0.0, None
+    scale = float(reference.abs().max())
+    deviation = float((value - reference).abs().max())
+    return (deviation / scale if scale > 0 else deviation), None
+
+
+def _name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors and numbers inside nested lists, tuples, dicts and model outputs."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, bool | int | float | complex):
+        yield name, torch.tensor(value)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _name_tensors(f"{name}.{key}", part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _name_tensors(f"{name}[{index}]", part)
+
+
+def _copy(tensor: Any) -> Any:
+    # A later phase or the next call may write into the same memory.
+    return tensor.detach().clone()

@@ -1,0 +1,58 @@
+"""What a worker and the runner share: a pipe of JSON lines, and a board of two bytes.
+
+The board is shared memory that says which variant is in work and at which stage. A process that
+dies by a signal can say nothing any more; the board still tells whom it was measuring.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from typing import IO, Any
+
+STAGES = ("start", "build", "check", "sampling", "finish")
+BOARD_BYTES = 2
+NOBODY = 255
+
+
+class Board:
+    """Byte 0: index of the variant in work (or NOBODY). Byte 1: index of the stage."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, BOARD_BYTES)
+
+    def write(self, variant_index: int, stage: str) -> None:
+        self._memory[1] = STAGES.index(stage)
+        self._memory[0] = variant_index
+
+    def point_at(self, variant_index: int) -> None:
+        """Only the variant: cheap enough to be done before every sample."""
+        self._memory[0] = variant_index
+
+    def read(self) -> tuple[int | None, str]:
+        index = self._memory[0]
+        return (None if index == NOBODY else index), STAGES[self._memory[1]]
+
+
+def make_board() -> tuple[IO[bytes], Board]:
+    """A file to hand to a worker, and the runner's view of the same memory."""
+    file = tempfile.TemporaryFile()
+    file.write(bytes([NOBODY, 0]))
+    file.flush()
+    return file, Board(file.fileno())
+
+
+class Channel:
+    """The worker's end."""
+
+    def __init__(self, events_descriptor: int, board: Board) -> None:
+        self._descriptor = events_descriptor
+        self.board = board
+
+    def send(self, event: str, **content: Any) -> None:
+        line = json.dumps({"event": event, **content}, separators=(",", ":")) + "\n"
+        data = memoryview(line.encode())
+        while data:
+            data = data[os.write(self._descriptor, data) :]

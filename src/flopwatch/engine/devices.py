@@ -1,0 +1,117 @@
+"""What is particular to a device: its clock, its caches, and what it has to confess.
+
+On a CPU, `evict` overwrites a buffer of twice the last-level cache, with as many threads as the
+measurement uses, so that the private caches of their cores are emptied too. On a GPU it does the
+same to the L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from flopwatch.engine.clock import Clock, CpuClock, CudaClock
+from flopwatch.settings import Device
+
+FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where the system does not tell
+
+THROTTLE_REASONS = {
+    0x04: "its power limit",
+    0x08: "a hardware slowdown",
+    0x20: "its temperature (software limit)",
+    0x40: "its temperature (hardware limit)",
+    0x80: "an external power brake",
+}
+"""NVML's clock event bits that mean "slower than it could be"; idle and user-set clocks do not."""
+
+
+class Target(Protocol):
+    """The device that a group is measured on."""
+
+    clock: Clock
+
+    def evict(self) -> None:
+        """Empty the caches."""
+
+    def notes(self) -> list[str]:
+        """What went wrong with the device since it was made, as sentences."""
+
+    def reset_peak_memory(self) -> None: ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Most memory that the device's allocator has held since the reset; None: unknown."""
+
+
+class CpuTarget:
+    def __init__(self, cache_bytes: int | None = None) -> None:
+        self.clock: Clock = CpuClock()
+        self._buffer_bytes = 2 * (cache_bytes or FALLBACK_CACHE_BYTES)
+        self._buffer: Any = None
+
+    def evict(self) -> None:
+        import torch
+
+        if self._buffer is None:
+            self._buffer = torch.zeros(self._buffer_bytes // 4, dtype=torch.float32)
+        self._buffer.add_(1)
+
+    def notes(self) -> list[str]:
+        return []
+
+    def reset_peak_memory(self) -> None:
+        pass
+
+    def peak_memory_bytes(self) -> int | None:
+        return None
+
+
+class CudaTarget:
+    """`torch` and `read_throttle` are handed in, so that tests need no GPU."""
+
+    def __init__(self, torch: Any, read_throttle: Callable[[], int | None]) -> None:
+        self._torch = torch
+        self._read_throttle = read_throttle
+        self.clock: Clock = CudaClock(torch.cuda)
+        self._buffer: Any = None
+        self._seen = 0
+
+    def evict(self) -> None:
+        if self._buffer is None:
+            properties = self._torch.cuda.get_device_properties("cuda")
+            cache_bytes = getattr(properties, "L2_cache_size", 0) or FALLBACK_CACHE_BYTES
+            self._buffer = self._torch.empty(
+                2 * cache_bytes, dtype=self._torch.int8, device="cuda"
+            )
+        self._buffer.zero_()
+        self._seen |= self._read_throttle() or 0
+
+    def notes(self) -> list[str]:
+        self._seen |= self._read_throttle() or 0
+        reasons = [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
+        return [f"the GPU lowered its clocks because of {reason}" for reason in reasons]
+
+    def reset_peak_memory(self) -> None:
+        self._torch.cuda.reset_peak_memory_stats()
+
+    def peak_memory_bytes(self) -> int | None:
+        return int(self._torch.cuda.max_memory_allocated())
+
+
+def open_target(device: Device, cache_bytes: int | None = None) -> Target:
+    if device == "cpu":
+        return CpuTarget(cache_bytes)
+    import torch
+
+    return CudaTarget(torch, nvml_throttle_reader(torch.cuda.current_device()))
+
+
+def nvml_throttle_reader(index: int) -> Callable[[], int | None]:
+    """Reads the clock event bits of a GPU; gives None where NVML is not installed."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    except Exception:  # absent package or driver: the bits are unknown
+        return lambda: None
+    return lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

@@ -1,0 +1,299 @@
+"""Sampling a group: warm-up, interleaved rounds, and knowing when to stop.
+
+A round takes one sample of every variant, in an order drawn anew, so that drift, neighbours and
+the previous variant's leavings hit all alike. There is one loop of rounds from the first call on:
+
+    round 0, 1, 2, ...        warm-up: loop counts grow until a sample is long enough for the clock,
+                              then until every variant's samples are steady
+    ... the rest              measured, until precise, stalled, or out of budget
+
+Nothing is thrown away: warm-up samples are stored in front of the others and counted.
+
+This module knows neither torch nor processes. Clock, order, caches and failures are handed in, so
+that tests get exact results from a fake clock.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Literal
+
+from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
+from flopwatch.engine.clock import Clock
+from flopwatch.engine.collection import Collector
+from flopwatch.engine.steady import is_steady
+from flopwatch.records.record import Stop
+from flopwatch.settings import Settings
+from flopwatch.suite import Workload
+
+CLOCK_STEPS = 1000
+"""A sample lasts at least this many steps of the clock: its resolution costs at most 0.1 %."""
+MIN_SAMPLE_NS = 200_000
+"""And at least this long, so that short calls do not make a million samples."""
+PRIME_BELOW_NS = 20_000_000
+"""A hot-cache sample shorter than this is preceded by an untimed call: the variant before it has
+taken over the caches, and refilling them (a few ms at the most) would be measured."""
+MIN_ROUNDS = 12
+MIN_MEASURED_S = 0.5
+"""Shorter than that, one busy moment of the machine could be all that was seen."""
+MAX_WARMUP_ROUNDS = 1000
+WARMUP_SHARE = 0.5
+"""Warm-up may take this share of the budget; then sampling begins, and says so."""
+
+
+@dataclass(kw_only=True)
+class Series:
+    """The samples of one variant, growing."""
+
+    variant: str
+    workload: Workload
+    phase_ns: list[list[float]] = field(default_factory=list)
+    """One row a sample: time of one call of each phase."""
+    rounds: list[int] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    loop_count: int = 1
+
+    @property
+    def totals_ns(self) -> list[float]:
+        return [sum(row) for row in self.phase_ns]
+
+    def settled_totals_ns(self) -> list[float]:
+        """Totals since the loop count last changed: the ones that can be compared."""
+        settled = [sum(r) for r, n in zip(self.phase_ns, self.loops, strict=True) if n == self.loop_count]
+        return [total * self.loop_count for total in settled]
+
+    def grow(self, min_sample_ns: float) -> bool:
+        """Raise the loop count where the last sample was too short; True if it changed."""
+        per_call_ns = max(sum(self.phase_ns[-1]), 1.0)
+        sample_ns = per_call_ns * self.loop_count
+        if sample_ns >= min_sample_ns / 2:
+            return False
+        # Tenfold at the most: the first calls mislead about how long later ones take.
+        wanted = min(min_sample_ns / per_call_ns, 10 * self.loop_count)
+        self.loop_count = max(self.loop_count + 1, round(wanted))
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    warmup_rounds: int
+    steady: bool
+    stop: Stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a group is, for whoever watches."""
+
+    stage: Literal["warm-up", "sampling"]
+    rounds: int
+    half_width: float | None
+    """Of the widest interval; None while unknown."""
+    elapsed_s: float
+    budget_s: float
+
+
+Failure = Callable[[str, Exception], None]
+
+
+class Sampler:
+    """Samples the variants of one group.
+
+    `announce(variant)` is called before each sample, so that a crash can be laid at the right
+    door; `observe(progress)` after each round; `fail(variant, error)` where a call raises: that
+    variant is dropped and the others go on. `evict` overwrites the caches.
+    """
+
+    def __init__(
+        self,
+        workloads: dict[str, Workload],
+        *,
+        baseline: str,
+        settings: Settings,
+        clock: Clock,
+        evict: Callable[[], object] = lambda: None,
+        announce: Callable[[str], None] = lambda variant: None,
+        observe: Callable[[Progress], None] = lambda progress: None,
+        fail: Failure | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
+        self.round = 0
+        self._baseline = baseline
+        self._settings = settings
+        self._clock = clock
+        self._evict = evict
+        self._announce = announce
+        self._observe = observe
+        self._fail = fail
+        self._now_s = now_s
+        self._random = random.Random(settings.seed)
+        self._collector = Collector(now_s)
+        self._started_s = 0.0
+        self._budget_s = settings.budget_s * len(workloads)
+
+    def run(self) -> Outcome:
+        with self._collector:
+            self._started_s = self._now_s()
+            steady = self._warm_up()
+            warmup_rounds = self.round
+            stop = self._measure()
+        return Outcome(warmup_rounds=warmup_rounds, steady=steady, stop=stop)
+
+    def _warm_up(self) -> bool:
+        min_sample_ns = max(CLOCK_STEPS * self._clock.resolution_ns, MIN_SAMPLE_NS)
+        while self.series:
+            self._take_round()
+            self._report("warm-up", None)
+            # A loop would find in the cache what its first pass has put there.
+            grown = self._settings.cache == "hot" and any(
+                [series.grow(min_sample_ns) for series in self.series]
+            )
+            if not grown and all(is_steady(series.settled_totals_ns()) for series in self.series):
+                return True
+            if self.round >= MAX_WARMUP_ROUNDS or self._elapsed_s() > WARMUP_SHARE * self._budget_s:
+                return False
+        return False
+
+    def _measure(self) -> Stop:
+        first, started_s = self.round, self._elapsed_s()
+        next_look = MIN_ROUNDS
+        widths: dict[int, float | None] = {}
+        while self.series:
+            self._take_round()
+            taken = self.round - first
+            enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
+            if enough and taken >= next_look:
+                widths[taken] = self._widest(first)
+                # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
+                next_look = taken + max(1, taken // 10)
+                if _is_within(widths[taken], self._settings.precision):
+                    self._report("sampling", widths[taken])
+                    return "precise"
+                if is_stalled(widths):
+                    return "stalled"
+            self._report("sampling", widths[max(widths)] if widths else None)
+            if self._elapsed_s() >= self._budget_s:
+                return "budget"
+        return "budget"
+
+    def _take_round(self) -> None:
+        order = list(self.series)
+        self._random.shuffle(order)
+        for series in order:
+            self._announce(series.variant)
+            try:
+                self._take_sample(series)
+            except Exception as error:
+                if self._fail is None:
+                    raise
+                self.series.remove(series)
+                self._fail(series.variant, error)
+        self.round += 1
+        self._collector.collect_if_due()
+
+    def _take_sample(self, series: Series) -> None:
+        workload, loops = series.workload, series.loop_count
+        if self._settings.cache == "cold":
+            self._evict()
+        elif series.phase_ns and sum(series.phase_ns[-1]) * loops < PRIME_BELOW_NS:
+            run_once(workload)
+        if workload.reset is not None:
+            workload.reset()
+        elapsed_ns = time_phases(workload, loops, self._clock)
+        series.phase_ns.append([ns / loops for ns in elapsed_ns])
+        series.rounds.append(self.round)
+        series.loops.append(loops)
+
+    def _widest(self, first_round: int) -> float | None:
+        """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""
+        estimates = list(estimate_group(self.series, self._baseline, first_round))
+        widths = [estimate.half_width for estimate in estimates]
+        known = [width for width in widths if width is not None]
+        return max(known) if len(known) == len(widths) else None
+
+    def _report(self, stage: Literal["warm-up", "sampling"], half_width: float | None) -> None:
+        self._observe(
+            Progress(
+                stage=stage,
+                rounds=self.round,
+                half_width=half_width,
+                elapsed_s=self._elapsed_s(),
+                budget_s=self._budget_s,
+            )
+        )
+
+    def _elapsed_s(self) -> float:
+        return self._now_s() - self._started_s
+
+
+def run_once(workload: Workload) -> None:
+    """All phases once, untimed."""
+    if workload.reset is not None:
+        workload.reset()
+    value: tuple[Any, ...] = ()
+    for phase in workload.phases.values():
+        value = (phase(*value),)
+
+
+def time_phases(workload: Workload, loops: int, clock: Clock) -> list[float]:
+    """Nanoseconds of each phase, called `loops` times."""
+    first, *others = workload.phases.values()
+    if not others:
+        # Results are dropped at once, as they are in a training step: keeping `loops` of them
+        # alive would time the allocator.
+        marks = [clock.mark()]
+        for _ in repeat(None, loops):
+            first()
+        marks.append(clock.mark())
+        return clock.elapsed_ns(marks)
+    marks = [clock.mark()]
+    values = [first() for _ in repeat(None, loops)]
+    marks.append(clock.mark())
+    for phase in others:
+        values = [phase(value) for value in values]
+        marks.append(clock.mark())
+    return clock.elapsed_ns(marks)
+
+
+def estimate_group(
+    series: Sequence[Series], baseline: str, first_round: int
+) -> list[Estimate]:
+    """Estimates of every variant's median, and of its ratio to the baseline where there is one."""
+    totals = {
+        one.variant: one.totals_ns[_index_of_round(one, first_round) :] for one in series
+    }
+    estimates = [estimate_median(times) for times in totals.values()]
+    if baseline in totals:
+        estimates += [
+            estimate_ratio(times, totals[baseline])
+            for variant, times in totals.items()
+            if variant != baseline
+        ]
+    return estimates
+
+
+def is_stalled(widths: dict[int, float | None]) -> bool:
+    """Whether four times the rounds have narrowed the interval by less than a fifth.
+
+    Independent samples would have halved it. `widths` holds the width by number of rounds.
+    """
+    latest = max(widths)
+    earlier = [count for count in widths if count <= latest / 4]
+    if latest < 100 or not earlier:
+        return False
+    before, now = widths[max(earlier)], widths[latest]
+    return before is not None and now is not None and now > 0.8 * before
+
+
+def _is_within(width: float | None, precision: float) -> bool:
+    return width is not None and width <= precision
+
+
+def _index_of_round(series: Series, first_round: int) -> int:
+    # One sample a round from round 0 on, so that index and round are the same number.
+    return min(first_round, len(series.rounds))

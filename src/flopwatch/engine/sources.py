@@ -1,0 +1,63 @@
+"""Which project files a case was built from, so that a changed one is measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+MEASURED_PARTS = ("suites", "layers", "models")
+"""The parts of flopwatch itself that are subjects of measurement; the rest is the engine, whose
+version is in the environment."""
+
+
+def digest_sources(suite_path: Path) -> dict[str, str]:
+    """Digests of the loaded modules that belong to the user's project, by path.
+
+    Paths are relative to the suite file's folder, so that records do not tell where somebody
+    keeps their work, and can be checked from anywhere.
+    """
+    files = {
+        Path(module.__file__).resolve()
+        for module in list(sys.modules.values())
+        if getattr(module, "__file__", None)
+    }
+    chosen = sorted(file for file in files | {suite_path} if _is_subject(file, suite_path))
+    return {_name(file, suite_path): digest_file(file) or "" for file in chosen}
+
+
+def is_unchanged(sources: dict[str, str], suite_path: Path) -> bool:
+    """Whether the files still are what they were when the record was made."""
+    return bool(sources) and all(
+        digest_file(suite_path.parent / name) == digest for name, digest in sources.items()
+    )
+
+
+def digest_file(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def _is_subject(file: Path, suite_path: Path) -> bool:
+    if file == suite_path:
+        return True
+    if file.suffix != ".py":
+        return False
+    if file.is_relative_to(PACKAGE):
+        return file.relative_to(PACKAGE).parts[0] in MEASURED_PARTS and file.name != "__init__.py"
+    return not any(file.is_relative_to(folder) for folder in _installed_folders())
+
+
+def _name(file: Path, suite_path: Path) -> str:
+    return Path(os.path.relpath(file, suite_path.parent)).as_posix()
+
+
+def _installed_folders() -> set[Path]:
+    paths = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return {Path(path).resolve() for path in [*paths, *site.getsitepackages(), site.USER_SITE] if path}

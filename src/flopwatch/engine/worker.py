@@ -1,0 +1,307 @@
+"""A worker process: it measures one group and reports it as JSON lines.
+
+It is forked from the warm server, or spawned where forking is unsafe (CUDA); either way it gets
+one request and three descriptors: events out, a log for whatever the measured code prints, and
+the board. It sends
+
+    described   what a suite file declares                       (request "describe")
+    built       a variant was built and agreed with its reference
+    failed      a variant that raised: status and reason
+    samples     samples since the last message, and progress
+    finished    how sampling ended
+    broken      the suite itself could not be loaded
+
+and everything that it has no words for (a signal, a hang) the runner sees from outside.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwatch.case import Case
+from flopwatch.catalog import load_suite
+from flopwatch.engine import agreement, allocator, environment, limits
+from flopwatch.engine.channel import NOBODY, Board, Channel
+from flopwatch.engine.devices import Target, open_target
+from flopwatch.engine.sampling import Progress, Sampler, Series, run_once
+from flopwatch.engine.sources import digest_sources
+from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.records.record import Status
+from flopwatch.settings import Settings
+from flopwatch.suite import Suite, Workload
+
+Request = dict[str, Any]
+
+SEND_EVERY_S = 0.25
+"""Samples are sent this often: seldom enough not to disturb, often enough to lose little."""
+
+
+def run_worker(request: Request, descriptors: Sequence[int]) -> None:
+    """Serve one request in this process, which is then of no further use."""
+    events, log, board = descriptors
+    _settle_in(log)
+    channel = Channel(events, Board(board))
+    try:
+        HANDLERS[request["kind"]](request, channel)
+    except Exception as error:
+        channel.send("broken", reason=explain(error))
+
+
+def explain(error: BaseException) -> str:
+    """An exception as one line, with the place in the user's code where it arose."""
+    message = " ".join(str(error).split())
+    if isinstance(error, FlopwatchError | Unsupported | agreement.WrongResult):
+        return message
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/flopwatch/engine/" not in frame.filename]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {message}{place}"
+
+
+def classify(error: BaseException) -> Status:
+    """The status that an exception gives its variant."""
+    message = str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    if isinstance(error, RuntimeError) and "can't allocate memory" in message:
+        return "oom"
+    if isinstance(error, agreement.WrongResult):
+        return "wrong"
+    if isinstance(error, Unsupported | NotImplementedError) or "not implemented for" in message:
+        return "unsupported"
+    return "crash"
+
+
+def describe(request: Request, channel: Channel) -> None:
+    suite = load_suite(Path(request["suite_path"]))
+    if not hasattr(suite, "_functions") or "build" not in suite._functions:
+        raise FlopwatchError(f"suite {suite.name!r} has no build function; decorate one with @suite.build")
+    cases = suite.expand(quick=request["quick"], device=request["device"])
+    channel.send(
+        "described",
+        name=suite.name,
+        baseline=suite.baseline,
+        axes=suite.axes,
+        variants=suite.variants,
+        cases=[{"variant": case.variant, "params": case.params} for case in cases],
+    )
+
+
+def report_environment(request: Request, channel: Channel) -> None:
+    """What only a process with torch can tell, under the settings of the run."""
+    settings = msgspec.convert(request["settings"], Settings)
+    in_force = _apply(settings)
+    channel.send("environment", torch=environment.torch_build(), allocator=in_force)
+
+
+def measure_group(request: Request, channel: Channel) -> None:
+    settings = msgspec.convert(request["settings"], Settings)
+    in_force = _apply(settings)
+    suite_path = Path(request["suite_path"])
+    suite = load_suite(suite_path)
+    target = open_target(settings.device, request["cache_bytes"])
+    cases = [
+        Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
+        for variant in request["variants"]
+    ]
+    group = Group(suite, cases, request["baseline"], settings, target, channel)
+    group.build()
+    group.sample()
+    channel.send("sources", sources=digest_sources(suite_path), allocator=in_force)
+
+
+class Group:
+    """The cases of one group on their way through the worker."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        cases: list[Case],
+        baseline: str,
+        settings: Settings,
+        target: Target,
+        channel: Channel,
+    ) -> None:
+        # The baseline first: it is the reference of the others where the suite declares none.
+        self.cases = sorted(cases, key=lambda case: case.variant != baseline)
+        self.index = {case.variant: position for position, case in enumerate(cases)}
+        self.suite = suite
+        self.baseline = baseline
+        self.settings = settings
+        self.target = target
+        self.channel = channel
+        self.workloads: dict[str, Workload] = {}
+        self._baseline_values: dict[str, Any] | None = None
+
+    def build(self) -> None:
+        for case in self.cases:
+            position = self.index[case.variant]
+            try:
+                self.channel.board.write(position, "build")
+                workload = self._from_seed(self.suite.build_case, case)
+                self.channel.board.write(position, "check")
+                check, notes = self._check(case, workload)
+                flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
+            except Exception as error:
+                self.fail(case.variant, error)
+                continue
+            self.workloads[case.variant] = workload
+            self.channel.send(
+                "built", variant=case.variant, check=check, flops=flops, bytes=bytes_, notes=notes
+            )
+
+    def sample(self) -> None:
+        if not self.workloads:
+            return
+        self.channel.board.write(NOBODY, "sampling")
+        board, index = self.channel.board, self.index
+        sampler = Sampler(
+            self.workloads,
+            baseline=self.baseline,
+            settings=self.settings,
+            clock=self.target.clock,
+            evict=self.target.evict,
+            announce=lambda variant: board.point_at(index[variant]),
+            observe=lambda progress: stream.observe(progress),
+            fail=self.fail,
+        )
+        stream = Stream(self.channel, sampler.series)
+        outcome = sampler.run()
+        stream.send(None)
+        board.write(NOBODY, "finish")
+        self.channel.send(
+            "finished",
+            warmup_rounds=outcome.warmup_rounds,
+            steady=outcome.steady,
+            stop=outcome.stop,
+            notes=self.target.notes(),
+            peak_memory_bytes=self._measure_peak_memory(),
+        )
+
+    def fail(self, variant: str, error: Exception) -> None:
+        self.workloads.pop(variant, None)
+        check = error.check if isinstance(error, agreement.WrongResult) else None
+        self.channel.send(
+            "failed",
+            variant=variant,
+            status=classify(error),
+            reason=explain(error),
+            check=msgspec.to_builtins(check),
+        )
+
+    def _check(self, case: Case, workload: Workload) -> tuple[Any, list[str]]:
+        reference = self._from_seed(self.suite.build_reference, case)
+        if reference is not None:
+            against, expected = "the reference", agreement.gather(reference)
+        elif case.variant == self.baseline:
+            self._baseline_values = agreement.gather(workload)
+            return None, []
+        elif self._baseline_values is None:
+            return None, [f"not checked: its reference, {self.baseline}, is not measured here"]
+        else:
+            against, expected = self.baseline, self._baseline_values
+        check = agreement.compare(
+            agreement.gather(workload),
+            expected,
+            against=against,
+            tolerance=self.suite.tolerance(case),
+        )
+        notes = [] if check else ["not checked: its phases return nothing that can be compared"]
+        return msgspec.to_builtins(check), notes
+
+    def _measure_peak_memory(self) -> dict[str, int | None]:
+        peaks = {}
+        for variant, workload in self.workloads.items():
+            self.target.reset_peak_memory()
+            if self.target.peak_memory_bytes() is not None:
+                run_once(workload)
+            peaks[variant] = self.target.peak_memory_bytes()
+        return peaks
+
+    def _from_seed(self, make: Callable[[Case], Any], case: Case) -> Any:
+        """Call it with all random generators in the same state for every variant."""
+        import torch
+
+        random.seed(self.settings.seed)
+        torch.manual_seed(self.settings.seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(self.settings.seed % 2**32)
+        return make(case)
+
+
+class Stream:
+    """Sends new samples to the runner, now and then."""
+
+    def __init__(self, channel: Channel, series: list[Series]) -> None:
+        self._channel = channel
+        self._series = list(series)  # the sampler drops failed ones; what they had counts too
+        self._sent = dict.fromkeys((one.variant for one in series), 0)
+        self._last_s = time.monotonic()
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def observe(self, progress: Progress) -> None:
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send(progress)
+
+    def send(self, progress: Progress | None) -> None:
+        self._last_s = time.monotonic()
+        samples = {}
+        for one in self._series:
+            start = self._sent[one.variant]
+            samples[one.variant] = {
+                "phases": list(one.workload.phases),
+                "ns": [[round(ns, 1) for ns in row] for row in one.phase_ns[start:]],
+                "rounds": one.rounds[start:],
+                "loops": one.loops[start:],
+            }
+            self._sent[one.variant] = len(one.rounds)
+        self._channel.send("samples", samples=samples, progress=msgspec.to_builtins(progress))
+
+    def _on_terminate(self, number: int, frame: object) -> None:
+        self.send(None)
+        os._exit(0)
+
+
+def _settle_in(log: int) -> None:
+    os.setsid()
+    limits.die_with_parent()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    faulthandler.enable(file=2)
+    # The runner sends it before it kills a hung worker: where did it hang?
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+
+
+def _apply(settings: Settings) -> str:
+    limits.limit_memory(settings.memory_limit_bytes)
+    limits.limit_threads(settings.threads)
+    return allocator.apply(settings.allocator)
+
+
+HANDLERS: dict[str, Callable[[Request, Channel], None]] = {
+    "describe": describe,
+    "environment": report_environment,
+    "group": measure_group,
+}
+
+
+def main() -> None:
+    """Entry of a spawned worker: the request on stdin, descriptors as arguments."""
+    run_worker(json.load(sys.stdin), [int(argument) for argument in sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Workers on this machine: forked from a warm server, or spawned.
+
+The runner's side of the process boundary. It blocks on the worker's pipe, never spins, and never
+imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
+a silence that is too long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+from flopwatch.engine.channel import make_board
+from flopwatch.errors import WorkerError
+
+LOG_TAIL_BYTES = 4096
+CAN_FORK_SERVER = sys.platform == "linux"
+"""Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
+
+
+class Hung(Exception):
+    """The worker has said nothing for too long."""
+
+
+class Process(Protocol):
+    """A worker process, however it was started."""
+
+    pid: int
+
+    def exit_descriptor(self) -> int | None:
+        """Becomes readable when the process has ended; None where the system has no such thing."""
+
+    def wait(self) -> int:
+        """Exit code; negative for the signal that ended it."""
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """A running worker, seen from the runner."""
+
+    process: Process
+    events_pipe: IO[bytes]
+    log: IO[bytes]
+    board_file: IO[bytes]
+    board: Any
+    exit_code: int | None = None
+
+    def events(self, silence_limit_s: float | None) -> Iterator[dict[str, Any]]:
+        """Its messages until it ends. Raises Hung when it is silent for too long."""
+        pipe = self.events_pipe.fileno()
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        exited = self.process.exit_descriptor()
+        if exited is not None:
+            poll.register(exited, select.POLLIN)
+        pending, open_ = b"", True
+        while open_:
+            ready = poll.poll(None if silence_limit_s is None else silence_limit_s * 1000)
+            if not ready:
+                raise Hung
+            if pipe in (descriptor for descriptor, _ in ready):
+                chunk = os.read(pipe, 1 << 20)
+                open_ = bool(chunk)
+            else:
+                # It has ended, and the pipe is empty: a grandchild may hold it open for ever.
+                chunk, open_ = b"", False
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+        self._finish()
+
+    def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
+        """Ask it to hand over what it has and to stop; then make it stop."""
+        _signal(self.process.pid, signal.SIGTERM)
+        try:
+            yield from self.events(patience_s)
+        except Hung:
+            self.kill()
+
+    def kill(self) -> None:
+        _signal_group(self.process.pid, signal.SIGKILL)
+        self._finish()
+
+    def interrogate(self) -> None:
+        """Have a hung worker write the Python stack it is at to its log."""
+        _signal(self.process.pid, signal.SIGUSR1)
+        time.sleep(0.2)
+
+    def log_tail(self) -> str:
+        size = self.log.seek(0, os.SEEK_END)
+        self.log.seek(max(0, size - LOG_TAIL_BYTES))
+        return self.log.read().decode(errors="replace")
+
+    def close(self) -> None:
+        for file in (self.events_pipe, self.log, self.board_file):
+            file.close()
+
+    def _finish(self) -> None:
+        if self.exit_code is None:
+            self.exit_code = self.process.wait()
+            _signal_group(self.process.pid, signal.SIGKILL)  # what it may have left behind
+
+
+class Launcher:
+    """Starts workers. A context manager: leaving it ends the server.
+
+    `environment` is set for every worker before anything is imported. With `fork` a server is
+    kept warm with the modules in `preload`; otherwise each worker is a fresh interpreter.
+    """
+
+    def __init__(
+        self, *, environment: dict[str, str], preload: Sequence[str] = ("torch",), fork: bool = True
+    ) -> None:
+        self._environment = {**os.environ, **environment}
+        self._server = Server(self._environment, preload) if fork and CAN_FORK_SERVER else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    @property
+    def server_pid(self) -> int | None:
+        return None if self._server is None else self._server.pid
+
+    def start(self, request: dict[str, Any]) -> Worker:
+        read_end, write_end = os.pipe()
+        log = tempfile.TemporaryFile()
+        board_file, board = make_board()
+        descriptors = [write_end, log.fileno(), board_file.fileno()]
+        process: Process
+        try:
+            if self._server is not None:
+                process = self._server.fork(request, descriptors)
+            else:
+                process = _spawn(request, descriptors, self._environment)
+        finally:
+            os.close(write_end)
+        return Worker(
+            process=process,
+            events_pipe=os.fdopen(read_end, "rb", buffering=0),
+            log=log,
+            board_file=board_file,
+            board=board,
+        )
+
+
+class Server:
+    """The runner's handle on the warm server process."""
+
+    def __init__(self, environment: dict[str, str], preload: Sequence[str]) -> None:
+        # A packet socket keeps a request and its descriptors together.
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "flopwatch.engine.server", str(theirs.fileno()), *preload]
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            # Its own session: Ctrl-C is for the runner, which decides what becomes of the worker.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.pid = self._process.pid
+        greeting = self.receive()
+        if "error" in greeting:
+            raise WorkerError(
+                f"the measuring process could not start ({greeting['error']}); "
+                "is torch installed for this Python?"
+            )
+        self.threads: int | None = greeting.get("threads")
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedProcess:
+        socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+        return ForkedProcess(pid=self.receive()["pid"], server=self)
+
+    def receive(self) -> dict[str, Any]:
+        packet = self._connection.recv(1 << 16)
+        if not packet:
+            code = self._process.wait()
+            raise WorkerError(f"the measuring process ended unexpectedly (exit code {code})")
+        content: dict[str, Any] = json.loads(packet)
+        return content
+
+    def descriptor(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.wait()
+
+
+@dataclass(kw_only=True)
+class ForkedProcess:
+    pid: int
+    server: Server
+
+    def exit_descriptor(self) -> int | None:
+        return self.server.descriptor()
+
+    def wait(self) -> int:
+        return int(self.server.receive()["exit_code"])
+
+
+@dataclass(kw_only=True)
+class SpawnedProcess:
+    popen: subprocess.Popen[bytes]
+    pid: int
+    pid_descriptor: int | None
+
+    def exit_descriptor(self) -> int | None:
+        return self.pid_descriptor
+
+    def wait(self) -> int:
+        code = self.popen.wait()
+        if self.pid_descriptor is not None:
+            os.close(self.pid_descriptor)
+            self.pid_descriptor = None
+        return code
+
+
+def _spawn(
+    request: dict[str, Any], descriptors: list[int], environment: dict[str, str]
+) -> SpawnedProcess:
+    command = [sys.executable, "-m", "flopwatch.engine.worker", *map(str, descriptors)]
+    popen = subprocess.Popen(
+        command, env=environment, pass_fds=descriptors, stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert popen.stdin is not None
+    with popen.stdin:
+        popen.stdin.write(json.dumps(request).encode())
+    pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
+    return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        _signal(pid, number)
