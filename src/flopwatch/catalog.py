@@ -68,6 +68,8 @@ def load_suite(path: Path) -> Suite:
             f"{path.name} holds {len(suites)} suites; a suite file declares exactly one "
             "`suite = flopwatch.Suite(...)` at its top level"
         )
+    if not suites[0].can_build:
+        raise SuiteError(f"{path.name} has no build function; decorate one with @suite.build")
     return suites[0]
 
 

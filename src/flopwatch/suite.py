@@ -115,6 +115,10 @@ class Suite:
         """Decorator: bytes that a phase must move, by phase."""
         return self._register("bytes", function)
 
+    @property
+    def can_build(self) -> bool:
+        return "build" in self._functions
+
     def build_case(self, case: Case) -> Workload:
         return Workload.of(self._functions["build"](case))
 

@@ -6,15 +6,21 @@ dies by a signal can say nothing any more; the board still tells whom it was mea
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import tempfile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+import msgspec
 
 STAGES = ("start", "build", "check", "sampling", "finish")
 BOARD_BYTES = 2
 NOBODY = 255
+
+
+class Posted(NamedTuple):
+    variant_index: int | None
+    stage: str
 
 
 class Board:
@@ -31,9 +37,9 @@ class Board:
         """Only the variant: cheap enough to be done before every sample."""
         self._memory[0] = variant_index
 
-    def read(self) -> tuple[int | None, str]:
+    def read(self) -> Posted:
         index = self._memory[0]
-        return (None if index == NOBODY else index), STAGES[self._memory[1]]
+        return Posted(None if index == NOBODY else index, STAGES[self._memory[1]])
 
 
 def make_board() -> tuple[IO[bytes], Board]:
@@ -52,7 +58,6 @@ class Channel:
         self.board = board
 
     def send(self, event: str, **content: Any) -> None:
-        line = json.dumps({"event": event, **content}, separators=(",", ":")) + "\n"
-        data = memoryview(line.encode())
+        data = memoryview(msgspec.json.encode({"event": event, **content}) + b"\n")
         while data:
             data = data[os.write(self._descriptor, data) :]

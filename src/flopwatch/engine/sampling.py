@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
 from flopwatch.engine.clock import Clock
@@ -89,8 +89,10 @@ class Outcome:
 class Progress:
     """How far a group is, for whoever watches."""
 
-    stage: Literal["warm-up", "sampling"]
     rounds: int
+    warmup_rounds: int | None
+    """None while warm-up goes on."""
+    steady: bool | None
     half_width: float | None
     """Of the widest interval; None while unknown."""
     elapsed_s: float
@@ -134,21 +136,23 @@ class Sampler:
         self._random = random.Random(settings.seed)
         self._collector = Collector(now_s)
         self._started_s = 0.0
+        self._warmup_rounds: int | None = None
+        self._steady: bool | None = None
         self._budget_s = settings.budget_s * len(workloads)
 
     def run(self) -> Outcome:
         with self._collector:
             self._started_s = self._now_s()
             steady = self._warm_up()
-            warmup_rounds = self.round
-            stop = self._measure()
-        return Outcome(warmup_rounds=warmup_rounds, steady=steady, stop=stop)
+            self._steady, self._warmup_rounds = steady, self.round
+            stop = self._measure(self.round)
+        return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop=stop)
 
     def _warm_up(self) -> bool:
         min_sample_ns = max(CLOCK_STEPS * self._clock.resolution_ns, MIN_SAMPLE_NS)
         while self.series:
             self._take_round()
-            self._report("warm-up", None)
+            self._report(None)
             # A loop would find in the cache what its first pass has put there.
             grown = self._settings.cache == "hot" and any(
                 [series.grow(min_sample_ns) for series in self.series]
@@ -159,8 +163,8 @@ class Sampler:
                 return False
         return False
 
-    def _measure(self) -> Stop:
-        first, started_s = self.round, self._elapsed_s()
+    def _measure(self, first: int) -> Stop:
+        started_s = self._elapsed_s()
         next_look = MIN_ROUNDS
         widths: dict[int, float | None] = {}
         while self.series:
@@ -172,11 +176,11 @@ class Sampler:
                 # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
                 next_look = taken + max(1, taken // 10)
                 if _is_within(widths[taken], self._settings.precision):
-                    self._report("sampling", widths[taken])
+                    self._report(widths[taken])
                     return "precise"
                 if is_stalled(widths):
                     return "stalled"
-            self._report("sampling", widths[max(widths)] if widths else None)
+            self._report(widths[max(widths)] if widths else None)
             if self._elapsed_s() >= self._budget_s:
                 return "budget"
         return "budget"
@@ -216,11 +220,12 @@ class Sampler:
         known = [width for width in widths if width is not None]
         return max(known) if len(known) == len(widths) else None
 
-    def _report(self, stage: Literal["warm-up", "sampling"], half_width: float | None) -> None:
+    def _report(self, half_width: float | None) -> None:
         self._observe(
             Progress(
-                stage=stage,
                 rounds=self.round,
+                warmup_rounds=self._warmup_rounds,
+                steady=self._steady,
                 half_width=half_width,
                 elapsed_s=self._elapsed_s(),
                 budget_s=self._budget_s,

@@ -38,7 +38,7 @@ from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.sampling import Progress, Sampler, Series, run_once
 from flopwatch.engine.sources import digest_sources
 from flopwatch.errors import FlopwatchError, Unsupported
-from flopwatch.records.record import Status
+from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
 
@@ -86,8 +86,6 @@ def classify(error: BaseException) -> Status:
 
 def describe(request: Request, channel: Channel) -> None:
     suite = load_suite(Path(request["suite_path"]))
-    if not hasattr(suite, "_functions") or "build" not in suite._functions:
-        raise FlopwatchError(f"suite {suite.name!r} has no build function; decorate one with @suite.build")
     cases = suite.expand(quick=request["quick"], device=request["device"])
     channel.send(
         "described",
@@ -111,6 +109,9 @@ def measure_group(request: Request, channel: Channel) -> None:
     in_force = _apply(settings)
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
+    # Told early, so that a crash while building is known by its sources too; and again at the
+    # end, when build functions have imported what they need.
+    channel.send("sources", sources=digest_sources(suite_path), allocator=in_force)
     target = open_target(settings.device, request["cache_bytes"])
     cases = [
         Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
@@ -179,12 +180,10 @@ class Group:
         )
         stream = Stream(self.channel, sampler.series)
         outcome = sampler.run()
-        stream.send(None)
+        stream.send()
         board.write(NOBODY, "finish")
         self.channel.send(
             "finished",
-            warmup_rounds=outcome.warmup_rounds,
-            steady=outcome.steady,
             stop=outcome.stop,
             notes=self.target.notes(),
             peak_memory_bytes=self._measure_peak_memory(),
@@ -198,10 +197,10 @@ class Group:
             variant=variant,
             status=classify(error),
             reason=explain(error),
-            check=msgspec.to_builtins(check),
+            check=check,
         )
 
-    def _check(self, case: Case, workload: Workload) -> tuple[Any, list[str]]:
+    def _check(self, case: Case, workload: Workload) -> tuple[Check | None, list[str]]:
         reference = self._from_seed(self.suite.build_reference, case)
         if reference is not None:
             against, expected = "the reference", agreement.gather(reference)
@@ -219,7 +218,7 @@ class Group:
             tolerance=self.suite.tolerance(case),
         )
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
-        return msgspec.to_builtins(check), notes
+        return check, notes
 
     def _measure_peak_memory(self) -> dict[str, int | None]:
         peaks = {}
@@ -249,14 +248,25 @@ class Stream:
         self._series = list(series)  # the sampler drops failed ones; what they had counts too
         self._sent = dict.fromkeys((one.variant for one in series), 0)
         self._last_s = time.monotonic()
+        self._progress: Progress | None = None
+        self._sending = False
+        self._terminated = False
         signal.signal(signal.SIGTERM, self._on_terminate)
 
     def observe(self, progress: Progress) -> None:
+        self._progress = progress
         if time.monotonic() - self._last_s >= SEND_EVERY_S:
-            self.send(progress)
+            self.send()
 
-    def send(self, progress: Progress | None) -> None:
+    def send(self) -> None:
+        self._sending = True
         self._last_s = time.monotonic()
+        self._channel.send("samples", samples=self._take_new(), progress=self._progress)
+        self._sending = False
+        if self._terminated:
+            os._exit(0)
+
+    def _take_new(self) -> dict[str, Any]:
         samples = {}
         for one in self._series:
             start = self._sent[one.variant]
@@ -267,15 +277,17 @@ class Stream:
                 "loops": one.loops[start:],
             }
             self._sent[one.variant] = len(one.rounds)
-        self._channel.send("samples", samples=samples, progress=msgspec.to_builtins(progress))
+        return samples
 
     def _on_terminate(self, number: int, frame: object) -> None:
-        self.send(None)
-        os._exit(0)
+        self._terminated = True
+        if not self._sending:  # else the message under way is completed first
+            self.send()
 
 
 def _settle_in(log: int) -> None:
-    os.setsid()
+    if os.getpgrp() != os.getpid():  # a spawned worker leads its own group already
+        os.setsid()
     limits.die_with_parent()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -17,11 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from flopwatch.engine.channel import make_board
+from flopwatch.engine.channel import Board, make_board
 from flopwatch.errors import WorkerError
 
 LOG_TAIL_BYTES = 4096
@@ -53,7 +54,7 @@ class Worker:
     events_pipe: IO[bytes]
     log: IO[bytes]
     board_file: IO[bytes]
-    board: Any
+    board: Board
     exit_code: int | None = None
 
     def events(self, silence_limit_s: float | None) -> Iterator[dict[str, Any]]:
@@ -89,7 +90,7 @@ class Worker:
             self.kill()
 
     def kill(self) -> None:
-        _signal_group(self.process.pid, signal.SIGKILL)
+        _signal(self.process.pid, signal.SIGKILL)
         self._finish()
 
     def interrogate(self) -> None:
@@ -109,7 +110,8 @@ class Worker:
     def _finish(self) -> None:
         if self.exit_code is None:
             self.exit_code = self.process.wait()
-            _signal_group(self.process.pid, signal.SIGKILL)  # what it may have left behind
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # what it may have left behind
 
 
 class Launcher:
@@ -252,14 +254,5 @@ def _spawn(
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it was faster
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        _signal(pid, number)

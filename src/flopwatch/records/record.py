@@ -102,7 +102,7 @@ def decode(line: bytes) -> Record:
     """
     try:
         content = _decoder.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise CorruptFile("it is JSON, but not an object")
@@ -116,6 +116,33 @@ def decode(line: bytes) -> Record:
     for version in range(schema, SCHEMA):
         content = UPGRADES[version](content)
     try:
-        return msgspec.convert({**content, "schema": SCHEMA}, Record)
+        record = msgspec.convert({**content, "schema": SCHEMA}, Record)
     except msgspec.ValidationError as error:
         raise CorruptFile(f"it is not a record ({error})") from None
+    _validate(record)
+    return record
+
+
+def _validate(record: Record) -> None:
+    """Refuse what no measurement can give, so that nobody computes nonsense from it later."""
+    num_samples = len(record.rounds)
+    if record.rounds and not record.samples_ns:
+        raise CorruptFile(f"it has {num_samples} rounds but no samples")
+    for name, values in [("loops", record.loops), *record.samples_ns.items()]:
+        if len(values) != num_samples:
+            raise CorruptFile(f"it has {num_samples} rounds but {len(values)} entries of {name}")
+    if not 0 <= record.warmup_samples <= num_samples:
+        raise CorruptFile(f"it has {record.warmup_samples} warm-up samples of {num_samples}")
+    for phase, times_ns in record.samples_ns.items():
+        if times_ns and min(times_ns) <= 0:
+            raise CorruptFile(f"{phase} has a sample of {min(times_ns)} ns")
+    _validate_range("round", record.rounds, 0)
+    _validate_range("number of loops", record.loops, 1)
+    if record.peak_memory_bytes is not None:
+        _validate_range("peak memory", [record.peak_memory_bytes], 0)
+
+
+def _validate_range(name: str, values: list[int], smallest: int) -> None:
+    """JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
+    if values and not (smallest <= min(values) and max(values) < 2**63):
+        raise CorruptFile(f"a {name} is less than {smallest} or beyond 64 bits")

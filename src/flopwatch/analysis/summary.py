@@ -1,0 +1,138 @@
+"""One row a case: what its samples come to.
+
+Everything is computed from records on reading. Speedups pair a variant with the baseline of its
+own run and group, sample by sample within rounds; there is none across runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flopwatch.analysis.statistics import (
+    Estimate,
+    Verdict,
+    estimate_median,
+    estimate_ratio,
+    judge,
+)
+from flopwatch.records.record import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    record: Record
+    phases_ns: dict[str, Estimate]
+    """Median of each phase, warm-up left out."""
+    total_ns: Estimate | None
+    """Median of the sum of the phases."""
+    speedup: Estimate | None
+    """Over the baseline; more than 1 is faster. None for the baseline and where it failed."""
+    verdict: Verdict | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+
+
+def summarize(records: Iterable[Record]) -> list[Row]:
+    """The newest record of every case, grouped, with the baseline of each group first."""
+    listed = list(records)
+    baselines = {
+        (record.run, record.group): record
+        for record in listed
+        if record.variant == record.baseline and record.status == "ok"
+    }
+    newest = {record.id: record for record in sorted(listed, key=lambda r: r.taken_at)}
+    first_seen: dict[str, int] = {}
+    for position, record in enumerate(listed):
+        first_seen.setdefault(record.group, position)
+    ordered = sorted(
+        newest.values(), key=lambda r: (first_seen[r.group], r.variant != r.baseline)
+    )
+    return [make_row(record, baselines.get((record.run, record.group))) for record in ordered]
+
+
+def make_row(record: Record, baseline: Record | None) -> Row:
+    if record.status != "ok":
+        return Row(
+            record=record,
+            phases_ns={},
+            total_ns=None,
+            speedup=None,
+            verdict=None,
+            flops_per_s=None,
+            bytes_per_s=None,
+        )
+    total_ns = estimate_median(measured_totals_ns(record))
+    speedup = None
+    if baseline is not None and record.variant != record.baseline:
+        speedup = estimate_speedup(record, baseline)
+    return Row(
+        record=record,
+        phases_ns={
+            phase: estimate_median(samples[record.warmup_samples :])
+            for phase, samples in record.samples_ns.items()
+        },
+        total_ns=total_ns,
+        speedup=speedup,
+        verdict=None if speedup is None else judge(speedup),
+        flops_per_s=_rate(sum(sum(by.values()) for by in record.flops.values()), total_ns),
+        bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
+    )
+
+
+def measured_totals_ns(record: Record) -> list[float]:
+    """Sum of the phases, sample by sample, warm-up left out."""
+    rows = zip(*record.samples_ns.values(), strict=True)
+    return [sum(row) for row in rows][record.warmup_samples :]
+
+
+def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
+    """How many times faster than the baseline, from the rounds that both took part in."""
+    mine, theirs = _by_round(record), _by_round(baseline)
+    shared: Sequence[int] = sorted(mine.keys() & theirs.keys())
+    if not shared:
+        return None
+    return estimate_ratio([mine[r] for r in shared], [theirs[r] for r in shared]).inverse()
+
+
+def _by_round(record: Record) -> dict[int, float]:
+    rounds = record.rounds[record.warmup_samples :]
+    return dict(zip(rounds, measured_totals_ns(record), strict=True))
+
+
+def _rate(amount: float, total_ns: Estimate) -> float | None:
+    return amount / total_ns.value * 1e9 if amount and total_ns.value else None
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """For ``--json``: plain numbers with units in their names."""
+    record = row.record
+    return {
+        "suite": record.suite,
+        "params": record.params,
+        "variant": record.variant,
+        "baseline": record.baseline,
+        "status": record.status,
+        "reason": record.reason,
+        "total_ns": _interval(row.total_ns),
+        "phases_ns": {phase: _interval(estimate) for phase, estimate in row.phases_ns.items()},
+        "speedup": _interval(row.speedup),
+        "verdict": row.verdict,
+        "flops_per_s": row.flops_per_s,
+        "bytes_per_s": row.bytes_per_s,
+        "samples": len(record.rounds) - record.warmup_samples,
+        "warmup_samples": record.warmup_samples,
+        "steady": record.steady,
+        "stop": record.stop,
+        "notes": record.notes,
+        "run": record.run,
+        "id": record.id,
+        "taken_at": record.taken_at,
+    }
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float | None] | None:
+    if estimate is None:
+        return None
+    return {"median": estimate.value, "low": estimate.low, "high": estimate.high}

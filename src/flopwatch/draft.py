@@ -1,0 +1,175 @@
+"""From a worker's messages to records.
+
+A draft collects what a worker says of one variant while it lives, so that whatever becomes of the
+worker, what it had measured is there to be stored.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from flopwatch.plan import Group
+from flopwatch.records.record import Check, Record, Status, Stop
+from flopwatch.settings import Settings
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """One variant's record in the making."""
+
+    variant: str
+    status: Status = "ok"
+    reason: str | None = None
+    samples_ns: dict[str, list[float]] = field(default_factory=dict)
+    rounds: list[int] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    flops: dict[str, dict[str, float]] = field(default_factory=dict)
+    bytes: dict[str, float] = field(default_factory=dict)
+    check: Check | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def add_samples(self, content: dict[str, Any]) -> None:
+        self.rounds += content["rounds"]
+        self.loops += content["loops"]
+        columns = zip(*content["ns"], strict=True) if content["ns"] else ()
+        for phase, column in zip(content["phases"], columns, strict=False):
+            self.samples_ns.setdefault(phase, []).extend(column)
+
+    def fail(self, status: Status, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+class Harvest:
+    """All that one worker said about one group."""
+
+    def __init__(self, variants: tuple[str, ...]) -> None:
+        self.drafts = {variant: Draft(variant=variant) for variant in variants}
+        self.finished: dict[str, Any] | None = None
+        self.progress: dict[str, Any] = {}
+        self.broken: str | None = None
+        self.sources: dict[str, str] = {}
+        self.allocator: str | None = None
+
+    def unfailed(self) -> list[Draft]:
+        return [draft for draft in self.drafts.values() if draft.status == "ok"]
+
+    def take(self, message: dict[str, Any]) -> None:
+        """File one message."""
+        handler = getattr(self, f"_take_{message['event']}")
+        handler(message)
+
+    def _take_built(self, message: dict[str, Any]) -> None:
+        draft = self.drafts[message["variant"]]
+        draft.check = _check(message["check"])
+        draft.flops, draft.bytes = message["flops"], message["bytes"]
+        draft.notes += message["notes"]
+
+    def _take_failed(self, message: dict[str, Any]) -> None:
+        draft = self.drafts[message["variant"]]
+        draft.check = _check(message["check"]) or draft.check
+        draft.fail(message["status"], message["reason"])
+
+    def _take_samples(self, message: dict[str, Any]) -> None:
+        for variant, content in message["samples"].items():
+            self.drafts[variant].add_samples(content)
+        self.progress = message["progress"] or {}
+
+    def _take_finished(self, message: dict[str, Any]) -> None:
+        self.finished = message
+
+    def _take_broken(self, message: dict[str, Any]) -> None:
+        self.broken = message["reason"]
+
+    def _take_sources(self, message: dict[str, Any]) -> None:
+        self.sources, self.allocator = message["sources"], message["allocator"]
+
+    def make_record(
+        self,
+        draft: Draft,
+        *,
+        group: Group,
+        run: str,
+        settings: Settings,
+        environment: dict[str, Any],
+        interrupted: bool = False,
+    ) -> Record:
+        finished = self.finished or {}
+        stop: Stop | None = "interrupted" if interrupted else finished.get("stop")
+        taken = len(draft.rounds)
+        warmup_samples = self.progress.get("warmup_rounds")
+        if warmup_samples is None or warmup_samples >= taken:
+            warmup_samples = taken
+            if interrupted and draft.status == "ok":
+                draft.fail("skipped", "interrupted before its warm-up was over")
+        return Record(
+            id=group.case_id(draft.variant),
+            group=group.id,
+            run=run,
+            suite=group.suite,
+            variant=draft.variant,
+            baseline=group.baseline,
+            params=dict(group.params),
+            status=draft.status,
+            reason=draft.reason,
+            samples_ns=draft.samples_ns,
+            rounds=draft.rounds,
+            loops=draft.loops,
+            warmup_samples=warmup_samples,
+            steady=self.progress.get("steady") if taken else None,
+            stop=stop if taken else None,
+            flops=draft.flops,
+            bytes=draft.bytes,
+            peak_memory_bytes=finished.get("peak_memory_bytes", {}).get(draft.variant),
+            check=draft.check,
+            notes=draft.notes + finished.get("notes", []),
+            settings=settings,
+            environment=environment,
+            sources=self.sources,
+            taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def explain_death(exit_code: int, stage: str, log_tail: str) -> tuple[Status, str]:
+    """Status and reason of a worker that ended without a word."""
+    if exit_code == -signal.SIGKILL:
+        return "oom", (
+            f"killed by the system during {stage}, most likely because memory ran out; "
+            "lower --memory-limit so that it fails cleanly"
+        )
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        hint = SIGNAL_HINTS.get(name, "")
+        return "crash", f"died with {name} during {stage}{hint}{_last_words(log_tail)}"
+    return "crash", f"left with exit code {exit_code} during {stage}{_last_words(log_tail)}"
+
+
+SIGNAL_HINTS = {
+    "SIGILL": ": an instruction that this CPU announces but does not have; see `flopwatch doctor`",
+}
+
+
+def explain_hang(silence_limit_s: float, stage: str, log_tail: str) -> str:
+    return (
+        f"nothing heard for {silence_limit_s:g} s during {stage} and ended; "
+        f"raise --timeout if it only is slow{_last_words(log_tail)}"
+    )
+
+
+def _last_words(log_tail: str) -> str:
+    """The user's own line in the stack that faulthandler wrote, or else the last line."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    stack = [line for line in lines if line.startswith('File "') and "/flopwatch/" not in line]
+    if stack:
+        path, _, rest = stack[0].removeprefix('File "').partition('"')
+        return f" at {path.rpartition('/')[2]}{rest.replace(', line ', ':', 1)}"
+    plain = [line for line in lines if not line.startswith(("File ", "Current thread", "Fatal"))]
+    return f" ({plain[-1][:200]})" if plain else ""
+
+
+def _check(content: dict[str, Any] | None) -> Check | None:
+    return None if content is None else msgspec.convert(content, Check)

@@ -1,0 +1,198 @@
+"""What a run will measure: a suite's cases, filtered, grouped, and fitted to a budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flopwatch.case import digest, format_value, label
+from flopwatch.errors import UsageError
+from flopwatch.settings import Settings
+
+MIN_CASE_S = 0.5
+"""Less than this cannot give a case its warm-up and enough rounds to speak of."""
+WORKER_S = 0.2
+"""What starting a worker and building a small case take, for estimates."""
+
+UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
+UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """What a suite file declares, as the describing worker reports it."""
+
+    name: str
+    baseline: str
+    axes: Mapping[str, Sequence[Any]]
+    variants: Sequence[str]
+    cases: Sequence[Mapping[str, Any]]
+    """Each with "variant" and "params"; those of a group next to each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Cases that differ only by variant; measured together in one worker."""
+
+    suite: str
+    baseline: str
+    params: Mapping[str, Any]
+    variants: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return digest([self.suite, self.params])
+
+    @property
+    def label(self) -> str:
+        return label(self.params) or self.suite
+
+    def case_id(self, variant: str) -> str:
+        return digest([self.suite, variant, self.params])
+
+    def keep(self, variants: Iterable[str]) -> Group:
+        """The group with only these variants, and its baseline, which their ratio needs."""
+        wanted = {*variants, self.baseline}
+        return replace(self, variants=tuple(v for v in self.variants if v in wanted))
+
+
+def parse_filters(texts: Iterable[str]) -> dict[str, list[str]]:
+    """``["dtype=float32,bfloat16", "size=1024"]`` as allowed values by axis."""
+    filters: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not axis or not equals or not values:
+            raise UsageError(f"--filter {text!r} is not of the form axis=value[,value]")
+        filters.setdefault(axis, []).extend(values.split(","))
+    return filters
+
+
+def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) -> list[Group]:
+    """The groups that pass the filters. A filter on `variant` always keeps the baseline."""
+    _validate_filters(description, filters)
+    chosen: dict[str, Group] = {}
+    on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
+    for case in description.cases:
+        params = case["params"]
+        if any(format_value(params[axis]) not in values for axis, values in on_axes.items()):
+            continue
+        group = chosen.get(digest(params)) or Group(
+            suite=description.name, baseline=description.baseline, params=params, variants=()
+        )
+        chosen[digest(params)] = replace(group, variants=(*group.variants, case["variant"]))
+    groups = list(chosen.values())
+    if "variant" in filters:
+        groups = [group.keep(filters["variant"]) for group in groups]
+    if not groups:
+        wanted = " ".join(f"--filter {axis}={','.join(v)}" for axis, v in filters.items())
+        raise UsageError(
+            f"no case of suite {description.name!r} is left after {wanted or 'its own conditions'}; "
+            "each value exists, but not together: loosen one"
+        )
+    return groups
+
+
+def _validate_filters(description: Description, filters: Mapping[str, Sequence[str]]) -> None:
+    known = {
+        **{axis: [format_value(v) for v in values] for axis, values in description.axes.items()},
+        "variant": list(description.variants),
+    }
+    for axis, values in filters.items():
+        if axis not in known:
+            raise UsageError(
+                f"suite {description.name!r} has no axis {axis!r}; it has {', '.join(known)}"
+            )
+        unknown = [value for value in values if value not in known[axis]]
+        if unknown:
+            raise UsageError(
+                f"axis {axis!r} of suite {description.name!r} has no value {unknown[0]!r}; "
+                f"it has {', '.join(known[axis])}"
+            )
+
+
+def fit_budget(budget_s: float | None, groups: Sequence[Group], settings: Settings) -> Settings:
+    """Settings whose time for one case keeps what is left to measure inside the budget."""
+    if budget_s is None:
+        return settings
+    cases = count_cases(groups)
+    per_case_s = (budget_s - WORKER_S * len(groups)) / cases
+    return replace(settings, budget_s=min(settings.budget_s, per_case_s))
+
+
+def require_budget(budget_s: float | None, groups: Sequence[Group]) -> None:
+    """Refuse a budget that cannot hold the cases."""
+    least_s = shortest_s(groups)
+    if budget_s is not None and groups and budget_s < least_s:
+        raise UsageError(
+            f"a budget of {format_duration(budget_s)} cannot hold {count_cases(groups)} cases, "
+            f"which take at least {format_duration(least_s)}; raise it, or take fewer cases "
+            "with --filter or --quick"
+        )
+
+
+def shortest_s(groups: Sequence[Group]) -> float:
+    return MIN_CASE_S * count_cases(groups) + WORKER_S * len(groups)
+
+
+def longest_s(groups: Sequence[Group], settings: Settings) -> float:
+    return settings.budget_s * count_cases(groups) + WORKER_S * len(groups)
+
+
+def count_cases(groups: Sequence[Group]) -> int:
+    return sum(len(group.variants) for group in groups)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``1.5m``, ``500ms``, ``2h``.
+
+    >>> parse_duration("1.5m")
+    90.0
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        seconds = float(match[1]) * UNITS_S[match[2] or "s"]
+    except (ValueError, KeyError):
+        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h") from None
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"a duration must be longer than nothing; {text!r} is not")
+    return seconds
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``8G``, ``8GiB``, ``512M``.
+
+    >>> parse_bytes("8G") == 8 * 2**30
+    True
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([bkmgt]?)(i?b)?\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        size = int(float(match[1]) * UNITS_BYTES[match[2] or "b"])
+    except ValueError:
+        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M") from None
+    if size <= 0:
+        raise UsageError(f"a size must be more than nothing; {text!r} is not")
+    return size
+
+
+def format_duration(seconds: float) -> str:
+    """
+    >>> [format_duration(s) for s in (0.5, 42, 90, 5400)]
+    ['0.5s', '42s', '1m30s', '1h30m']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    hours, rest = divmod(whole // 60, 60)
+    return f"{hours}h{rest}m" if rest else f"{hours}h"

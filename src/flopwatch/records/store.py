@@ -1,0 +1,341 @@
+"""The results file: one record a line, only ever appended to.
+
+A run may die at any moment, and what it measured before must survive. So every record is written
+with one append and one fsync, and the only damage that a kill can do is a last line that is cut
+short ("torn"). Opening the file for writing cuts such a fragment off and says so; reading warns
+and leaves the file as it is.
+
+Several runs may share one file. Every change is made under an exclusive lock (``flock``), so that
+lines never interleave and a line that another run is just writing is never taken for a torn one.
+Reading takes no lock: it would hold up a run that is measuring.
+
+Only the beginning of a record is ever cut off. A last line that is something else (the file is a
+letter, a model, somebody's configuration) is an error, and the file is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, StoreError
+from flopwatch.records.record import Record, decode, encode
+
+MAX_LINE_BYTES = 64 * 2**20
+"""Some two million samples. Without a limit, one file of zeros would fill the memory."""
+
+CHUNK_BYTES = 2**20
+
+STORED_IS_SAFE = "this record was not stored, and everything stored before it is safe"
+
+WRITE_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
+    errno.ENOSPC: (DiskFull, "the disk is full", "free some space and run again"),
+    errno.EDQUOT: (DiskFull, "your disk quota is used up", "free some space and run again"),
+    errno.EIO: (DiskFull, "the disk reports an error", "check it, or write to another disk"),
+    errno.EFBIG: (
+        StoreError,
+        "the file would grow beyond the size allowed here",
+        "raise the limit (ulimit -f) or write to a new file",
+    ),
+}
+"""What is wrong and what to do; any other error is named by the system's own words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What a results file holds, and what the user should know about it."""
+
+    records: list[Record]
+    warnings: list[str]
+
+
+class Store:
+    """A results file that is open for appending, by one thread.
+
+        with Store.open(Path("results/dyad.jsonl")) as store:
+            store.append(record)
+
+    Opening or appending may find a torn line that a killed run left; ``repaired`` then holds the
+    sentence that tells the user what became of it.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.repaired: str | None = None
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Open or create the file, and its folders; mend a torn last line."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store = cls(path, _open_for_append(path))
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written ({error.strerror}); choose another file"
+            ) from None
+        try:
+            with store._locked():
+                store._repair_torn_line()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def append(self, record: Record) -> None:
+        """Store one record; when this returns, it is on the disk."""
+        line = encode(record) + b"\n"
+        self._refuse_unreadable(record, line)
+        with self._locked():
+            if os.fstat(self._descriptor).st_nlink == 0:
+                raise StoreError(
+                    f"{self.path} was deleted during the run; this record was not stored; run again"
+                )
+            self._repair_torn_line()
+            self._write(line)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _refuse_unreadable(self, record: Record, line: bytes) -> None:
+        """One nonsensical record (a time of zero, not a number) would spoil the whole file."""
+        name = f"{self.path}: the record of {record.suite}/{record.variant} was not stored"
+        if len(line) > MAX_LINE_BYTES:
+            raise StoreError(
+                f"{name}: it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
+            )
+        try:
+            decode(line)
+        except StoreError as error:
+            raise StoreError(f"{name}: {error}") from None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be locked ({error.strerror}); write to a local disk"
+            ) from None
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _write(self, data: bytes) -> None:
+        """Write all or nothing. The caller holds the lock, so nobody else moves the end."""
+        size_bytes = os.fstat(self._descriptor).st_size
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except BaseException as error:  # Ctrl-C between two writes would tear the line, too
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, size_bytes)
+                os.fsync(self._descriptor)
+            if isinstance(error, OSError):
+                raise self._explain(error) from error
+            raise
+
+    def _explain(self, error: OSError) -> StoreError:
+        kind, wrong, advice = WRITE_ERRORS.get(
+            error.errno or 0, (StoreError, f"it cannot be written ({error.strerror})", "run again")
+        )
+        return kind(f"{self.path}: {wrong}; {STORED_IS_SAFE}; {advice}")
+
+    def _repair_torn_line(self) -> None:
+        """Make the file end with a whole line. The caller holds the lock."""
+        size_bytes = os.fstat(self._descriptor).st_size
+        if size_bytes == 0 or os.pread(self._descriptor, 1, size_bytes - 1) == b"\n":
+            return
+        start = self._start_of_last_line(size_bytes)
+        num_bytes = size_bytes - start
+        fragment = os.pread(self._descriptor, min(num_bytes, MAX_LINE_BYTES), start)
+        if _is_whole(fragment):
+            self._write(b"\n")
+            self.repaired = (
+                f"{self.path}: the last record lacked the end of its line, probably because a run "
+                "was killed while writing it; the end was added, and nothing is lost"
+            )
+            return
+        if num_bytes > MAX_LINE_BYTES or not _is_torn(fragment):
+            raise StoreError(
+                f"{self.path} does not end with a record, so it may not be a results file; "
+                "nothing was changed; choose another file or remove its last line"
+            )
+        os.ftruncate(self._descriptor, start)
+        os.fsync(self._descriptor)
+        self.repaired = (
+            f"{self.path}: the last line was cut short, probably because a run was killed while "
+            f"writing it; its {num_bytes} bytes were dropped, "
+            f"and the {self._count_lines(start)} records before it were kept"
+        )
+
+    def _start_of_last_line(self, end: int) -> int:
+        while end > 0:
+            begin = max(0, end - CHUNK_BYTES)
+            newline = os.pread(self._descriptor, end - begin, begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+        return 0
+
+    def _count_lines(self, end: int) -> int:
+        return sum(
+            os.pread(self._descriptor, min(CHUNK_BYTES, end - begin), begin).count(b"\n")
+            for begin in range(0, end, CHUNK_BYTES)
+        )
+
+
+def read(path: Path, *, skip_corrupt: bool = False) -> Contents:
+    """Every record of a file.
+
+    Raises CorruptFile at a line that is not a record, unless `skip_corrupt` makes it a warning.
+    """
+    warnings: list[str] = []
+    records = list(scan(path, warnings, skip_corrupt=skip_corrupt))
+    return Contents(records=records, warnings=warnings)
+
+
+def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iterator[Record]:
+    """The same, one record at a time; `warnings` grows on the way."""
+    num_intact = 0
+    with reading(path) as file:
+        entries = _decode_lines(file)
+        for number, entry, is_torn in entries:
+            if isinstance(entry, Record):
+                num_intact += 1
+                yield entry
+            elif is_torn:
+                warnings.append(
+                    f"{path}: line {number}, the last, is cut short and was ignored; a run was "
+                    "killed while writing it, or is writing it now"
+                )
+            elif isinstance(entry, NewerSchema):
+                raise NewerSchema(f"{path}: line {number} cannot be read: {entry}")
+            elif skip_corrupt:
+                warnings.append(f"{path}: line {number} was skipped: {entry}")
+            else:
+                num_intact += sum(isinstance(other, Record) for _, other, _ in entries)
+                raise _describe_corrupt(path, number, entry, num_intact)
+
+
+def _describe_corrupt(path: Path, number: int, why: StoreError, num_intact: int) -> CorruptFile:
+    if num_intact == 0:
+        return CorruptFile(f"{path} is not a results file: line {number} is not a record: {why}")
+    return CorruptFile(
+        f"{path}: line {number} is corrupt: {why}; the {num_intact} other records are intact, "
+        "and --skip-corrupt reads them"
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """The file, open for reading; whatever the system has against it becomes a StoreError."""
+    try:
+        # A pipe would block for ever and a device would never end.
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise StoreError(f"{path} is {kind}; name a results file")
+        with path.open("rb", buffering=CHUNK_BYTES) as file:
+            yield file
+    except FileNotFoundError:
+        raise StoreError(f"{path} does not exist; check the name") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}); check the file") from None
+
+
+def _decode_lines(file: IO[bytes]) -> Iterator[tuple[int, Record | StoreError, bool]]:
+    """Number, record or what is wrong with it, and whether it is a torn last line."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        if not line.strip():
+            continue
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            _skip_line(file)
+            yield number, CorruptFile(f"it is longer than {MAX_LINE_BYTES} bytes"), False
+            continue
+        try:
+            yield number, decode(line), False
+        except StoreError as error:
+            yield number, error, not line.endswith(b"\n") and _is_torn(line)
+
+
+def _skip_line(file: IO[bytes]) -> None:
+    while (chunk := file.readline(CHUNK_BYTES)) and not chunk.endswith(b"\n"):
+        pass
+
+
+def _is_whole(fragment: bytes) -> bool:
+    """Whether only the newline is missing."""
+    if not fragment.strip():
+        return True
+    try:
+        decode(fragment)
+    except NewerSchema:
+        return True
+    except CorruptFile:
+        return False
+    return True
+
+
+def _is_torn(fragment: bytes) -> bool:
+    """Whether it can be the beginning of a record: an object that does not end.
+
+    Zeros count as well: a power cut leaves them where a file grew before its content was written.
+    """
+    if not fragment.strip(b"\0"):
+        return True
+    if fragment[:2] not in {b"{", b'{"'}:
+        return False
+    try:
+        msgspec.json.decode(fragment)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+    return False
+
+
+def _open_for_append(path: Path) -> int:
+    flags = os.O_APPEND | os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_EXCL, 0o666)
+    except FileExistsError:
+        descriptor = os.open(path, flags, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is not a regular file") from None
+        return descriptor
+    # A new file's name is only safe once its folder is on the disk. Some network file systems
+    # cannot do that; the records are safe there as far as the server keeps its word.
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return descriptor

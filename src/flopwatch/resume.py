@@ -1,0 +1,68 @@
+"""Which cases need not be measured again.
+
+A record answers for its case when it was taken under the same conditions, from the same source
+files, and at least as carefully as is asked for now. Failures count as answers: what ran out of
+memory will do so again. What was interrupted or skipped does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flopwatch.engine.environment import likeness
+from flopwatch.engine.sources import is_unchanged
+from flopwatch.plan import Group
+from flopwatch.records.record import Record
+from flopwatch.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resumption:
+    left: list[Group]
+    """What is still to be measured."""
+    answered: list[Record]
+    """The records that answer for the rest, the newest of each case."""
+
+
+def resume(
+    groups: Iterable[Group],
+    records: Iterable[Record],
+    *,
+    settings: Settings,
+    environment: dict[str, Any],
+    suite_path: Path,
+) -> Resumption:
+    """Divide the groups into what is done and what is left.
+
+    Where a variant is missing, the baseline is measured again beside it.
+    """
+    wanted = likeness(environment, settings)
+    answers = {
+        record.id: record
+        for record in records
+        if is_answer(record, settings)
+        and likeness(record.environment, record.settings) == wanted
+        and is_unchanged(record.sources, suite_path)
+    }
+    left, answered = [], []
+    for group in groups:
+        done = {v: answers[group.case_id(v)] for v in group.variants if group.case_id(v) in answers}
+        missing = [variant for variant in group.variants if variant not in done]
+        answered += done.values()
+        if missing:
+            left.append(group.keep(missing))
+    return Resumption(left=left, answered=answered)
+
+
+def is_answer(record: Record, settings: Settings) -> bool:
+    """Whether the record is complete and as good as these settings ask for."""
+    if record.status == "skipped" or record.stop == "interrupted":
+        return False
+    if record.status != "ok":
+        return True
+    if record.stop == "precise":
+        return record.settings.precision <= settings.precision
+    return record.settings.budget_s >= settings.budget_s

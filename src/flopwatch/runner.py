@@ -1,0 +1,272 @@
+"""The runner: order, budget, progress, resume. It never imports torch.
+
+One group after the other goes to a worker; its messages become records, which are stored as soon
+as the group is done. A worker that dies costs the variant that killed it: the others of the group
+are measured again without it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from types import FrameType
+from typing import Any, Protocol
+
+from flopwatch.catalog import SuiteFile
+from flopwatch.draft import Draft, Harvest, explain_death, explain_hang
+from flopwatch.engine import environment as machine
+from flopwatch.errors import SuiteError
+from flopwatch.launch.local import Hung, Launcher, Worker
+from flopwatch.plan import Description, Group, fit_budget
+from flopwatch.records.record import Record, Status
+from flopwatch.records.store import Store
+from flopwatch.settings import Settings
+
+
+class Watcher(Protocol):
+    """Whoever shows a run's progress."""
+
+    def begin(self, groups: Sequence[Group], settings: Settings) -> None: ...
+    def begin_group(self, group: Group) -> None: ...
+    def progress(self, progress: dict[str, Any]) -> None: ...
+    def end_group(self, group: Group, records: Sequence[Record]) -> None: ...
+    def say(self, sentence: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What all groups of a run share."""
+
+    suite_file: SuiteFile
+    launcher: Launcher
+    settings: Settings
+    environment: dict[str, Any]
+    cache_bytes: int | None
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What a run stored, and whether the user cut it short."""
+
+    records: list[Record]
+    interrupted: bool
+
+
+def new_run_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
+
+
+def describe(
+    launcher: Launcher, suite_file: SuiteFile, *, quick: bool, settings: Settings
+) -> Description:
+    """Ask a worker what the suite file declares."""
+    reply = _ask(
+        launcher,
+        {
+            "kind": "describe",
+            "suite_path": str(suite_file.path),
+            "quick": quick,
+            "device": settings.device,
+        },
+        settings,
+        f"{suite_file.path.name} cannot be loaded",
+    )
+    reply.pop("event")
+    return Description(**reply)
+
+
+def read_torch_environment(launcher: Launcher, settings: Settings) -> dict[str, Any]:
+    """What only a process with torch can tell: its build, and the allocator in force."""
+    request = {"kind": "environment", "settings": asdict(settings)}
+    reply = _ask(launcher, request, settings, "the measuring process cannot describe itself")
+    return {"torch": reply["torch"], "allocator": reply["allocator"]}
+
+
+def measure_groups(
+    groups: Sequence[Group],
+    context: Context,
+    *,
+    store: Store,
+    watcher: Watcher,
+    budget_s: float | None = None,
+) -> Measured:
+    """Measure all groups and store their records.
+
+    The first Ctrl-C finishes the current group, the second stops at once.
+    """
+    stored: list[Record] = []
+    started_s = time.monotonic()
+    watcher.begin(groups, context.settings)
+    with _watch_interrupts(watcher) as interrupts:
+        for position, group in enumerate(groups):
+            left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)
+            settings = fit_budget(left_s, groups[position:], context.settings)
+            if settings.budget_s <= 0:
+                records = _skip(group, context, "the run's budget was used up")
+            else:
+                watcher.begin_group(group)
+                records = measure_group(group, replace(context, settings=settings), watcher)
+            for record in records:
+                store.append(record)
+                stored.append(record)
+            watcher.end_group(group, records)
+            if interrupts.count:
+                break
+    return Measured(records=stored, interrupted=bool(interrupts.count))
+
+
+def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Record]:
+    """Records of all variants of the group, in the group's order."""
+    records: dict[str, Record] = {}
+    waiting = list(group.variants)
+    while waiting:
+        harvest = Harvest(tuple(waiting))
+        ending = _run_worker(harvest, replace(group, variants=tuple(waiting)), context, watcher)
+        finished = [variant for variant in waiting if variant not in ending.unfinished]
+        for variant in finished:
+            draft = harvest.drafts[variant]
+            records[variant] = _make_record(harvest, draft, group, context, ending.interrupted)
+        waiting = list(ending.unfinished)
+    return [records[variant] for variant in group.variants]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a worker ended."""
+
+    unfinished: tuple[str, ...] = ()
+    """Variants that were not at fault, but lost their worker."""
+    interrupted: bool = False
+
+
+def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watcher) -> Ending:
+    worker = context.launcher.start(
+        {
+            "kind": "group",
+            "suite_path": str(context.suite_file.path),
+            "params": dict(group.params),
+            "variants": list(group.variants),
+            "baseline": group.baseline,
+            "settings": asdict(context.settings),
+            "cache_bytes": context.cache_bytes,
+        }
+    )
+    with closing(worker):
+        try:
+            for message in worker.events(context.settings.silence_limit_s):
+                harvest.take(message)
+                if message["event"] == "samples" and harvest.progress:
+                    watcher.progress(harvest.progress)
+        except KeyboardInterrupt:
+            for message in worker.terminate():
+                harvest.take(message)
+            return Ending(interrupted=True)
+        except Hung:
+            worker.interrogate()
+            reason = explain_hang(
+                context.settings.silence_limit_s, worker.board.read().stage, worker.log_tail()
+            )
+            worker.kill()
+            return _blame(harvest, worker, "timeout", reason)
+        return _conclude(harvest, worker)
+
+
+def _conclude(harvest: Harvest, worker: Worker) -> Ending:
+    """What the end of a worker means for its variants."""
+    if harvest.broken is not None:
+        for draft in harvest.unfailed():
+            draft.fail("crash", harvest.broken)
+        return Ending()
+    if harvest.finished is not None or not harvest.unfailed():
+        return Ending()
+    assert worker.exit_code is not None
+    status, reason = explain_death(
+        worker.exit_code, worker.board.read().stage, worker.log_tail()
+    )
+    return _blame(harvest, worker, status, reason)
+
+
+def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> Ending:
+    """Fail the variant that was in work; the others need another worker.
+
+    If none was in work, it is something they share, and another worker would fare no better.
+    """
+    culprit = worker.board.read().variant_index
+    if culprit is None:
+        for draft in harvest.unfailed():
+            draft.fail(status, reason)
+        return Ending()
+    list(harvest.drafts.values())[culprit].fail(status, reason)
+    return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
+
+
+def _skip(group: Group, context: Context, reason: str) -> list[Record]:
+    harvest = Harvest(group.variants)
+    for draft in harvest.drafts.values():
+        draft.fail("skipped", reason)
+    return [_make_record(harvest, draft, group, context) for draft in harvest.drafts.values()]
+
+
+def _make_record(
+    harvest: Harvest, draft: Draft, group: Group, context: Context, interrupted: bool = False
+) -> Record:
+    return harvest.make_record(
+        draft,
+        group=group,
+        run=context.run,
+        settings=context.settings,
+        environment={**context.environment, "load": machine.load()},
+        interrupted=interrupted,
+    )
+
+
+def _ask(
+    launcher: Launcher, request: dict[str, Any], settings: Settings, complaint: str
+) -> dict[str, Any]:
+    """The single reply of a worker to a question; anything else is a SuiteError."""
+    with closing(launcher.start(request)) as worker:
+        try:
+            replies = list(worker.events(settings.silence_limit_s))
+        except Hung:
+            worker.interrogate()
+            reason = explain_hang(settings.silence_limit_s, "loading", worker.log_tail())
+            worker.kill()
+            raise SuiteError(f"{complaint}: {reason}") from None
+        except KeyboardInterrupt:
+            worker.kill()
+            raise
+        if not replies:
+            assert worker.exit_code is not None
+            _, reason = explain_death(worker.exit_code, "loading", worker.log_tail())
+            raise SuiteError(f"{complaint}: {reason}")
+        if replies[0]["event"] == "broken":
+            raise SuiteError(f"{complaint}: {replies[0]['reason']}")
+        return replies[0]
+
+
+@dataclass
+class _Interrupts:
+    count: int = 0
+
+
+@contextmanager
+def _watch_interrupts(watcher: Watcher) -> Iterator[_Interrupts]:
+    """Count Ctrl-C: the first is a wish, the second (raised where the runner waits) an order."""
+    interrupts = _Interrupts()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.count += 1
+        if interrupts.count > 1:
+            raise KeyboardInterrupt
+        watcher.say("finishing the current group; press Ctrl-C again to stop at once")
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,159 @@
+"""A whole `flopwatch run`, from a suite's name to stored records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from flopwatch import runner
+from flopwatch.catalog import SuiteFile, find_suite
+from flopwatch.engine import allocator, isa, limits
+from flopwatch.engine import environment as machine
+from flopwatch.errors import UsageError
+from flopwatch.launch.local import Launcher
+from flopwatch.plan import Description, Group, make_groups, parse_filters, require_budget
+from flopwatch.records.record import Record
+from flopwatch.records.store import Store, read
+from flopwatch.resume import resume
+from flopwatch.settings import Device, Settings
+
+RESULTS = Path("results")
+MEMORY_SHARE = 0.9
+"""Share of the free memory that a worker may take, unless the user says otherwise: the rest keeps
+the machine from swapping."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What the user asked for. None leaves the choice to flopwatch."""
+
+    suite: str
+    settings: Settings
+    device: Device | None = None
+    threads: int | None = None
+    memory_limit_bytes: int | None = None
+    filters: Sequence[str] = ()
+    quick: bool = False
+    budget_s: float | None = None
+    out: Path | None = None
+    rerun: bool = False
+    skip_corrupt: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """What a run would do."""
+
+    suite: str
+    groups: Sequence[Group]
+    settings: Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a run did."""
+
+    out: Path
+    measured: Sequence[Record]
+    answered: Sequence[Record]
+    """Records of earlier runs that made measuring unnecessary."""
+    interrupted: bool
+
+
+def preview(options: Options) -> Preview:
+    """Expand a suite without measuring anything, and without loading torch unless it does."""
+    suite_file = find_suite(options.suite)
+    settings = _settle(options, machine.machine(suite_file.path.parent), cuda_devices=[])
+    with Launcher(environment={}, preload=()) as launcher:
+        _, groups = _plan(options, suite_file, launcher, settings)
+    require_budget(options.budget_s, groups)
+    return Preview(suite=groups[0].suite, groups=groups, settings=settings)
+
+
+def run(options: Options, watcher: runner.Watcher) -> Report:
+    """Measure what is not measured yet."""
+    suite_file = find_suite(options.suite)
+    instruction_set = isa.probe()
+    facts = machine.machine(suite_file.path.parent)
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with Launcher(
+        environment={
+            **isa.environment(instruction_set),
+            **allocator.preload_environment(settings.allocator),
+            **limits.thread_environment(settings.threads),
+        },
+        fork=settings.device == "cpu",  # a process that has used CUDA must not fork
+    ) as launcher:
+        description, groups = _plan(options, suite_file, launcher, settings)
+        context = runner.Context(
+            suite_file=suite_file,
+            launcher=launcher,
+            settings=settings,
+            environment={
+                **facts,
+                "isa": isa.describe(instruction_set),
+                **runner.read_torch_environment(launcher, settings),
+            },
+            cache_bytes=facts["machine"].get("last_level_cache_bytes"),
+            run=runner.new_run_id(),
+        )
+        return _measure_what_is_left(options, description, groups, context, watcher)
+
+
+def _measure_what_is_left(
+    options: Options,
+    description: Description,
+    groups: list[Group],
+    context: runner.Context,
+    watcher: runner.Watcher,
+) -> Report:
+    out = options.out or RESULTS / f"{description.name}.jsonl"
+    with Store.open(out) as store:
+        if store.repaired is not None:
+            watcher.say(store.repaired)
+        answered: list[Record] = []
+        if not options.rerun:
+            resumption = resume(
+                groups,
+                read(out, skip_corrupt=options.skip_corrupt).records,
+                settings=context.settings,
+                environment=context.environment,
+                suite_path=context.suite_file.path,
+            )
+            groups, answered = resumption.left, resumption.answered
+        if answered:
+            watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
+        require_budget(options.budget_s, groups)
+        measured = runner.measure_groups(
+            groups, context, store=store, watcher=watcher, budget_s=options.budget_s
+        )
+    return Report(
+        out=out,
+        measured=measured.records,
+        answered=answered,
+        interrupted=measured.interrupted,
+    )
+
+
+def _plan(
+    options: Options, suite_file: SuiteFile, launcher: Launcher, settings: Settings
+) -> tuple[Description, list[Group]]:
+    filters = parse_filters(options.filters)
+    description = runner.describe(launcher, suite_file, quick=options.quick, settings=settings)
+    return description, make_groups(description, filters)
+
+
+def _settle(options: Options, facts: dict[str, Any], cuda_devices: Sequence[str]) -> Settings:
+    """Settings with the machine's own values where the user left the choice."""
+    if options.device == "cuda" and not cuda_devices:
+        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
+    usable_cores: int = facts["machine"]["usable_cores"]
+    available_bytes: int = facts["machine"]["memory_available_bytes"]
+    return replace(
+        options.settings,
+        device=options.device or ("cuda" if cuda_devices else "cpu"),
+        threads=options.threads or usable_cores,
+        memory_limit_bytes=options.memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
+    )
