@@ -73,6 +73,22 @@ def load_suite(path: Path) -> Suite:
     return suites[0]
 
 
+def write_template(path: Path) -> None:
+    """Write a suite that runs as it is. An existing file is never overwritten."""
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise SuiteError(
+            f"{path.name} is no name for a suite file; use letters, digits and _ and end it in .py"
+        )
+    text = TEMPLATE.read_text(encoding="utf-8").format(name=path.stem)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SuiteError(f"{path} exists already; choose another name") from None
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be written ({error.strerror})") from None
+
+
 def _read_suite_file(path: Path) -> SuiteFile:
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))

@@ -163,6 +163,21 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_percentage(text: str) -> float:
+    """The share that ``2%`` or ``2`` stands for.
+
+    >>> parse_percentage("2%")
+    0.02
+    """
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise UsageError(f"{text!r} is not a percentage between 0 and 100; write for example 2%")
+    return share
+
+
 def parse_bytes(text: str) -> int:
     """Bytes of ``8G``, ``8GiB``, ``512M``.
 

@@ -32,5 +32,8 @@ class Settings:
     seed: int = 0
 
 
+QUICK = Settings(precision=0.05, budget_s=2.0)
+"""For a first impression."""
+
 LIKE_FOR_LIKE = ("device", "threads", "cache", "allocator")
 """The settings that change what a number means; the others only change how well it is known."""

@@ -24,12 +24,12 @@ from __future__ import annotations
 import glob
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwatch.errors import UsageError
+from flopwatch.errors import StoreError, UsageError
 from flopwatch.records.record import SCHEMA, encode
 from flopwatch.records.store import MAX_LINE_BYTES, reading, scan
 
@@ -79,19 +79,22 @@ VIEWS = {
     ),
 }
 
+RESERVED = ("check", "group")
+"""Columns whose names SQL needs in double quotes."""
+
 # Where lists are unequal, unnest fills up with NULL: the condition at the end finds that, and
 # times that record.decode refuses. It is a CASE because OR may evaluate its sides in any order.
-UNNEST_SAMPLES = """
+UNNEST_SAMPLES = """(
     SELECT *, sample < warmup_samples AS warmup
     FROM (
-        SELECT * EXCLUDE (rounds, loops, entry), entry.key AS phase,
+        SELECT * EXCLUDE (rounds, loops), entry.key AS phase,
             unnest(entry.value) AS ns, unnest(rounds) AS "round", unnest(loops) AS loops,
             generate_subscripts(rounds, 1) - 1 AS sample
-        FROM (SELECT * EXCLUDE (samples), unnest(map_entries(samples_ns)) AS entry FROM lines)
+        FROM (SELECT *, unnest(map_entries(samples_ns)) AS entry FROM {rows})
     )
     WHERE CASE WHEN ns > 0 AND ns < 'inf'::DOUBLE AND "round" >= 0 AND loops >= 1 THEN true
         ELSE error('a sample is not valid') END
-"""
+)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,44 +116,44 @@ def query(paths: Sequence[Path], sql: str, skip_corrupt: bool = False) -> Result
         raise UsageError("there is no results file to query; name at least one")
     _refuse_other_than_utf8([*map(str, paths), sql])
     # By real path: the same file under two names would count its records twice.
-    originals = {os.path.realpath(path): path for path in paths}
-    with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
-        copier = _Copier(Path(folder), skip_corrupt)
-        # Where DuckDB finds the lines of each file: there, or in a copy.
-        lines = {
-            real if _is_plain(path) else copier.copy(path): path for real, path in originals.items()
-        }
+    files = {os.path.realpath(path): path for path in paths}
+    try:
         try:
-            columns, rows = _run(lines, sql, folder)
+            return _attempt(files, sql, skip_corrupt, in_place=True)
         except (duckdb.InvalidInputException, duckdb.IOException):
             # A line that DuckDB cannot parse, or one that a run is just writing.
-            copier = _Copier(Path(folder), skip_corrupt)
-            lines = {copier.copy(path): path for path in originals.values()}
-            try:
-                columns, rows = _run(lines, sql, folder)
-            except duckdb.Error as error:
-                raise _explain(error) from None
-        except duckdb.Error as error:
-            raise _explain(error) from None
-    return Result(columns=columns, rows=rows, warnings=copier.warnings)
+            return _attempt(files, sql, skip_corrupt, in_place=False)
+    except duckdb.Error as error:
+        raise _explain(error) from None
 
 
-class _Copier:
-    """Rewrites files as this version of flopwatch would have written them."""
+def _attempt(files: dict[str, Path], sql: str, skip_corrupt: bool, *, in_place: bool) -> Result:
+    """Query the files where they are, as far as they are fit for it, or copies of all."""
+    warnings: list[str] = []
+    lines: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
+        for real, path in files.items():
+            if in_place and _is_plain(path):
+                lines[real] = path
+            else:
+                copy = Path(os.path.realpath(folder)) / f"{len(lines)}.jsonl"
+                _rewrite(path, copy, warnings, skip_corrupt)
+                lines[str(copy)] = path
+        columns, rows = _run(lines, sql, folder)
+    return Result(columns=columns, rows=rows, warnings=warnings)
 
-    def __init__(self, folder: Path, skip_corrupt: bool) -> None:
-        self.warnings: list[str] = []
-        self._folder = folder
-        self._skip_corrupt = skip_corrupt
-        self._num_copies = 0
 
-    def copy(self, path: Path) -> str:
-        self._num_copies += 1
-        target = Path(os.path.realpath(self._folder)) / f"{self._num_copies}.jsonl"
-        with target.open("wb") as file:
-            for record in scan(path, self.warnings, skip_corrupt=self._skip_corrupt):
+def _rewrite(path: Path, copy: Path, warnings: list[str], skip_corrupt: bool) -> None:
+    """Copy a file as this version of flopwatch would have written it."""
+    try:
+        with copy.open("wb") as file:
+            for record in scan(path, warnings, skip_corrupt=skip_corrupt):
                 file.write(encode(record) + b"\n")
-        return str(target)
+    except OSError as error:
+        raise StoreError(
+            f"{path} must be copied to be queried, and {copy.parent} cannot be written "
+            f"({error.strerror}); free some space there, or set TMPDIR to another folder"
+        ) from None
 
 
 def _is_plain(path: Path) -> bool:
@@ -185,22 +188,18 @@ def _run(lines: dict[str, Path], sql: str, folder: str) -> Rows:
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path]) -> None:
-    files = _list(glob.escape(real) for real in lines)
     types = ", ".join(f"{_quote(name)}: {_quote(kind)}" for name, kind in FIELDS.items())
-    original = (
-        f"list_extract({_list(map(str, lines.values()))}, list_position({_list(lines)}, filename))"
-    )
-    # Twice the longest line is what DuckDB reads at once, in each thread.
-    connection.execute(f"""
-        CREATE VIEW lines AS
-        SELECT * EXCLUDE (filename), {original} AS file, len(rounds) AS samples
-        FROM read_json({files}, columns = {{{types}}}, format = 'newline_delimited',
-            compression = 'uncompressed', filename = true, maximum_object_size = {MAX_LINE_BYTES})
-    """)
-    origins = {"records": "lines", "samples": f"({UNNEST_SAMPLES})"}
-    for view, columns in VIEWS.items():
-        names = ", ".join(f'"{column}"' for column in columns)
-        connection.execute(f"CREATE VIEW {view} AS SELECT {names} FROM {origins[view]}")
+    found, named = _list(lines), _list(map(str, lines.values()))
+    rows = f"""(
+        SELECT *, len(rounds) AS samples,
+            list_extract({named}, list_position({found}, filename)) AS file
+        FROM read_json({_list(map(glob.escape, lines))}, columns = {{{types}}},
+            format = 'newline_delimited', compression = 'uncompressed', filename = true,
+            maximum_object_size = {MAX_LINE_BYTES})
+    )"""
+    for view, origin in {"records": rows, "samples": UNNEST_SAMPLES.format(rows=rows)}.items():
+        names = ", ".join(map(_name, VIEWS[view]))
+        connection.execute(f"CREATE VIEW {view} AS SELECT {names} FROM {origin}")
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
@@ -225,16 +224,15 @@ def _explain(error: duckdb.Error) -> UsageError:
     """DuckDB's message, which may be a page, as one sentence."""
     import duckdb
 
-    first, *others = str(error).strip().splitlines() or ["unknown error"]
-    _, _, message = first.rpartition(" Error: ")
-    hints = [line for line in others if line.startswith("Did you mean")]
-    sentence = " ".join(["the query cannot be run:", message.strip(), *hints])
-    if isinstance(error, duckdb.BinderException | duckdb.CatalogException) and (
-        "column" in message or "able" in message
-    ):
-        views = (f"{view} ({', '.join(columns)})" for view, columns in VIEWS.items())
-        sentence += f" There are {' and '.join(views)}."
-    return UsageError(sentence)
+    first, *others = str(error).strip().splitlines()
+    message = first.partition(" Error: ")[2] or first
+    advice = [line for line in others if line.startswith("Did you mean")]
+    if isinstance(error, duckdb.ParserException):
+        advice = [f'"{name}" needs its double quotes' for name in RESERVED if name in message]
+    elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
+        views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
+        advice = [f"there are {' and '.join(views)}"]
+    return UsageError("; ".join(["the query cannot be run: " + message.rstrip(" .!:"), *advice]))
 
 
 def _refuse_other_than_utf8(texts: Sequence[str]) -> None:
@@ -245,9 +243,13 @@ def _refuse_other_than_utf8(texts: Sequence[str]) -> None:
             raise UsageError(f"{text!r} is not UTF-8, which DuckDB needs; rename it") from None
 
 
+def _name(column: str) -> str:
+    return f'"{column}"' if column in RESERVED else column
+
+
 def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _list(texts: Any) -> str:
+def _list(texts: Iterable[str]) -> str:
     return "[" + ", ".join(map(_quote, texts)) + "]"

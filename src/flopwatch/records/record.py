@@ -128,12 +128,13 @@ def _validate(record: Record) -> None:
     num_samples = len(record.rounds)
     if record.rounds and not record.samples_ns:
         raise CorruptFile(f"it has {num_samples} rounds but no samples")
-    for name, values in [("loops", record.loops), *record.samples_ns.items()]:
-        if len(values) != num_samples:
-            raise CorruptFile(f"it has {num_samples} rounds but {len(values)} entries of {name}")
+    if len(record.loops) != num_samples:
+        raise CorruptFile(f"it has {num_samples} rounds but {len(record.loops)} loops")
     if not 0 <= record.warmup_samples <= num_samples:
         raise CorruptFile(f"it has {record.warmup_samples} warm-up samples of {num_samples}")
     for phase, times_ns in record.samples_ns.items():
+        if len(times_ns) != num_samples:
+            raise CorruptFile(f"it has {num_samples} rounds but {len(times_ns)} of {phase}")
         if times_ns and min(times_ns) <= 0:
             raise CorruptFile(f"{phase} has a sample of {min(times_ns)} ns")
     _validate_range("round", record.rounds, 0)

@@ -1,0 +1,64 @@
+"""flopwatch: a stopwatch for training FLOPs.
+
+Declare a suite with `Suite` and `Workload` and run it with ``flopwatch run my_suite.py``, or time
+functions where they stand with `measure` and `compare`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from flopwatch.case import Case
+    from flopwatch.errors import FlopwatchError, Unsupported
+    from flopwatch.inline import Comparison, Measurement, compare, measure
+    from flopwatch.records.record import Record
+    from flopwatch.records.store import read
+    from flopwatch.settings import Settings
+    from flopwatch.suite import Suite, Workload
+
+__all__ = [
+    "Case",
+    "Comparison",
+    "FlopwatchError",
+    "Measurement",
+    "Record",
+    "Settings",
+    "Suite",
+    "Unsupported",
+    "Workload",
+    "__version__",
+    "compare",
+    "measure",
+    "read",
+]
+
+_HOMES = {
+    "Case": "case",
+    "Comparison": "inline",
+    "FlopwatchError": "errors",
+    "Measurement": "inline",
+    "Record": "records.record",
+    "Settings": "settings",
+    "Suite": "suite",
+    "Unsupported": "errors",
+    "Workload": "suite",
+    "compare": "inline",
+    "measure": "inline",
+    "read": "records.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: `flopwatch --help` should not wait for what it does not need.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flopwatch' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"flopwatch.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

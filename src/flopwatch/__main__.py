@@ -1,0 +1,5 @@
+"""``python -m flopwatch``."""
+
+from flopwatch.cli import main
+
+main()

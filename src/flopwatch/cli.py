@@ -1,0 +1,357 @@
+"""The command line: one thin function a command, and the only place that prints.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 fine, 1 some cases failed, 2 usage,
+130 interrupted. Imports happen inside the commands, so that `flopwatch --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from flopwatch import __version__
+from flopwatch.errors import FlopwatchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flopwatch.records.record import Record
+    from flopwatch.session import Options
+
+WIDE = 200  # columns where stdout is not a terminal: nobody's tables should be cut in a pipe
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="flopwatch")
+def cli() -> None:
+    """A stopwatch for training FLOPs.
+
+    \b
+    flopwatch list                       the built-in suites
+    flopwatch run activations --quick    measure one, table on stdout, records in results/
+    flopwatch show results/activations.jsonl
+    flopwatch init my_suite.py           a suite of your own: a template that runs
+    flopwatch run my_suite.py
+    flopwatch doctor                     is this machine fit for measuring?
+    """
+
+
+@cli.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_suites(as_json: bool) -> None:
+    """List the built-in suites, a line each."""
+    from flopwatch.catalog import list_built_in
+
+    suites = list_built_in()
+    if as_json:
+        click.echo(json.dumps([{"name": s.name, "summary": s.summary} for s in suites]))
+        return
+    width = max(len(suite.name) for suite in suites)
+    for suite in suites:
+        click.echo(f"{suite.name:{width}}  {suite.summary}")
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+def init(path: Path) -> None:
+    """Write a commented suite to PATH that runs as it is.
+
+    \b
+    flopwatch init my_suite.py
+    flopwatch run my_suite.py --quick
+    """
+    from flopwatch.catalog import write_template
+
+    write_template(path)
+    click.echo(f"wrote {path}; try: flopwatch run {path} --quick", err=True)
+
+
+def _duration(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    from flopwatch.plan import parse_duration
+
+    return None if value is None else parse_duration(value)
+
+
+def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    from flopwatch.plan import parse_bytes
+
+    return None if value is None else parse_bytes(value)
+
+
+def _percentage(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    from flopwatch.plan import parse_percentage
+
+    return None if value is None else parse_percentage(value)
+
+
+@cli.command()
+@click.argument("suite")
+@click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
+              help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
+                   "baseline.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Fewer cases, ±5 %, 2 s a case.")
+@click.option("--dry-run", is_flag=True, help="List the cases and an estimate of the time; stop.")
+@click.option("--budget", callback=_duration, metavar="TIME",
+              help="For the whole run, e.g. 10m. It is divided over the cases.")  # fmt: skip
+@click.option("--case-budget", callback=_duration, metavar="TIME",
+              help="For one case, warm-up included.  [default: 10s]")  # fmt: skip
+@click.option("--precision", callback=_percentage, metavar="PERCENT",
+              help="Stop when intervals reach at most this far to either side.  [default: 2%]"
+              )  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Results file, appended to.  [default: results/SUITE.jsonl]")  # fmt: skip
+@click.option("--rerun", is_flag=True, help="Measure again what the results file already answers.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]),
+              help="[default: cuda where torch finds one]")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+              help="[default: usable cores]")  # fmt: skip
+@click.option("--cache", type=click.Choice(["hot", "cold"]), default="hot", show_default=True,
+              help="hot: as the previous call left it. cold: overwritten before every sample."
+              )  # fmt: skip
+@click.option("--allocator", type=click.Choice(["retain", "default"]), default="retain",
+              show_default=True,
+              help="retain: freed memory is kept, so that page faults are not timed.")  # fmt: skip
+@click.option("--memory-limit", callback=_size, metavar="SIZE",
+              help="For the worker, e.g. 8G.  [default: 90 % of what is free]")  # fmt: skip
+@click.option("--timeout", callback=_duration, metavar="TIME",
+              help="A worker that reports nothing for so long is ended.  [default: 5m]"
+              )  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of the inputs and of the order inside rounds.")  # fmt: skip
+@click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines of the file.")
+@click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
+def run(dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Measure a SUITE: a built-in one by its name, or your own by its path.
+
+    Variants of the same case are measured side by side; what the results file already answers is
+    not measured again, so that an interrupted run is resumed by repeating it.
+
+    \b
+    flopwatch run activations --quick
+    flopwatch run my_suite.py --filter dtype=float32 --budget 5m
+    flopwatch run my_suite.py --dry-run
+    flopwatch run activations --cache cold --threads 1 --out cold.jsonl
+    """
+    from flopwatch import session
+    from flopwatch.report.progress import make_watcher
+
+    options = _make_options(**given)
+    if dry_run:
+        _print_preview(session.preview(options), as_json)
+        return
+    with make_watcher(_stderr()) as watcher:
+        report = session.run(options, watcher)
+    _print_rows([*report.answered, *report.measured], as_json)
+    watcher.say(f"records: {report.out}")
+    if report.interrupted:
+        sys.exit(130)
+    failed = any(record.status not in FINE for record in [*report.answered, *report.measured])
+    sys.exit(1 if failed else 0)
+
+
+FINE = ("ok", "unsupported")
+"""A combination that a suite itself declares not to exist is no failure."""
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
+    """Summarise a results FILE: the newest record of every case.
+
+    \b
+    flopwatch show results/activations.jsonl
+    flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
+    """
+    from flopwatch.records.store import read
+
+    contents = read(file, skip_corrupt=skip_corrupt)
+    for warning in contents.warnings:
+        click.echo(f"flopwatch: {warning}", err=True)
+    _print_rows(contents.records, as_json)
+
+
+@cli.command()
+@click.argument("sql")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
+    """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
+
+    Two views: `records` has one row a record, `samples` one row a sample and phase.
+
+    \b
+    flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"
+    flopwatch query "SELECT variant, phase, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL"
+    flopwatch query "SELECT params->>'dtype', status, reason FROM records WHERE status <> 'ok'"
+    flopwatch query "DESCRIBE samples"
+    """
+    from flopwatch.records.query import query as ask
+    from flopwatch.session import RESULTS
+
+    paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
+    if not paths:
+        raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
+    result = ask(paths, sql, skip_corrupt=skip_corrupt)
+    for warning in result.warnings:
+        click.echo(f"flopwatch: {warning}", err=True)
+    if as_json:
+        rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+        click.echo(json.dumps(rows, default=str))
+        return
+    _print_table(result.columns, [[_cell(value) for value in row] for row in result.rows])
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what this machine is, what makes its timings unsteady, and what to change."""
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
+def report(files: tuple[Path, ...], out: Path) -> None:
+    """Write the results in FILES as one self-contained HTML page.
+
+    \b
+    flopwatch report results/*.jsonl -o report.html
+    """
+    from flopwatch.records.store import read
+    from flopwatch.report.page import render_page
+
+    contents = [read(file) for file in files]
+    for warning in (warning for one in contents for warning in one.warnings):
+        click.echo(f"flopwatch: {warning}", err=True)
+    page = render_page([record for one in contents for record in one.records])
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise FlopwatchError(f"{out} cannot be written ({error.strerror}); choose another") from None
+    click.echo(f"wrote {out}", err=True)
+
+
+def _make_options(**given: Any) -> Options:
+    from flopwatch.session import Options
+    from flopwatch.settings import QUICK, Settings
+
+    defaults = QUICK if given["quick"] else Settings()
+    return Options(
+        suite=given["suite"],
+        settings=Settings(
+            cache=given["cache"],
+            allocator=given["allocator"],
+            precision=given["precision"] or defaults.precision,
+            budget_s=given["case_budget"] or defaults.budget_s,
+            silence_limit_s=given["timeout"] or defaults.silence_limit_s,
+            seed=given["seed"],
+        ),
+        device=given["device"],
+        threads=given["threads"],
+        memory_limit_bytes=given["memory_limit"],
+        filters=given["filters"],
+        quick=given["quick"],
+        budget_s=given["budget"],
+        out=given["out"],
+        rerun=given["rerun"],
+        skip_corrupt=given["skip_corrupt"],
+    )
+
+
+def _print_preview(preview: Any, as_json: bool) -> None:
+    from flopwatch.plan import count_cases, format_duration, longest_s, shortest_s
+    from flopwatch.report.units import plural
+
+    groups = preview.groups
+    if as_json:
+        cases = [{"params": g.params, "variant": v} for g in groups for v in g.variants]
+        click.echo(json.dumps(cases))
+        return
+    for group in groups:
+        click.echo(f"{group.label}: {', '.join(group.variants)}")
+    shortest, longest = shortest_s(groups), longest_s(groups, preview.settings)
+    click.echo(
+        f"{plural(count_cases(groups), 'case')} in {plural(len(groups), 'group')}, between "
+        f"{format_duration(shortest)} (if all are steady) and {format_duration(longest)} "
+        "(if all spend their budget), and the time to build them",
+        err=True,
+    )
+
+
+def _print_rows(records: Sequence[Record], as_json: bool) -> None:
+    from flopwatch.analysis.summary import as_dict, summarize
+
+    rows = summarize(records)
+    if as_json:
+        click.echo(json.dumps([as_dict(row) for row in rows]))
+        return
+    from flopwatch.report.tables import draw, make_sheets
+
+    console = _stdout()
+    for sheet in make_sheets(rows):
+        console.print(draw(sheet))
+        for remark in sheet.remarks:
+            console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
+    if not rows:
+        click.echo("no records", err=True)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(header_style="bold")
+    for column in columns:
+        table.add_column(escape(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    _stdout().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def _stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and leave with its exit code."""
+    sys.exit(_run_command(lambda: cli.main(args=arguments, standalone_mode=False)))
+
+
+def _run_command(command: Callable[[], Any]) -> int:
+    try:
+        command()
+    except FlopwatchError as error:
+        click.echo(f"flopwatch: {error}", err=True)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("flopwatch: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough.
+        sys.stderr.close()
+        return 0
+    return 0

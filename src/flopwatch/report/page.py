@@ -1,0 +1,136 @@
+"""Results as one self-contained HTML page that opens from disk.
+
+A record is untrusted input: every text from it is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from flopwatch import __version__
+from flopwatch.analysis.summary import Row, summarize
+from flopwatch.case import label
+from flopwatch.records.record import Record
+from flopwatch.report.tables import Sheet, make_sheets
+from flopwatch.report.units import format_speedup, plural
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --quiet: #888; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; }
+th { border-bottom: 2px solid var(--line); } .word { text-align: left; }
+tbody { border-bottom: 1px solid var(--line); }
+.faster { color: #0a7d33; } .slower { color: #c62828; } .unclear { color: #a66a00; }
+@media (prefers-color-scheme: dark) {
+  .faster { color: #5fd38a; } .slower { color: #ff8a80; } .unclear { color: #ffca6b; }
+}
+details { margin-top: 1rem; } pre { overflow-x: auto; font-size: .8rem; }
+footer { color: var(--quiet); margin-top: 3rem; font-size: .85rem; }
+@media print { details { display: none; } body { margin: 0; } }
+"""
+
+
+def render_page(records: Sequence[Record]) -> str:
+    rows = summarize(records)
+    body = "".join(
+        [
+            "<h1>flopwatch report</h1>",
+            *(f"<p>{escape(sentence)}</p>" for sentence in summary_sentences(rows)),
+            *(_render_sheet(sheet) for sheet in make_sheets(rows)),
+            _render_environments(rows),
+            f"<footer>flopwatch {__version__}. Medians; intervals at 99 %. A speedup is the median "
+            "of ratios within rounds; more than 1 is faster than the baseline.</footer>",
+        ]
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>flopwatch report</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def summary_sentences(rows: Sequence[Row]) -> list[str]:
+    """What was measured and what was found, in plain words."""
+    if not rows:
+        return ["There are no records."]
+    suites = dict.fromkeys(row.record.suite for row in rows)
+    failed = [row for row in rows if row.record.status not in ("ok", "unsupported")]
+    measured = [row for row in rows if row.record.status == "ok"]
+    days = sorted(row.record.taken_at[:10] for row in rows)
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    sentences = [
+        f"{plural(len(measured), 'case')} of {', '.join(suites)} measured, {when}; "
+        f"{len(failed) or 'none'} failed."
+    ]
+    decided = [row for row in rows if row.verdict in ("faster", "slower") and row.speedup]
+    if decided:
+        best = max(decided, key=lambda row: row.speedup.value if row.speedup else 0)
+        worst = min(decided, key=lambda row: row.speedup.value if row.speedup else 0)
+        sentences += [_extreme("Largest", best)] if best.verdict == "faster" else []
+        sentences += [_extreme("Smallest", worst)] if worst.verdict == "slower" else []
+    return sentences
+
+
+def _extreme(which: str, row: Row) -> str:
+    assert row.speedup is not None
+    record = row.record
+    return (
+        f"{which} speedup: {record.variant} over {record.baseline} in {record.suite}, "
+        f"{format_speedup(row.speedup)} at {label(record.params)}."
+    )
+
+
+def _render_sheet(sheet: Sheet) -> str:
+    kinds = [
+        "word" if position < sheet.text_columns else "number"
+        for position in range(len(sheet.columns))
+    ]
+    head = "".join(
+        f'<th class="{kind}">{escape(column)}</th>'
+        for kind, column in zip(kinds, sheet.columns, strict=True)
+    )
+    bodies = "".join(
+        "<tbody>" + "".join(_render_row(cells, kinds) for cells in group) + "</tbody>"
+        for group in sheet.groups
+    )
+    remarks = "".join(f"<li>{escape(remark)}</li>" for remark in sheet.remarks)
+    return (
+        f'<h2>{escape(sheet.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"{bodies}</table></div><ul>{remarks}</ul>"
+    )
+
+
+def _render_row(cells: Sequence[str], kinds: Sequence[str]) -> str:
+    verdict = cells[-1] if cells[-1] in ("faster", "slower", "unclear") else ""
+    classes = [*kinds[:-1], f"{kinds[-1]} {verdict}"]
+    return (
+        "<tr>"
+        + "".join(f'<td class="{c}">{escape(t)}</td>' for c, t in zip(classes, cells, strict=True))
+        + "</tr>"
+    )
+
+
+def _render_environments(rows: Sequence[Row]) -> str:
+    """How each run was taken, told once a run."""
+    runs: dict[str, Any] = {}
+    for row in rows:
+        runs.setdefault(row.record.run, row.record)
+    parts = []
+    for run, record in runs.items():
+        import msgspec
+
+        content = {
+            "settings": msgspec.to_builtins(record.settings),
+            "environment": {k: v for k, v in record.environment.items() if k != "load"},
+        }
+        text = msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+        parts.append(
+            f"<details><summary>Environment of run {escape(run)}</summary>"
+            f"<pre>{escape(text)}</pre></details>"
+        )
+    return "".join(["<h2>How it was measured</h2>", *parts]) if parts else ""

@@ -1,0 +1,126 @@
+"""Results as a terminal table: one section a group, the baseline first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.table import Table
+
+from flopwatch.analysis.summary import Row
+from flopwatch.case import format_value
+from flopwatch.report.units import format_interval, format_rate, format_speedup, format_time, plural
+
+VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """One suite's rows as text, for whatever will draw them."""
+
+    title: str
+    columns: list[str]
+    text_columns: int
+    """How many leading columns are words; the others are numbers."""
+    groups: list[list[list[str]]]
+    """Groups of rows of cells."""
+    remarks: list[str]
+    """Failures and doubts, one sentence each."""
+
+
+def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One sheet a suite."""
+    suites = dict.fromkeys(row.record.suite for row in rows)
+    return [_make_sheet(suite, [r for r in rows if r.record.suite == suite]) for suite in suites]
+
+
+def draw(sheet: Sheet) -> Table:
+    table = Table(title=sheet.title, title_justify="left", title_style="bold", header_style="bold")
+    for position, column in enumerate(sheet.columns):
+        justify: Any = "left" if position < sheet.text_columns else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for group in sheet.groups:
+        for cells in group:
+            style = VERDICT_STYLES.get(cells[sheet.columns.index("verdict")], "")
+            *others, last = cells
+            table.add_row(*others, f"[{style}]{last}[/]" if style else last)
+        table.add_section()
+    return table
+
+
+def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
+    axes = list(dict.fromkeys(axis for row in rows for axis in row.record.params))
+    # What is the same in every row is said once, in the title.
+    values = {a: {format_value(row.record.params.get(a)) for row in rows} for a in axes}
+    shown = [axis for axis in axes if len(values[axis]) > 1]
+    fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
+    phases = list(dict.fromkeys(phase for row in rows for phase in row.phases_ns))
+    several = phases if len(phases) > 1 else []
+    rates = [
+        (name, unit, attribute)
+        for name, unit, attribute in (
+            ("FLOP/s", "FLOP/s", "flops_per_s"),
+            ("bandwidth", "B/s", "bytes_per_s"),
+        )
+        if any(getattr(row, attribute) is not None for row in rows)
+    ]
+
+    def cells(row: Row) -> list[str]:
+        record = row.record
+        head = [format_value(record.params.get(axis, "")) for axis in shown] + [record.variant]
+        if row.total_ns is None:
+            blank = [""] * (len(several) + 1 + len(rates) + 1)
+            return [*head, *blank[:len(several)], record.status, *blank[len(several) + 1 :], "", ""]
+        times = [format_time(row.phases_ns[p].value) if p in row.phases_ns else "" for p in several]
+        speedup = format_speedup(row.speedup) if row.speedup else ""
+        is_baseline = record.variant == record.baseline
+        return [
+            *head,
+            *times,
+            format_time(row.total_ns.value),
+            format_interval(row.total_ns),
+            *(format_rate(getattr(row, attribute), unit) for _, unit, attribute in rates),
+            speedup,
+            "baseline" if is_baseline else (row.verdict or ""),
+        ]
+
+    return Sheet(
+        title=" ".join([suite, *fixed]),
+        columns=[
+            *shown,
+            "variant",
+            *several,
+            "total" if several else "time",
+            "±",
+            *(name for name, _, _ in rates),
+            "speedup",
+            "verdict",
+        ],
+        text_columns=len(shown) + 1,
+        groups=[
+            [cells(row) for row in group] for _, group in groupby(rows, lambda r: r.record.group)
+        ],
+        remarks=list(dict.fromkeys(remark for row in rows for remark in _remarks(row))),
+    )
+
+
+def _remarks(row: Row) -> list[str]:
+    record = row.record
+    params = " ".join(format_value(value) for value in record.params.values())
+    who = f"{record.variant} {params}".strip()
+    remarks = []
+    if record.status != "ok":
+        remarks.append(f"{who}: {record.status}: {record.reason}")
+    if record.steady is False:
+        remarks.append(f"{who}: no steady state was detected; its times may still be falling")
+    if record.stop in ("budget", "stalled", "interrupted") and row.total_ns is not None:
+        why = {
+            "budget": "its time budget was spent (--case-budget)",
+            "stalled": "more rounds no longer helped: the machine is unsteady",
+            "interrupted": "it was interrupted",
+        }[record.stop]
+        width = format_interval(row.total_ns)
+        remarks.append(f"{who}: stopped at {width} after {plural(row.total_ns.samples, 'round')}: {why}")
+    return remarks + [f"{who}: {note}" for note in record.notes]
