@@ -34,17 +34,21 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The same case has the same id in every run, on every machine."""
-        return digest([self.suite, self.variant, self.params])
+        return case_id(self.suite, self.variant, self.params)
 
     @property
     def group(self) -> str:
-        """Cases that differ only by variant share it."""
-        return digest([self.suite, self.params])
+        return group_id(self.suite, self.params)
 
-    @property
-    def label(self) -> str:
-        return label(self.params)
+
+def case_id(suite: str, variant: str, params: Mapping[str, Any]) -> str:
+    """The same case has the same id in every run, on every machine."""
+    return digest([suite, variant, params])
+
+
+def group_id(suite: str, params: Mapping[str, Any]) -> str:
+    """Cases that differ only by variant share it."""
+    return digest([suite, params])
 
 
 def digest(content: Any) -> str:

@@ -234,7 +234,9 @@ def report(files: tuple[Path, ...], out: Path) -> None:
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise FlopwatchError(f"{out} cannot be written ({error.strerror}); choose another") from None
+        raise FlopwatchError(
+            f"{out} cannot be written ({error.strerror}); choose another"
+        ) from None
     click.echo(f"wrote {out}", err=True)
 
 

@@ -1,16 +1,16 @@
 """The exceptions of flopwatch.
 
-    FlopwatchError            one clear sentence for the user; the command line exits with 2
-    ├── UsageError            an option or argument that cannot be honoured
-    ├── SuiteError            a suite that cannot be found, loaded or expanded
-    ├── StoreError            a results file that cannot be read or written
-    │   ├── CorruptFile       a line that is not a record
-    │   ├── NewerSchema       a record written by a newer flopwatch
-    │   └── DiskFull          no room for the next record
-    └── WorkerError           the measuring process could not be started
+FlopwatchError            one clear sentence for the user; the command line exits with 2
+├── UsageError            an option or argument that cannot be honoured
+├── SuiteError            a suite that cannot be found, loaded or expanded
+├── StoreError            a results file that cannot be read or written
+│   ├── CorruptFile       a line that is not a record
+│   ├── NewerSchema       a record written by a newer flopwatch
+│   └── DiskFull          no room for the next record
+└── WorkerError           the measuring process could not be started
 
-    Unsupported               raised by a suite's build function: this combination does not exist.
-                              It becomes a record with status "unsupported", not an error.
+Unsupported               raised by a suite's build function: this combination does not exist.
+                          It becomes a record with status "unsupported", not an error.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Comparison:
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Name, time, its interval, speedup, verdict: as text."""
-        rows = []
+        rows: list[tuple[str, str, str, str, str]] = []
         for name, one in self.measurements.items():
             speedup = format_speedup(self.speedups[name]) if name in self.speedups else "1.00x"
             verdict = self.verdict(name) if name in self.speedups else "baseline"
@@ -89,7 +89,9 @@ class Comparison:
     def __repr__(self) -> str:
         rows = self.rows()
         widths = [max(len(row[column]) for row in rows) for column in range(5)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+        lines = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
+        ]
         return "\n".join(line.rstrip() for line in [*lines, self.footer()])
 
     def _repr_html_(self) -> str:
@@ -138,7 +140,9 @@ def compare(
     measurements, totals = _sample(dict(functions), settings)
     return Comparison(
         measurements=measurements,
-        speedups={name: estimate_ratio(totals[name], totals[baseline]).inverse() for name in others},
+        speedups={
+            name: estimate_ratio(totals[name], totals[baseline]).inverse() for name in others
+        },
         baseline=baseline,
         checked=tolerance is not None,
     )
@@ -190,9 +194,7 @@ def _device_in_use() -> Device:
     return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
 
 
-def _require_agreement(
-    functions: Mapping[str, Function], baseline: str, tolerance: float
-) -> None:
+def _require_agreement(functions: Mapping[str, Function], baseline: str, tolerance: float) -> None:
     from flopwatch.engine.agreement import compare as compare_values
     from flopwatch.engine.agreement import gather
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flopwatch.case import digest, format_value, label
+from flopwatch.case import case_id, digest, format_value, group_id, label
 from flopwatch.errors import UsageError
 from flopwatch.settings import Settings
 
@@ -44,14 +44,14 @@ class Group:
 
     @property
     def id(self) -> str:
-        return digest([self.suite, self.params])
+        return group_id(self.suite, self.params)
 
     @property
     def label(self) -> str:
         return label(self.params) or self.suite
 
     def case_id(self, variant: str) -> str:
-        return digest([self.suite, variant, self.params])
+        return case_id(self.suite, variant, self.params)
 
     def keep(self, variants: Iterable[str]) -> Group:
         """The group with only these variants, and its baseline, which their ratio needs."""
@@ -89,8 +89,8 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
     if not groups:
         wanted = " ".join(f"--filter {axis}={','.join(v)}" for axis, v in filters.items())
         raise UsageError(
-            f"no case of suite {description.name!r} is left after {wanted or 'its own conditions'}; "
-            "each value exists, but not together: loosen one"
+            f"no case of suite {description.name!r} is left after "
+            f"{wanted or 'its own conditions'}; each value exists, but not together: loosen one"
         )
     return groups
 

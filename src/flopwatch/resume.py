@@ -47,7 +47,8 @@ def resume(
         and likeness(record.environment, record.settings) == wanted
         and is_unchanged(record.sources, suite_path)
     }
-    left, answered = [], []
+    left: list[Group] = []
+    answered: list[Record] = []
     for group in groups:
         done = {v: answers[group.case_id(v)] for v in group.variants if group.case_id(v) in answers}
         missing = [variant for variant in group.variants if variant not in done]

@@ -185,9 +185,7 @@ def _conclude(harvest: Harvest, worker: Worker) -> Ending:
     if harvest.finished is not None or not harvest.unfailed():
         return Ending()
     assert worker.exit_code is not None
-    status, reason = explain_death(
-        worker.exit_code, worker.board.read().stage, worker.log_tail()
-    )
+    status, reason = explain_death(worker.exit_code, worker.board.read().stage, worker.log_tail())
     return _blame(harvest, worker, status, reason)
 
 

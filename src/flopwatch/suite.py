@@ -89,7 +89,9 @@ class Suite:
         self.axes = {axis: _axis_values(name, axis, values) for axis, values in axes.items()}
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
-        self.quick = dict(quick) if quick is not None else None
+        self.quick = (
+            None if quick is None else {a: _axis_values(name, a, v) for a, v in quick.items()}
+        )
         self.where = where
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
@@ -157,7 +159,9 @@ class Suite:
         if quick:
             fewer = {axis: values[:1] for axis, values in axes.items()}
             axes |= fewer if self.quick is None else self.quick
-        points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        points = (
+            dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+        )
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=device)
             for point in points
@@ -181,7 +185,7 @@ class Suite:
                 f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
                 f"variants {', '.join(self.variants)}"
             )
-        reserved = {"variant", "suite", "device", "params", "id", "group", "label"} & set(self.axes)
+        reserved = {"variant", "suite", "device", "params", "id", "group"} & set(self.axes)
         if reserved:
             raise SuiteError(
                 f"suite {self.name!r} has an axis {min(reserved)!r}, a name that cases use "

@@ -46,9 +46,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     first_seen: dict[str, int] = {}
     for position, record in enumerate(listed):
         first_seen.setdefault(record.group, position)
-    ordered = sorted(
-        newest.values(), key=lambda r: (first_seen[r.group], r.variant != r.baseline)
-    )
+    ordered = sorted(newest.values(), key=lambda r: (first_seen[r.group], r.variant != r.baseline))
     return [make_row(record, baselines.get((record.run, record.group))) for record in ordered]
 
 

@@ -33,6 +33,9 @@ class Target(Protocol):
     def evict(self) -> None:
         """Empty the caches."""
 
+    def look(self) -> None:
+        """Take note of the device's state; called a few times a second while sampling."""
+
     def notes(self) -> list[str]:
         """What went wrong with the device since it was made, as sentences."""
 
@@ -54,6 +57,9 @@ class CpuTarget:
         if self._buffer is None:
             self._buffer = torch.zeros(self._buffer_bytes // 4, dtype=torch.float32)
         self._buffer.add_(1)
+
+    def look(self) -> None:
+        pass
 
     def notes(self) -> list[str]:
         return []
@@ -79,14 +85,13 @@ class CudaTarget:
         if self._buffer is None:
             properties = self._torch.cuda.get_device_properties("cuda")
             cache_bytes = getattr(properties, "L2_cache_size", 0) or FALLBACK_CACHE_BYTES
-            self._buffer = self._torch.empty(
-                2 * cache_bytes, dtype=self._torch.int8, device="cuda"
-            )
+            self._buffer = self._torch.empty(2 * cache_bytes, dtype=self._torch.int8, device="cuda")
         self._buffer.zero_()
+
+    def look(self) -> None:
         self._seen |= self._read_throttle() or 0
 
     def notes(self) -> list[str]:
-        self._seen |= self._read_throttle() or 0
         reasons = [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
         return [f"the GPU lowered its clocks because of {reason}" for reason in reasons]
 

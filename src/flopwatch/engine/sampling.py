@@ -63,7 +63,9 @@ class Series:
 
     def settled_totals_ns(self) -> list[float]:
         """Totals since the loop count last changed: the ones that can be compared."""
-        settled = [sum(r) for r, n in zip(self.phase_ns, self.loops, strict=True) if n == self.loop_count]
+        settled = [
+            sum(r) for r, n in zip(self.phase_ns, self.loops, strict=True) if n == self.loop_count
+        ]
         return [total * self.loop_count for total in settled]
 
     def grow(self, min_sample_ns: float) -> bool:
@@ -99,16 +101,25 @@ class Progress:
     budget_s: float
 
 
-Failure = Callable[[str, Exception], None]
+class Observer:
+    """Whoever follows a sampler. This one looks away, and lets errors through."""
+
+    def begin(self, series: Sequence[Series]) -> None:
+        """Sampling starts; these series will grow."""
+
+    def announce(self, variant: str) -> None:
+        """The next sample is of this variant: should it crash, this is whom to blame."""
+
+    def observe(self, progress: Progress) -> None:
+        """A round is over."""
+
+    def fail(self, variant: str, error: Exception) -> None:
+        """A call has raised. If this returns, the variant is dropped and the others go on."""
+        raise error
 
 
 class Sampler:
-    """Samples the variants of one group.
-
-    `announce(variant)` is called before each sample, so that a crash can be laid at the right
-    door; `observe(progress)` after each round; `fail(variant, error)` where a call raises: that
-    variant is dropped and the others go on. `evict` overwrites the caches.
-    """
+    """Samples the variants of one group. `evict` overwrites the caches."""
 
     def __init__(
         self,
@@ -118,9 +129,7 @@ class Sampler:
         settings: Settings,
         clock: Clock,
         evict: Callable[[], object] = lambda: None,
-        announce: Callable[[str], None] = lambda variant: None,
-        observe: Callable[[Progress], None] = lambda progress: None,
-        fail: Failure | None = None,
+        observer: Observer | None = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
@@ -129,9 +138,7 @@ class Sampler:
         self._settings = settings
         self._clock = clock
         self._evict = evict
-        self._announce = announce
-        self._observe = observe
-        self._fail = fail
+        self._observer = observer or Observer()
         self._now_s = now_s
         self._random = random.Random(settings.seed)
         self._collector = Collector(now_s)
@@ -141,6 +148,7 @@ class Sampler:
         self._budget_s = settings.budget_s * len(workloads)
 
     def run(self) -> Outcome:
+        self._observer.begin(tuple(self.series))
         with self._collector:
             self._started_s = self._now_s()
             steady = self._warm_up()
@@ -155,7 +163,7 @@ class Sampler:
             self._report(None)
             # A loop would find in the cache what its first pass has put there.
             grown = self._settings.cache == "hot" and any(
-                [series.grow(min_sample_ns) for series in self.series]
+                series.grow(min_sample_ns) for series in self.series
             )
             if not grown and all(is_steady(series.settled_totals_ns()) for series in self.series):
                 return True
@@ -189,14 +197,12 @@ class Sampler:
         order = list(self.series)
         self._random.shuffle(order)
         for series in order:
-            self._announce(series.variant)
+            self._observer.announce(series.variant)
             try:
                 self._take_sample(series)
             except Exception as error:
-                if self._fail is None:
-                    raise
+                self._observer.fail(series.variant, error)
                 self.series.remove(series)
-                self._fail(series.variant, error)
         self.round += 1
         self._collector.collect_if_due()
 
@@ -221,7 +227,7 @@ class Sampler:
         return max(known) if len(known) == len(widths) else None
 
     def _report(self, half_width: float | None) -> None:
-        self._observe(
+        self._observer.observe(
             Progress(
                 rounds=self.round,
                 warmup_rounds=self._warmup_rounds,
@@ -265,13 +271,9 @@ def time_phases(workload: Workload, loops: int, clock: Clock) -> list[float]:
     return clock.elapsed_ns(marks)
 
 
-def estimate_group(
-    series: Sequence[Series], baseline: str, first_round: int
-) -> list[Estimate]:
+def estimate_group(series: Sequence[Series], baseline: str, first_round: int) -> list[Estimate]:
     """Estimates of every variant's median, and of its ratio to the baseline where there is one."""
-    totals = {
-        one.variant: one.totals_ns[_index_of_round(one, first_round) :] for one in series
-    }
+    totals = {one.variant: one.totals_ns[_index_of_round(one, first_round) :] for one in series}
     estimates = [estimate_median(times) for times in totals.values()]
     if baseline in totals:
         estimates += [

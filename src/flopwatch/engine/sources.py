@@ -21,13 +21,12 @@ def digest_sources(suite_path: Path) -> dict[str, str]:
     Paths are relative to the suite file's folder, so that records do not tell where somebody
     keeps their work, and can be checked from anywhere.
     """
-    files = {
-        Path(module.__file__).resolve()
-        for module in list(sys.modules.values())
-        if getattr(module, "__file__", None)
-    }
+    named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files = {Path(file).resolve() for file in named if file}
     chosen = sorted(file for file in files | {suite_path} if _is_subject(file, suite_path))
-    return {_name(file, suite_path): digest_file(file) or "" for file in chosen}
+    # Some modules name a file that does not exist.
+    digests = {_name(file, suite_path): digest_file(file) for file in chosen}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def is_unchanged(sources: dict[str, str], suite_path: Path) -> bool:
@@ -60,4 +59,6 @@ def _name(file: Path, suite_path: Path) -> str:
 
 def _installed_folders() -> set[Path]:
     paths = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return {Path(path).resolve() for path in [*paths, *site.getsitepackages(), site.USER_SITE] if path}
+    return {
+        Path(path).resolve() for path in [*paths, *site.getsitepackages(), site.USER_SITE] if path
+    }

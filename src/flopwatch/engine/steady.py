@@ -3,8 +3,8 @@
 The first calls of a variant pay for allocation, compilation, lazy initialisation, cold caches and
 a sleeping clock frequency. How many calls that takes is not known beforehand, so a steady state is
 detected: the last few samples are no faster and no slower than the few before them, by more than
-they scatter themselves. Both sides count: a time that still falls has not warmed up, and one that still
-rises (a filling cache, a heating chip) is not what the next minutes will show either.
+they scatter themselves. Both sides count: a time that still falls has not warmed up, and one that
+still rises (a filling cache, a heating chip) is not what the next minutes will show either.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from flopwatch.catalog import load_suite
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
-from flopwatch.engine.sampling import Progress, Sampler, Series, run_once
+from flopwatch.engine.sampling import Observer, Progress, Sampler, Series, run_once
 from flopwatch.engine.sources import digest_sources
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Check, Status
@@ -167,21 +167,17 @@ class Group:
         if not self.workloads:
             return
         self.channel.board.write(NOBODY, "sampling")
-        board, index = self.channel.board, self.index
-        sampler = Sampler(
+        stream = Stream(self)
+        outcome = Sampler(
             self.workloads,
             baseline=self.baseline,
             settings=self.settings,
             clock=self.target.clock,
             evict=self.target.evict,
-            announce=lambda variant: board.point_at(index[variant]),
-            observe=lambda progress: stream.observe(progress),
-            fail=self.fail,
-        )
-        stream = Stream(self.channel, sampler.series)
-        outcome = sampler.run()
+            observer=stream,
+        ).run()
         stream.send()
-        board.write(NOBODY, "finish")
+        self.channel.board.write(NOBODY, "finish")
         self.channel.send(
             "finished",
             stop=outcome.stop,
@@ -240,18 +236,29 @@ class Group:
         return make(case)
 
 
-class Stream:
+class Stream(Observer):
     """Sends new samples to the runner, now and then."""
 
-    def __init__(self, channel: Channel, series: list[Series]) -> None:
-        self._channel = channel
-        self._series = list(series)  # the sampler drops failed ones; what they had counts too
-        self._sent = dict.fromkeys((one.variant for one in series), 0)
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._channel = group.channel
+        self._series: Sequence[Series] = ()
+        self._sent: dict[str, int] = {}
         self._last_s = time.monotonic()
         self._progress: Progress | None = None
         self._sending = False
         self._terminated = False
         signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def begin(self, series: Sequence[Series]) -> None:
+        self._series = series
+        self._sent = dict.fromkeys((one.variant for one in series), 0)
+
+    def announce(self, variant: str) -> None:
+        self._channel.board.point_at(self._group.index[variant])
+
+    def fail(self, variant: str, error: Exception) -> None:
+        self._group.fail(variant, error)
 
     def observe(self, progress: Progress) -> None:
         self._progress = progress
@@ -260,6 +267,7 @@ class Stream:
 
     def send(self) -> None:
         self._sending = True
+        self._group.target.look()
         self._last_s = time.monotonic()
         self._channel.send("samples", samples=self._take_new(), progress=self._progress)
         self._sending = False

@@ -244,7 +244,11 @@ def _spawn(
 ) -> SpawnedProcess:
     command = [sys.executable, "-m", "flopwatch.engine.worker", *map(str, descriptors)]
     popen = subprocess.Popen(
-        command, env=environment, pass_fds=descriptors, stdin=subprocess.PIPE, start_new_session=True
+        command,
+        env=environment,
+        pass_fds=descriptors,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     )
     assert popen.stdin is not None
     with popen.stdin:

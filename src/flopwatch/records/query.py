@@ -226,9 +226,9 @@ def _explain(error: duckdb.Error) -> UsageError:
 
     first, *others = str(error).strip().splitlines()
     message = first.partition(" Error: ")[2] or first
-    advice = [line for line in others if line.startswith("Did you mean")]
+    advice = [line.lower() for line in others if line.startswith("Did you mean")]
     if isinstance(error, duckdb.ParserException):
-        advice = [f'"{name}" needs its double quotes' for name in RESERVED if name in message]
+        advice = [f"{' and '.join(map(_name, RESERVED))} need their double quotes"]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
         advice = [f"there are {' and '.join(views)}"]

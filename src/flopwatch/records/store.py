@@ -36,7 +36,7 @@ MAX_LINE_BYTES = 64 * 2**20
 
 CHUNK_BYTES = 2**20
 
-STORED_IS_SAFE = "this record was not stored, and everything stored before it is safe"
+STORED_IS_SAFE = "nothing was added, and everything stored before is safe"
 
 WRITE_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
     errno.ENOSPC: (DiskFull, "the disk is full", "free some space and run again"),
@@ -47,6 +47,8 @@ WRITE_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
         "the file would grow beyond the size allowed here",
         "raise the limit (ulimit -f) or write to a new file",
     ),
+    errno.ENOLCK: (StoreError, "the file cannot be locked", "write to a local disk"),
+    errno.EOPNOTSUPP: (StoreError, "the file cannot be locked", "write to a local disk"),
 }
 """What is wrong and what to do; any other error is named by the system's own words."""
 
@@ -134,16 +136,19 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        """Keep other runs from changing the file; what the system refuses becomes a StoreError."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be locked ({error.strerror}); write to a local disk"
-            ) from None
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            kind, wrong, advice = WRITE_ERRORS.get(
+                error.errno or 0,
+                (StoreError, f"it cannot be written ({error.strerror})", "write to another file"),
+            )
+            raise kind(f"{self.path}: {wrong}; {STORED_IS_SAFE}; {advice}") from error
 
     def _write(self, data: bytes) -> None:
         """Write all or nothing. The caller holds the lock, so nobody else moves the end."""
@@ -153,19 +158,11 @@ class Store:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
-        except BaseException as error:  # Ctrl-C between two writes would tear the line, too
+        except BaseException:  # not only a full disk: Ctrl-C between two writes tears the line, too
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, size_bytes)
                 os.fsync(self._descriptor)
-            if isinstance(error, OSError):
-                raise self._explain(error) from error
             raise
-
-    def _explain(self, error: OSError) -> StoreError:
-        kind, wrong, advice = WRITE_ERRORS.get(
-            error.errno or 0, (StoreError, f"it cannot be written ({error.strerror})", "run again")
-        )
-        return kind(f"{self.path}: {wrong}; {STORED_IS_SAFE}; {advice}")
 
     def _repair_torn_line(self) -> None:
         """Make the file end with a whole line. The caller holds the lock."""

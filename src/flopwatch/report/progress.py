@@ -34,7 +34,9 @@ class TimeLeft:
     def end_group(self, group: Group) -> None:
         self._cases_left -= len(group.variants)
         self._groups_left -= 1
-        self._spent_s += [(time.monotonic() - self._started_s) / len(group.variants)]
+        now_s = time.monotonic()
+        self._spent_s += [(now_s - self._started_s) / len(group.variants)]
+        self._started_s = now_s
 
     def text(self) -> str:
         known = self._spent_s

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from flopwatch.analysis.summary import Row
-from flopwatch.case import format_value
+from flopwatch.case import format_value, label
 from flopwatch.report.units import format_interval, format_rate, format_speedup, format_time, plural
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
@@ -67,12 +67,21 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
         if any(getattr(row, attribute) is not None for row in rows)
     ]
 
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+
     def cells(row: Row) -> list[str]:
         record = row.record
         head = [format_value(record.params.get(axis, "")) for axis in shown] + [record.variant]
         if row.total_ns is None:
             blank = [""] * (len(several) + 1 + len(rates) + 1)
-            return [*head, *blank[:len(several)], record.status, *blank[len(several) + 1 :], "", ""]
+            return [
+                *head,
+                *blank[: len(several)],
+                record.status,
+                *blank[len(several) + 1 :],
+                "",
+                "",
+            ]
         times = [format_time(row.phases_ns[p].value) if p in row.phases_ns else "" for p in several]
         speedup = format_speedup(row.speedup) if row.speedup else ""
         is_baseline = record.variant == record.baseline
@@ -99,28 +108,39 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
             "verdict",
         ],
         text_columns=len(shown) + 1,
-        groups=[
-            [cells(row) for row in group] for _, group in groupby(rows, lambda r: r.record.group)
-        ],
-        remarks=list(dict.fromkeys(remark for row in rows for remark in _remarks(row))),
+        groups=[[cells(row) for row in group] for group in groups],
+        remarks=[remark for group in groups for remark in _remarks(group)],
     )
 
 
-def _remarks(row: Row) -> list[str]:
-    record = row.record
-    params = " ".join(format_value(value) for value in record.params.values())
-    who = f"{record.variant} {params}".strip()
-    remarks = []
-    if record.status != "ok":
-        remarks.append(f"{who}: {record.status}: {record.reason}")
-    if record.steady is False:
-        remarks.append(f"{who}: no steady state was detected; its times may still be falling")
-    if record.stop in ("budget", "stalled", "interrupted") and row.total_ns is not None:
-        why = {
-            "budget": "its time budget was spent (--case-budget)",
-            "stalled": "more rounds no longer helped: the machine is unsteady",
-            "interrupted": "it was interrupted",
-        }[record.stop]
-        width = format_interval(row.total_ns)
-        remarks.append(f"{who}: stopped at {width} after {plural(row.total_ns.samples, 'round')}: {why}")
-    return remarks + [f"{who}: {note}" for note in record.notes]
+STOP_REASONS = {
+    "budget": "the time budget was spent (--case-budget)",
+    "stalled": "more rounds no longer helped: the machine is unsteady",
+    "interrupted": "it was interrupted",
+}
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """What a reader should know about one group: failures, imprecision, doubts."""
+    params = label(rows[0].record.params)
+    remarks = [
+        f"{row.record.variant} {params}: {row.record.status}: {row.record.reason}"
+        for row in rows
+        if row.record.status != "ok"
+    ]
+    measured = [row for row in rows if row.total_ns is not None]
+    unsteady = [row.record.variant for row in measured if row.record.steady is False]
+    if unsteady:
+        remarks.append(f"{params}: no steady state was detected; times may still be changing")
+    imprecise = [row for row in measured if row.record.stop in STOP_REASONS]
+    if imprecise:
+        record, rounds = imprecise[0].record, imprecise[0].total_ns
+        assert record.stop is not None
+        assert rounds is not None
+        remarks.append(
+            f"{params}: ±{100 * record.settings.precision:.0f} % was not reached in "
+            f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop]}"
+        )
+    return remarks + [
+        f"{r.record.variant} {params}: {note}" for r in rows for note in r.record.notes
+    ]

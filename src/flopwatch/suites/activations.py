@@ -8,7 +8,11 @@ arithmetic; the large one is what a transformer's feed-forward layer sees.
 Each variant is checked against a plain formula in float64, outputs and input gradient.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any
 
 import flopwatch
 
@@ -27,10 +31,10 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @suite.build
-def build(case):
+def build(case: flopwatch.Case) -> flopwatch.Workload:
     from torch.nn import functional
 
-    activations = {
+    activations: dict[str, Callable[[Any], Any]] = {
         "relu": functional.relu,
         "gelu": functional.gelu,
         "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
@@ -41,15 +45,15 @@ def build(case):
 
 
 @suite.reference
-def reference(case):
+def reference(case: flopwatch.Case) -> flopwatch.Workload:
     """The textbook formulas, in float64."""
     import torch
 
     formulas = {
         "relu": lambda x: x.clamp(min=0),
         "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
-        "gelu_tanh": lambda x: x * 0.5 * (
-            1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+        "gelu_tanh": lambda x: (
+            x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         ),
         "silu": lambda x: x / (1 + torch.exp(-x)),
         "relu_squared": lambda x: x.clamp(min=0) ** 2,
@@ -58,14 +62,16 @@ def reference(case):
 
 
 @suite.bytes
-def count_bytes(case):
+def count_bytes(case: flopwatch.Case) -> dict[str, float]:
     """Forward reads x and writes y; backward reads x and the gradient of y, writes that of x."""
     tokens, features = case.shape
     size = tokens * features * ITEM_BYTES[case.dtype]
     return {"forward": 2 * size, "backward": 3 * size}
 
 
-def make_workload(case, activation, dtype):
+def make_workload(
+    case: flopwatch.Case, activation: Callable[[Any], Any], dtype: str
+) -> flopwatch.Workload:
     import torch
 
     # Drawn in the case's own dtype first, so that case and reference see the same numbers.
@@ -73,7 +79,7 @@ def make_workload(case, activation, dtype):
     x, grad = drawn.to(getattr(torch, dtype)).unbind()
     x = x.clone().requires_grad_()
 
-    def clear_gradient():
+    def clear_gradient() -> None:
         x.grad = None
 
     return flopwatch.Workload(

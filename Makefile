@@ -1,0 +1,44 @@
+# Two commands: `make bench` shows what flopwatch does, `make test` proves that it works.
+# Both need Python 3.11 and a C compiler, and make .venv on first use.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+
+.PHONY: bench test test-all check fix figures clean
+
+bench: .venv/.bench
+	bash benchmarks/tour.sh
+
+test: .venv/.test check
+	$(BIN)/pytest -m "not slow and not gpu" --cov --cov-report=term
+
+test-all: .venv/.test check
+	$(BIN)/pytest -m "not gpu" --cov --cov-report=term
+
+check: .venv/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fix: .venv/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Every figure that the documentation states, measured one after the other (about half an hour).
+figures: .venv/.bench
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv results report.html .mypy_cache .pytest_cache .ruff_cache .coverage
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.bench: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+.venv/.test: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e ".[test]"
+	touch $@

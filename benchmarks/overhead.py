@@ -1,0 +1,135 @@
+"""What flopwatch costs, and whether its times are the times that others measure.
+
+    python benchmarks/overhead.py         about two minutes
+
+Four figures, each from measurements that take turns: starting a worker against a fresh interpreter
+that imports torch; processor time of the runner while a worker measures; the median of a known
+workload against torch.utils.benchmark; `flopwatch --help` against `python -c pass`.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from flopwatch import session
+from flopwatch.catalog import find_suite
+from flopwatch.launch.local import Launcher
+from flopwatch.report.progress import TerminalWatcher
+from flopwatch.settings import Settings
+
+SUITE = Path(__file__).parent / "trust_suite.py"
+
+
+def main() -> int:
+    figures = [
+        ("worker start / fresh interpreter with torch", *compare_starts(), 0.1),
+        ("processor time of the runner / one core", *measure_runner(), 0.01),
+        ("|median / torch.utils.benchmark - 1|", *compare_medians(), 0.02),
+        ("flopwatch --help / python -c pass", *compare_help(), 8.0),
+    ]
+    for name, value, detail, reach in figures:
+        print(f"{name:45} {value:8.4f}   (reach: at most {reach:g}; {detail})")
+    return 0 if all(value <= reach for _, value, _, reach in figures) else 1
+
+
+def compare_starts(times: int = 15) -> tuple[float, str]:
+    suite_file = find_suite("activations")
+    request = {
+        "kind": "describe",
+        "suite_path": str(suite_file.path),
+        "quick": True,
+        "device": "cpu",
+    }
+    with Launcher(environment={}) as launcher:
+
+        def fork() -> None:
+            worker = launcher.start(request)
+            assert [message["event"] for message in worker.events(60)] == ["described"]
+            worker.close()
+
+        forked, fresh = take_turns(times, fork, lambda: run_python("-c", "import torch"))
+    return median(forked) / median(fresh), f"{median(forked):.4f} s against {median(fresh):.3f} s"
+
+
+def measure_runner() -> tuple[float, str]:
+    """Of a whole measuring phase, with a drawn progress bar, in this process."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    spent: list[float] = []
+
+    class Watcher(TerminalWatcher):
+        def begin_group(self, group: object) -> None:
+            spent.append(time.process_time())
+            super().begin_group(group)  # type: ignore[arg-type]
+
+    with tempfile.TemporaryDirectory() as folder, Watcher(console) as watcher:
+        started_s = 0.0
+        options = session.Options(
+            suite=str(SUITE),
+            settings=Settings(precision=0.0001, budget_s=10),
+            filters=["work=matmul", "repeat=0", "compared=again"],
+            out=Path(folder) / "x.jsonl",
+        )
+        started_s = time.monotonic()
+        session.run(options, watcher)
+        ended_s, ended_cpu_s = time.monotonic(), time.process_time()
+    measured_s = 20.0  # the budget of two cases, all of which this precision makes them spend
+    used_s = ended_cpu_s - spent[0]
+    return used_s / measured_s, f"{used_s:.3f} s in {ended_s - started_s:.1f} s"
+
+
+def compare_medians(times: int = 9) -> tuple[float, str]:
+    import torch
+    from torch.utils.benchmark import Timer
+
+    import flopwatch
+
+    a, b = torch.randn(384, 384), torch.randn(384, 384)
+    names = {"a": a, "b": b}
+    timer = Timer("a @ b", globals=names, num_threads=torch.get_num_threads())
+    ratios = []
+    for _ in range(times):
+        ours_s = flopwatch.measure(lambda: a @ b).time_ns.value / 1e9
+        theirs_s = timer.blocked_autorange(min_run_time=1.0).median
+        ratios.append(ours_s / theirs_s)
+    return abs(median(ratios) - 1), f"ratios {min(ratios):.3f} to {max(ratios):.3f}"
+
+
+def compare_help(times: int = 21) -> tuple[float, str]:
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "flopwatch", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "| torch" not in loaded.stderr, "flopwatch --help imported torch"
+    ours, bare = take_turns(
+        times, lambda: run_python("-m", "flopwatch", "--help"), lambda: run_python("-c", "pass")
+    )
+    return median(ours) / median(bare), f"{median(ours):.3f} s against {median(bare):.3f} s"
+
+
+def take_turns(times: int, *functions: Callable[[], object]) -> list[list[float]]:
+    taken: list[list[float]] = [[] for _ in functions]
+    for _ in range(times):
+        for durations, function in zip(taken, functions, strict=True):
+            start_s = time.perf_counter()
+            function()
+            durations.append(time.perf_counter() - start_s)
+    return taken
+
+
+def run_python(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The program that `isa.probe` runs: small matrix products, each announced before it is run.
+
+It is started by its file name in an interpreter of its own, since it may well be killed by a
+signal, and imports nothing of flopwatch. Its arguments are the products to leave out. On standard
+output it writes JSON objects, one a line:
+
+    {"no_torch": "ModuleNotFoundError: ..."}                   torch cannot be imported; the end
+    {"cpu_capability": "AVX2"}
+    {"start": "bfloat16"} {"end": "bfloat16", "error": null}   error: what torch raised
+    {"start": "cuda"} {"end": "cuda", "cuda_devices": [...]}
+    {"finished": true}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+SIZE = 256  # large enough for oneDNN to take the product over, small enough to take no time
+
+PRODUCTS = ("float32", "bfloat16", "float16", "int8")
+
+
+def main(left_out: list[str]) -> None:
+    _forbid_core_files()
+    try:
+        import torch
+    except Exception as error:
+        _say(no_torch=_one_line(error))
+        return
+    torch.set_num_threads(1)
+    _say(cpu_capability=_read_cpu_capability(torch))
+    for product in PRODUCTS:
+        if product not in left_out:
+            _say(start=product)
+            _say(end=product, error=_try_product(torch, product))
+    if "cuda" not in left_out:
+        _say(start="cuda")
+        _say(end="cuda", cuda_devices=_list_cuda_devices(torch))
+    _say(finished=True)
+
+
+def _try_product(torch: Any, product: str) -> str | None:
+    try:
+        if product == "int8":
+            ones = torch.ones(SIZE, SIZE, dtype=torch.int8)
+            torch._int_mm(ones, ones)
+        else:
+            dtype = getattr(torch, product)
+            x = torch.ones(SIZE, SIZE, dtype=dtype, requires_grad=True)
+            weight = torch.ones(SIZE, SIZE, dtype=dtype, requires_grad=True)
+            torch.nn.functional.linear(x, weight).sum().backward()
+    except Exception as error:
+        return _one_line(error)
+    return None
+
+
+def _read_cpu_capability(torch: Any) -> str | None:
+    try:
+        return str(torch.backends.cpu.get_cpu_capability())
+    except Exception:
+        return None
+
+
+def _list_cuda_devices(torch: Any) -> list[str]:
+    try:
+        if not torch.cuda.is_available():
+            return []
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    except Exception:
+        return []
+
+
+def _forbid_core_files() -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _say(**content: object) -> None:
+    # Flushed at once: a signal would take what is still in the buffer with it.
+    sys.stdout.write("\n" + json.dumps(content) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,75 @@
+"""Shared pieces: a clock that only moves when told, and workloads that tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from flopwatch.records.record import Record
+from flopwatch.suite import Workload
+
+
+class FakeClock:
+    """Time that passes only when a fake workload spends it."""
+
+    name = "fake"
+    resolution_ns = 10.0
+
+    def __init__(self) -> None:
+        self.now_ns = 0.0
+
+    def spend(self, ns: float) -> None:
+        self.now_ns += ns
+
+    def mark(self) -> float:
+        return self.now_ns
+
+    def elapsed_ns(self, marks: Sequence[float]) -> list[float]:
+        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+
+    def now_s(self) -> float:
+        return self.now_ns / 1e9
+
+    def workload(self, *times_ns: float | Callable[[], float]) -> Workload:
+        """A workload with a phase for each time; a callable gives a new time every call."""
+
+        def phase(time_ns: float | Callable[[], float]) -> Callable[..., None]:
+            return lambda *_: self.spend(time_ns() if callable(time_ns) else time_ns)
+
+        return Workload(phases={f"phase{i}": phase(t) for i, t in enumerate(times_ns)})
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tests must not read or write the user's own cache; they share one, since probing is slow."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+def make_record(**changes: object) -> Record:
+    """A small complete record."""
+    content: dict[str, object] = {
+        "id": "i",
+        "group": "g",
+        "run": "r",
+        "suite": "demo",
+        "variant": "a",
+        "baseline": "a",
+        "params": {"size": 4},
+        "status": "ok",
+        "samples_ns": {"call": [100.0] * 20},
+        "rounds": list(range(20)),
+        "loops": [1] * 20,
+        "steady": True,
+        "stop": "precise",
+        "taken_at": "2026-01-01T00:00:00+00:00",
+    }
+    return Record(**{**content, **changes})  # type: ignore[arg-type]

@@ -1,0 +1,374 @@
+"""Whole runs with real child processes: ones that work, crash, hang and run out of memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch import session
+from flopwatch.errors import SuiteError, UsageError
+from flopwatch.launch.local import Launcher
+from flopwatch.records.record import Record
+from flopwatch.records.store import read
+from flopwatch.settings import Settings
+
+QUICK = Settings(budget_s=0.3, precision=0.5, silence_limit_s=60)
+
+Write = Callable[..., Path]
+
+
+class SilentWatcher:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.groups: list[str] = []
+
+    def begin(self, groups: Any, settings: Any) -> None: ...
+    def begin_group(self, group: Any) -> None:
+        self.groups.append(group.label)
+
+    def progress(self, progress: dict[str, Any]) -> None: ...
+    def end_group(self, group: Any, records: Any) -> None: ...
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+class TimingWatcher(SilentWatcher):
+    def begin(self, groups: Any, settings: Any) -> None:
+        self.started_s = time.monotonic()
+
+    def end_group(self, group: Any, records: Any) -> None:
+        self.measured_s = time.monotonic() - self.started_s
+
+
+@pytest.fixture
+def write_suite(tmp_path: Path) -> Write:
+    def write(body: str, variants: str = "['plain', 'odd']", axes: str = "{'size': [64]}") -> Path:
+        path = tmp_path / "mine.py"
+        path.write_text(
+            "import os, signal, sys, time\nimport torch\nimport flopwatch\n"
+            f"suite = flopwatch.Suite('mine', axes={axes}, variants={variants})\n"
+            f"@suite.build\ndef build(case):\n"
+            "    x = torch.arange(float(case.size))\n"
+            "    if case.variant == 'plain':\n        return lambda: x + x\n" + body
+        )
+        return path
+
+    return write
+
+
+def run(path: Path, watcher: SilentWatcher | None = None, **options: Any) -> session.Report:
+    settings = options.pop("settings", QUICK)
+    return session.run(
+        session.Options(
+            suite=str(path), settings=settings, out=path.parent / "out.jsonl", **options
+        ),
+        watcher or SilentWatcher(),
+    )
+
+
+def by_variant(report: session.Report) -> dict[str, Record]:
+    return {record.variant: record for record in report.measured}
+
+
+def test_a_run_stores_complete_records(write_suite: Write) -> None:
+    report = run(write_suite("    return lambda: 2 * x\n"), threads=1)
+    stored = read(report.out).records
+    assert list(report.measured) == stored
+    plain, odd = stored
+    assert (plain.variant, odd.variant, odd.baseline) == ("plain", "odd", "plain")
+    assert plain.status == odd.status == "ok"
+    assert plain.rounds == odd.rounds == list(range(len(plain.rounds)))
+    assert len(plain.samples_ns["call"]) == len(plain.rounds) == len(plain.loops)
+    assert 0 < plain.warmup_samples < len(plain.rounds)
+    assert max(plain.loops) > 1  # an addition of 64 numbers is short
+    assert odd.check is not None
+    assert odd.check.errors == {"output": 0.0}
+    assert odd.check.against == "plain"
+    assert plain.settings.threads == 1
+    assert plain.environment["torch"]["threads"] == 1
+    assert plain.environment["torch"]["version"]
+    assert plain.environment["allocator"]
+    assert list(plain.sources) == ["mine.py"]
+
+
+FAILURES = {
+    "raises": (
+        "raise ValueError('no such luck')",
+        "crash",
+        r"ValueError: no such luck \(mine.py:\d+\)",
+    ),
+    "raises_late": (
+        "calls = iter(range(5)); return lambda: (next(calls), 2 * x)[1]",
+        "crash",
+        r"StopIteration:  \(mine.py:\d+\)",
+    ),
+    "segfault": (
+        "import ctypes; return lambda: ctypes.string_at(0)",
+        "crash",
+        r"died with SIGSEGV during check at .*\.py:\d+",
+    ),
+    "illegal_instruction_late": (
+        "calls = iter(range(5)); return lambda: 2 * x if next(calls, None) is not None "
+        "else os.kill(os.getpid(), signal.SIGILL)",
+        "crash",
+        "died with SIGILL during sampling: an instruction that this CPU announces",
+    ),
+    "leaves": ("os._exit(7)", "crash", "left with exit code 7 during build"),
+    "oom_in_torch": ("return lambda: torch.zeros(2**40)", "oom", "can't allocate memory"),
+    "oom_in_python": ("return lambda: bytes(2**42)", "oom", "MemoryError"),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "oom",
+        "killed by the system during build, most likely because memory ran out",
+    ),
+    "wrong": ("return lambda: x + x + 1", "wrong", "disagrees with plain: output is off by"),
+    "unsupported": (
+        "raise flopwatch.Unsupported('not on a Monday')",
+        "unsupported",
+        "^not on a Monday$",
+    ),
+    "unimplemented": (
+        "return lambda: torch.ones(2, 2, dtype=torch.bool) @ torch.ones(2, 2, dtype=torch.bool)",
+        "unsupported",
+        "not implemented for 'Bool'",
+    ),
+}
+
+
+def test_failures_are_records_and_the_others_are_measured(write_suite: Write) -> None:
+    """All of them in one group: every death costs only the variant that died."""
+    body = "".join(
+        f"    if case.variant == {variant!r}:\n        {code}\n"
+        for variant, (code, _, _) in FAILURES.items()
+    )
+    variants = ["plain", *FAILURES, "last"]
+    report = run(write_suite(body + "    return lambda: 2 * x\n", variants=repr(variants)))
+    records = by_variant(report)
+    assert list(records) == variants
+    for variant, (_, status, reason) in FAILURES.items():
+        assert records[variant].status == status, variant
+        assert re.search(reason, records[variant].reason or ""), records[variant].reason
+    for variant in ("plain", "last"):
+        assert records[variant].status == "ok"
+        assert len(records[variant].rounds) > records[variant].warmup_samples
+    assert records["plain"].rounds == records["last"].rounds
+    assert read(report.out).records == list(report.measured)
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("    while True: pass\n", "build"),
+        ("    calls = iter(range(5))\n    def stall():\n        if next(calls, None) is None:\n"
+         "            time.sleep(1000)\n        return 2 * x\n    return stall\n", "sampling"),
+    ],
+)  # fmt: skip
+def test_a_hang_is_ended_and_told_with_its_place(write_suite: Write, body: str, place: str) -> None:
+    settings = Settings(budget_s=0.3, precision=0.5, silence_limit_s=1.5)
+    records = by_variant(run(write_suite(body), settings=settings))
+    assert records["odd"].status == "timeout"
+    assert records["odd"].reason is not None
+    assert f"nothing heard for 1.5 s during {place}" in records["odd"].reason
+    assert "mine.py:" in records["odd"].reason
+    assert records["plain"].status == "ok"
+
+
+def test_the_memory_limit_is_the_users(write_suite: Write) -> None:
+    path = write_suite("    return lambda: torch.zeros(2**27) .sum() * 0 + 2 * x\n")  # 512 MiB
+    assert by_variant(run(path, memory_limit_bytes=2**28))["odd"].status == "oom"
+    assert by_variant(run(path, memory_limit_bytes=2**33))["odd"].status == "ok"
+
+
+def test_a_failed_baseline_leaves_the_others_measured_but_unchecked(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import flopwatch\n"
+        "suite = flopwatch.Suite('mine', axes={}, variants=['base', 'other'])\n"
+        "@suite.build\ndef build(case):\n"
+        "    if case.variant == 'base':\n        raise ValueError('gone')\n"
+        "    return lambda: 1.0\n"
+    )
+    records = by_variant(run(path))
+    assert records["base"].status == "crash"
+    assert records["other"].status == "ok"
+    assert records["other"].notes == ["not checked: its reference, base, is not measured here"]
+
+
+def test_what_a_suite_prints_does_not_reach_our_output(
+    write_suite: Write, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(write_suite("    print('noise')\n    os.system('echo louder')\n    return lambda: 2 * x\n"))
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_phases_gradients_and_counts_reach_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch, flopwatch\n"
+        "suite = flopwatch.Suite('mine', axes={'dtype': ['float32']}, variants=['a', 'b'])\n"
+        "@suite.build\ndef build(case):\n"
+        "    w = torch.randn(8, 8, requires_grad=True)\n"
+        "    x = torch.randn(4, 8)\n"
+        "    def clear(): w.grad = None\n"
+        "    return flopwatch.Workload(phases={'forward': lambda: x @ w,\n"
+        "        'backward': lambda y: y.sum().backward()}, gradients={'w': w}, reset=clear)\n"
+        "@suite.flops\ndef flops(case): return {'forward': 512, 'backward': {'float32': 1024}}\n"
+        "@suite.bytes\ndef count(case): return {'forward': 384}\n"
+    )
+    record = by_variant(run(path))["b"]
+    assert list(record.samples_ns) == ["forward", "backward"]
+    assert record.flops == {"forward": {"float32": 512.0}, "backward": {"float32": 1024.0}}
+    assert record.bytes == {"forward": 384.0}
+    assert record.check is not None
+    assert record.check.errors == {"output": 0.0, "grad w": 0.0}  # same seed, same weights
+
+
+def test_a_second_run_measures_only_what_is_missing(write_suite: Write) -> None:
+    path = write_suite("    return lambda: 2 * x\n", axes="{'size': [64, 128]}")
+    first = run(path, filters=["size=64"])
+    watcher = SilentWatcher()
+    second = run(path, watcher)
+    assert watcher.groups == ["size=128"]
+    assert list(second.answered) == list(first.measured)
+    assert any("2 cases are in" in sentence for sentence in watcher.said)
+    third = run(path)
+    assert not third.measured
+    assert len(run(path, rerun=True).measured) == 4
+
+
+def test_a_changed_source_or_setting_is_measured_again(write_suite: Write) -> None:
+    path = write_suite("    from beside import twice\n    return lambda: twice(x)\n")
+    beside = path.parent / "beside.py"
+    beside.write_text("def twice(x): return 2 * x\n")
+    assert sorted(run(path).measured[1].sources) == ["beside.py", "mine.py"]
+    assert not run(path).measured
+    beside.write_text("def twice(x): return x * 2\n")
+    assert len(run(path).measured) == 2
+    assert len(run(path, threads=1).measured) == 2
+    strict = Settings(budget_s=0.3, precision=0.4)
+    assert len(run(path, threads=1, settings=strict).measured) == 2
+    assert not run(path, threads=1).measured
+
+
+def test_a_new_variant_is_measured_beside_its_baseline(write_suite: Write) -> None:
+    path = write_suite("    return lambda: 2 * x\n")
+    run(path, filters=["variant=plain"])
+    assert [record.variant for record in run(path).measured] == ["plain", "odd"]
+
+
+def test_the_budget_of_a_run_is_kept_and_what_is_over_is_skipped(write_suite: Write) -> None:
+    path = write_suite(
+        "    return lambda: (time.sleep(0.4), 2 * x)[1]\n", axes="{'size': [1, 2, 3, 4]}"
+    )
+    watcher = TimingWatcher()
+    report = run(path, watcher, budget_s=6.0, settings=Settings(precision=0.0001))
+    assert report.measured[0].settings.budget_s == pytest.approx(5.2 / 8, abs=0.01)
+    assert watcher.measured_s < 6.0 + 1.5  # one round may be under way when time is up
+    with pytest.raises(UsageError, match="a budget of 1s cannot hold 8 cases"):
+        run(path, budget_s=1.0, rerun=True)
+
+
+def test_a_suite_that_cannot_be_loaded_is_one_sentence(write_suite: Write) -> None:
+    path = write_suite("    pass\n")
+    path.write_text("import flopwatch\nimport nonexistent_module\n")
+    with pytest.raises(
+        SuiteError, match=r"mine.py cannot be loaded: ModuleNotFoundError.*mine.py:2"
+    ):
+        run(path)
+    path.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    with pytest.raises(SuiteError, match="mine.py cannot be loaded: died with SIGSEGV during load"):
+        run(path)
+
+
+def test_cuda_where_there_is_none_is_refused(write_suite: Write) -> None:
+    with pytest.raises(UsageError, match="no CUDA device here; try --device cpu"):
+        run(write_suite("    return lambda: 2 * x\n"), device="cuda")
+
+
+def test_spawned_workers_do_the_same(write_suite: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flopwatch.launch.local.CAN_FORK_SERVER", False)
+    path = write_suite("    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    records = by_variant(run(path))
+    assert records["plain"].status == "ok"
+    assert records["odd"].status == "crash"
+
+
+def test_the_server_has_imported_torch_and_started_no_thread() -> None:
+    with Launcher(environment={"OPENBLAS_NUM_THREADS": "1"}) as launcher:
+        assert launcher._server is not None
+        assert launcher._server.threads == 1
+        maps = Path(f"/proc/{launcher.server_pid}/maps").read_text()
+        assert "libtorch_cpu" in maps
+    assert not Path(f"/proc/{launcher.server_pid}").exists()
+
+
+def test_no_process_outlives_a_killed_runner(write_suite: Write, tmp_path: Path) -> None:
+    path = write_suite(f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+                       "    return lambda: time.sleep(1000)\n")  # fmt: skip
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "flopwatch", "run", str(path), "--out", str(tmp_path / "o.jsonl")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    pid_file = tmp_path / "pid"
+    wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    runner.kill()
+    runner.wait()
+    worker = int(pid_file.read_text())
+    wait_until(lambda: not is_alive(worker))
+
+
+def test_ctrl_c_once_finishes_the_group_twice_stops_at_once(
+    write_suite: Write, tmp_path: Path
+) -> None:
+    path = write_suite("    return lambda: 2 * x\n", axes="{'size': [8, 9, 10, 11]}")
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "flopwatch", "run", str(path), "--out", str(out)]
+    command += ["--case-budget", "3s", "--precision", "0.0001%"]
+
+    runner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(out.exists)
+    time.sleep(1.5)  # inside the first group
+    runner.send_signal(signal.SIGINT)
+    _, stderr = runner.communicate(timeout=60)
+    assert runner.returncode == 130
+    assert "finishing the current group" in stderr
+    records = read(out).records
+    assert [(r.params["size"], r.status) for r in records] == [(8, "ok"), (8, "ok")]
+    assert {r.stop for r in records} <= {"budget", "stalled"}  # it was not cut short
+
+    runner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(6.0)  # inside the next group
+    runner.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    runner.send_signal(signal.SIGINT)
+    _, stderr = runner.communicate(timeout=5)
+    assert runner.returncode == 130
+    partial = read(out).records[2:]
+    assert [(r.params["size"], r.stop) for r in partial] == [(9, "interrupted")] * 2
+    assert all(len(r.rounds) > r.warmup_samples for r in partial)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 60) -> None:
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from flopwatch.case import Case
+from flopwatch.catalog import find_suite, list_built_in, load_suite, write_template
+from flopwatch.errors import SuiteError
+from flopwatch.suite import Suite, Workload
+
+
+def make_suite(**changes: object) -> Suite:
+    content: dict[str, object] = {
+        "axes": {"size": [1, 2], "dtype": ["float32", "float64"]},
+        "variants": ["plain", "fast"],
+    }
+    return Suite("demo", **{**content, **changes})  # type: ignore[arg-type]
+
+
+def test_cases_are_all_combinations_with_groups_together() -> None:
+    cases = make_suite().expand()
+    assert [(c.size, c.dtype, c.variant) for c in cases] == [
+        (1, "float32", "plain"),
+        (1, "float32", "fast"),
+        (1, "float64", "plain"),
+        (1, "float64", "fast"),
+        (2, "float32", "plain"),
+        (2, "float32", "fast"),
+        (2, "float64", "plain"),
+        (2, "float64", "fast"),
+    ]
+    assert cases[0].group == cases[1].group != cases[2].group
+    assert len({case.id for case in cases}) == len(cases)
+
+
+def test_where_drops_combinations() -> None:
+    cases = make_suite(where=lambda case: case.size == 1 or case.variant == "plain").expand()
+    assert ("fast", 2) not in {(case.variant, case.size) for case in cases}
+    assert len(cases) == 6
+
+
+def test_quick_takes_what_is_declared_or_the_first_values() -> None:
+    assert len(make_suite().expand(quick=True)) == 2
+    cases = make_suite(quick={"size": [2]}).expand(quick=True)
+    assert {case.size for case in cases} == {2}
+    assert {case.dtype for case in cases} == {"float32", "float64"}
+
+
+def test_an_id_does_not_depend_on_tuple_or_list_or_order_of_axes() -> None:
+    one = Case(suite="s", variant="v", params={"shape": (1, 2), "dtype": "x"})
+    other = Case(suite="s", variant="v", params={"dtype": "x", "shape": [1, 2]})
+    assert one.id == other.id
+    assert one.id == "470b0ba25e235238"  # stored in records: must never change
+
+
+def test_a_case_tells_which_axes_it_has() -> None:
+    case = make_suite().expand()[0]
+    with pytest.raises(AttributeError, match="no axis 'sise'; it has size, dtype"):
+        _ = case.sise
+    assert pickle.loads(pickle.dumps(case)) == case
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"variants": []}, "no variants"),
+        ({"variants": ["a", "a"]}, "twice"),
+        ({"baseline": "dense"}, "'dense', which is not one of its variants plain, fast"),
+        ({"axes": {"dtype": [float]}}, "JSON cannot hold"),
+        ({"axes": {"x": [float("nan")]}}, "JSON cannot hold"),
+        ({"axes": {"x": []}}, "no values"),
+        ({"axes": {"variant": [1]}}, "a name that cases use themselves"),
+        ({"quick": {"sise": [1]}}, "'sise', which is not one of its axes size, dtype"),
+    ],
+)
+def test_a_wrong_declaration_is_told(changes: dict[str, object], complaint: str) -> None:
+    with pytest.raises(SuiteError, match=complaint):
+        make_suite(**changes)
+
+
+def test_tolerances_by_dtype_by_number_and_by_default() -> None:
+    case = make_suite().expand()[0]
+    assert make_suite().tolerance(case) == 1e-4
+    assert make_suite(tolerance=0.5).tolerance(case) == 0.5
+    assert make_suite(tolerance={"float32": 0.1}).tolerance(case) == 0.1
+    with pytest.raises(SuiteError, match="no tolerance for dtype 'float32'; it has them for int8"):
+        make_suite(tolerance={"int8": 0.1}).tolerance(case)
+
+
+def test_flops_are_by_dtype_even_when_declared_as_one_number() -> None:
+    suite = make_suite()
+
+    @suite.flops
+    def flops(case: Case) -> dict[str, object]:
+        return {"forward": 2 * case.size, "backward": {"float32": 3, "int8": 5}}
+
+    assert suite.count_flops(suite.expand()[0]) == {
+        "forward": {"float32": 2.0},
+        "backward": {"float32": 3, "int8": 5},
+    }
+    assert suite.count_bytes(suite.expand()[0]) == {}
+
+
+def test_what_a_build_function_may_return() -> None:
+    assert list(Workload.of(lambda: 1).phases) == ["call"]
+    assert list(Workload.of({"forward": lambda: 1}).phases) == ["forward"]
+    with pytest.raises(SuiteError, match="returned NoneType; return a Workload"):
+        Workload.of(None)
+    with pytest.raises(SuiteError, match="no phase"):
+        Workload.of({})
+
+
+def test_two_build_functions_are_one_too_many() -> None:
+    suite = make_suite()
+    suite.build(lambda case: None)
+    with pytest.raises(SuiteError, match="two build functions"):
+        suite.build(lambda case: None)
+
+
+def test_built_in_suites_are_listed_with_a_line_each() -> None:
+    suites = {file.name: file.summary for file in list_built_in()}
+    assert "activations" in suites
+    assert all(summary.endswith(".") and len(summary) < 90 for summary in suites.values())
+
+
+def test_an_unknown_suite_names_the_known_ones() -> None:
+    with pytest.raises(SuiteError, match="did you mean 'activations'"):
+        find_suite("activation")
+    with pytest.raises(SuiteError, match="built-in suites are .*activations"):
+        find_suite("zzz")
+    with pytest.raises(SuiteError, match="`flopwatch init nowhere/x.py` writes a template"):
+        find_suite("nowhere/x.py")
+
+
+def test_a_syntax_error_shows_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import flopwatch\nsuite = flopwatch.Suite(\n'x' axes)\n")
+    with pytest.raises(SuiteError, match=r"broken.py, line 3 is not valid Python .*'x' axes\)"):
+        find_suite(str(path))
+
+
+def test_nothing_is_imported_to_find_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "loud.py"
+    path.write_text('"""Hello."""\nraise SystemExit("imported")\n')
+    assert find_suite(str(path)).summary == "Hello."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1\n",
+        "from flopwatch import Suite\n"
+        "a = Suite('a', axes={}, variants=['x'])\nb = Suite('b', axes={}, variants=['x'])\n",
+    ],
+)
+def test_a_suite_file_declares_exactly_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "many.py"
+    path.write_text(text)
+    with pytest.raises(
+        SuiteError, match=r"many.py holds \d suites; a suite file declares exactly one"
+    ):
+        load_suite(path)
+
+
+def test_a_suite_without_a_build_function_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "idle.py"
+    path.write_text("import flopwatch\nsuite = flopwatch.Suite('a', axes={}, variants=['x'])\n")
+    with pytest.raises(SuiteError, match="no build function; decorate one with @suite.build"):
+        load_suite(path)
+
+
+def test_a_template_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    write_template(path)
+    assert find_suite(str(path)).summary.startswith("Two ways to normalise")
+    with pytest.raises(SuiteError, match="exists already"):
+        write_template(path)
+    with pytest.raises(SuiteError, match="end it in .py"):
+        write_template(tmp_path / "mine.txt")
+    with pytest.raises(SuiteError, match="cannot be written"):
+        write_template(tmp_path / "nowhere" / "mine.py")
