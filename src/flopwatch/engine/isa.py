@@ -23,7 +23,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -51,8 +50,14 @@ CAPS = (
 """oneDNN's names, highest first, and the flag without which a cap is no different from the next
 one. Source: oneDNN's developer guide, "CPU Dispatcher Control"."""
 
-TIMEOUT_S = 120.0
-"""For one child. Importing torch from a cold network disk takes most of a minute."""
+DEATHS = {"SIGALRM": "hang"}
+"""Signals with a meaning of their own here; see `products.py`."""
+
+FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+"""Signals that no instruction raises: someone else ended the child, or memory ran out."""
+
+TIMEOUT_S = 300.0
+"""For one child, most of it for importing torch, which can be slow from a cold network disk."""
 
 CACHE_ENTRIES = 16
 CACHE_KEY_VARIABLES = (*USER_VARIABLES, "CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY", "LD_PRELOAD")
@@ -67,7 +72,7 @@ class InstructionSet:
     """The cap to set; None where none is needed or none helps."""
     capped_because: str | None = None
     crashes: dict[str, str] = field(default_factory=dict)
-    """By product, without our cap: the signal that it died of, or that it hung."""
+    """By product, without our cap: the signal that it died of, or "hang"."""
     unsupported: dict[str, str] = field(default_factory=dict)
     """By product: the error that torch raised."""
     cpu_capability: str | None = None
@@ -116,7 +121,7 @@ def probe(
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(cached, InstructionSet)
     found = _examine(run or run_child, flags, environ)
-    if key:
+    if key and not set(FROM_OUTSIDE) & set(found.crashes.values()):
         _write_cache(path, key, asdict(found))
     return found
 
@@ -153,8 +158,7 @@ def run_child(
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
-        death = f"no answer for {timeout_s:g} s"
-        return Outcome(messages=_parse(expired.stdout or b""), death=death)
+        return Outcome(messages=_parse(expired.stdout or b""), death="hang")
     except OSError as error:
         return Outcome(messages=[], death=f"{sys.executable} cannot be started ({error.strerror})")
     messages = _parse(child.stdout)
@@ -164,13 +168,14 @@ def run_child(
 
 def name_death(returncode: int) -> str:
     """
-    >>> name_death(-4), name_death(1)
-    ('SIGILL', 'exit code 1')
+    >>> name_death(-4), name_death(-14), name_death(1)
+    ('SIGILL', 'hang', 'exit code 1')
     """
     try:
-        return signal.Signals(-returncode).name
+        name = signal.Signals(-returncode).name
     except ValueError:
         return f"exit code {returncode}"
+    return DEATHS.get(name, name)
 
 
 def default_cache_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -196,7 +201,11 @@ def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> Instruct
     users = next((name for name in USER_VARIABLES if environ.get(name)), None)
     outcomes = _find_crashes(run)
     crashes = {step: o.death for o in outcomes if (step := o.died_in) and o.death}
-    guilty = {step: death for step, death in crashes.items() if step in products.PRODUCTS}
+    guilty = {
+        step: death
+        for step, death in crashes.items()
+        if step in products.PRODUCTS and death not in FROM_OUTSIDE
+    }
     cap, because = None, None
     if users is not None:
         cap, because = environ[users], f"{users} is set to {environ[users]} in the environment"
@@ -250,7 +259,7 @@ def _find_cap(run: Run, flags: Sequence[str], left_out: Sequence[str]) -> str | 
 
 def _explain(crashes: Mapping[str, str]) -> str:
     parts = [
-        f"{product} product " + (f"died with {death}" if death.startswith("SIG") else f"gave {death}")
+        f"{product} product " + ("hung" if death == "hang" else f"died with {death}")
         for product, death in crashes.items()
     ]
     return f"{' and '.join(parts)} under the full instruction set"
@@ -277,10 +286,13 @@ def _read_cache(path: Path) -> dict[str, Any]:
 
 
 def _write_cache(path: Path, key: str, entry: dict[str, Any]) -> None:
-    entries = {k: v for k, v in _read_cache(path).items() if k != key}
-    newest = [*entries.items(), (key, entry)][-CACHE_ENTRIES:]
-    with contextlib.suppress(OSError):  # next time the probe is simply run again
+    others = [(k, v) for k, v in _read_cache(path).items() if k != key]
+    newest = dict([*others, (key, entry)][-CACHE_ENTRIES:])
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(dict(newest), file)
-        os.replace(file.name, path)
+        draft.write_text(json.dumps(newest))
+        draft.replace(path)
+    except OSError:  # next time the probe is simply run again
+        with contextlib.suppress(OSError):
+            draft.unlink()

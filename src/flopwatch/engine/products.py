@@ -9,15 +9,20 @@ output it writes JSON objects, one a line:
     {"start": "bfloat16"} {"end": "bfloat16", "error": null}   error: what torch raised
     {"start": "cuda"} {"end": "cuda", "cuda_devices": [...]}
     {"finished": true}
+
+A step that hangs is ended by the kernel with SIGALRM.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import Any
 
 SIZE = 256  # large enough for oneDNN to take the product over, small enough to take no time
+
+HANG_S = 30  # a step takes milliseconds, CUDA's start seconds
 
 PRODUCTS = ("float32", "bfloat16", "float16", "int8")
 
@@ -85,6 +90,8 @@ def _one_line(error: Exception) -> str:
 
 
 def _say(**content: object) -> None:
+    if hasattr(signal, "alarm"):
+        signal.alarm(HANG_S)  # until the next word
     # Flushed at once: a signal would take what is still in the buffer with it.
     sys.stdout.write("\n" + json.dumps(content) + "\n")
     sys.stdout.flush()

@@ -280,7 +280,8 @@ class Stream(Observer):
             start = self._sent[one.variant]
             samples[one.variant] = {
                 "phases": list(one.workload.phases),
-                "ns": [[round(ns, 1) for ns in row] for row in one.phase_ns[start:]],
+                # Never 0: a phase that a coarse clock cannot see still took some time.
+                "ns": [[max(round(ns, 1), 0.1) for ns in row] for row in one.phase_ns[start:]],
                 "rounds": one.rounds[start:],
                 "loops": one.loops[start:],
             }

@@ -1,0 +1,58 @@
+"""What may import torch, and what may not."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flopwatch
+
+PACKAGE = Path(flopwatch.__file__).parent
+
+MAY_IMPORT_TORCH = ("flopwatch.suites.", "flopwatch.layers.", "flopwatch.__main__")
+
+
+def list_modules() -> list[str]:
+    found = pkgutil.walk_packages([str(PACKAGE)], prefix="flopwatch.")
+    return [module.name for module in found if not module.name.startswith(MAY_IMPORT_TORCH)]
+
+
+def test_importing_any_module_of_the_runner_does_not_import_torch() -> None:
+    """Not even where torch is missing altogether: all of them in one process without it."""
+    program = (
+        "import sys, importlib\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'numpy'):\n"
+        "            raise ImportError(name + ' is blocked')\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, *list_modules()], check=True)
+
+
+@pytest.mark.parametrize("module", list_modules())
+def test_torch_is_only_imported_inside_functions(module: str) -> None:
+    path = PACKAGE.parent / (module.replace(".", "/") + ".py")
+    if not path.exists():
+        path = path.with_suffix("") / "__init__.py"
+    tree = ast.parse(path.read_text())
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in top for alias in node.names}
+    names |= {node.module or "" for node in top if isinstance(node, ast.ImportFrom)}
+    assert not any(name.partition(".")[0] == "torch" for name in names)
+
+
+def test_the_public_names_are_these() -> None:
+    assert flopwatch.__all__ == sorted(
+        flopwatch.__all__, key=lambda name: (name[0] != name[0].upper(), name)
+    )
+    for name in flopwatch.__all__:
+        assert getattr(flopwatch, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'benchmark'"):
+        _ = flopwatch.benchmark
