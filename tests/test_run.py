@@ -328,35 +328,48 @@ def test_no_process_outlives_a_killed_runner(write_suite: Write, tmp_path: Path)
     wait_until(lambda: not is_alive(worker))
 
 
-def test_ctrl_c_once_finishes_the_group_twice_stops_at_once(
-    write_suite: Write, tmp_path: Path
-) -> None:
-    path = write_suite("    return lambda: 2 * x\n", axes="{'size': [8, 9, 10, 11]}")
-    out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "flopwatch", "run", str(path), "--out", str(out)]
-    command += ["--case-budget", "3s", "--precision", "0.0001%"]
+def start_interruptible(write_suite: Write, case_budget: str) -> subprocess.Popen[str]:
+    """A run of two groups; returns when the first one is past its warm-up."""
+    marker = write_suite("").parent / "marker"
+    path = write_suite(
+        "    calls = iter(range(10**9))\n"
+        "    def slow():\n"
+        "        time.sleep(0.02)\n"
+        f"        if next(calls) == 40: open({str(marker)!r}, 'w')\n"
+        "        return 2 * x\n"
+        "    return slow\n",
+        axes="{'size': [8, 9]}",
+    )
+    command = [sys.executable, "-m", "flopwatch", "run", str(path), "--precision", "0.0001%"]
+    command += ["--out", str(path.parent / "out.jsonl"), "--case-budget", case_budget]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(marker.exists)
+    return run
 
-    runner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_until(out.exists)
-    time.sleep(1.5)  # inside the first group
-    runner.send_signal(signal.SIGINT)
-    _, stderr = runner.communicate(timeout=60)
-    assert runner.returncode == 130
-    assert "finishing the current group" in stderr
-    records = read(out).records
+
+def test_ctrl_c_once_finishes_the_group(write_suite: Write, tmp_path: Path) -> None:
+    run = start_interruptible(write_suite, "2s")
+    run.send_signal(signal.SIGINT)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "finishing the current group; press Ctrl-C again to stop at once" in stderr
+    records = read(tmp_path / "out.jsonl").records
     assert [(r.params["size"], r.status) for r in records] == [(8, "ok"), (8, "ok")]
     assert {r.stop for r in records} <= {"budget", "stalled"}  # it was not cut short
 
-    runner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(6.0)  # inside the next group
-    runner.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    runner.send_signal(signal.SIGINT)
-    _, stderr = runner.communicate(timeout=5)
-    assert runner.returncode == 130
-    partial = read(out).records[2:]
-    assert [(r.params["size"], r.stop) for r in partial] == [(9, "interrupted")] * 2
-    assert all(len(r.rounds) > r.warmup_samples for r in partial)
+
+def test_ctrl_c_twice_stops_at_once_and_stores_what_was_measured(
+    write_suite: Write, tmp_path: Path
+) -> None:
+    run = start_interruptible(write_suite, "1h")
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=20)
+    assert run.returncode == 130
+    records = read(tmp_path / "out.jsonl").records
+    assert [(r.params["size"], r.status, r.stop) for r in records] == [(8, "ok", "interrupted")] * 2
+    assert all(len(r.rounds) > r.warmup_samples > 0 for r in records)
 
 
 def is_alive(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 A record answers for its case when it was taken under the same conditions, from the same source
 files, and at least as carefully as is asked for now. Failures count as answers: what ran out of
-memory will do so again. What was interrupted or skipped does not.
+memory will do so again, unless it is given more. What was interrupted or skipped does not.
 """
 
 from __future__ import annotations
@@ -60,10 +60,22 @@ def resume(
 
 def is_answer(record: Record, settings: Settings) -> bool:
     """Whether the record is complete and as good as these settings ask for."""
+    then = record.settings
     if record.status == "skipped" or record.stop == "interrupted":
         return False
+    if record.status == "oom":
+        return not _is_roomier(settings.memory_limit_bytes, then.memory_limit_bytes)
+    if record.status == "timeout":
+        return then.silence_limit_s >= settings.silence_limit_s
     if record.status != "ok":
         return True
     if record.stop == "precise":
-        return record.settings.precision <= settings.precision
-    return record.settings.budget_s >= settings.budget_s
+        return then.precision <= settings.precision
+    return then.budget_s >= settings.budget_s
+
+
+def _is_roomier(limit_bytes: int | None, than_bytes: int | None) -> bool:
+    """By more than the free memory, of which the default is a share, varies by itself."""
+    if limit_bytes is None or than_bytes is None:
+        return False
+    return limit_bytes > 1.1 * than_bytes

@@ -18,6 +18,7 @@ import psutil
 
 ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"
+CLOCKS = "sys/devices/system/clocksource/clocksource0"
 
 FLAGS = (
     # x86
@@ -46,11 +47,17 @@ HYPERVISORS = (
 )
 """Text that betrays a hypervisor, in the maker's name or among the clock sources; first wins."""
 
+MEMORY_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""A control group's limit and use, in version 2 and in version 1."""
+
 CONTAINER_FILES = (
     (".dockerenv", "docker"),
     ("run/.containerenv", "podman"),
     ("run/systemd/container", "systemd"),
-    ("singularity", "apptainer"),
+    (".singularity.d", "apptainer"),
 )
 CONTAINER_GROUPS = ("kubepods", "docker", "podman", "lxc")
 
@@ -58,9 +65,9 @@ CONTAINER_GROUPS = ("kubepods", "docker", "podman", "lxc")
 def read_machine(root: Path = ROOT) -> dict[str, Any]:
     """The machine; the keys are documented in `environment`."""
     quota_cores = read_cpu_quota_cores(root)
-    memory = psutil.virtual_memory()
-    swap = psutil.swap_memory()
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     limit_bytes, left_bytes = read_memory_limit(root)
+    available_bytes = memory.available if left_bytes is None else min(memory.available, left_bytes)
     facts = {
         "machine_id": make_machine_id(root),
         "cpu_model": read_cpu_model(root),
@@ -76,7 +83,7 @@ def read_machine(root: Path = ROOT) -> dict[str, Any]:
         "numa_nodes": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
         "last_level_cache_bytes": read_last_level_cache_bytes(root),
         "memory_total_bytes": memory.total,
-        "memory_available_bytes": min(memory.available, left_bytes or memory.available),
+        "memory_available_bytes": available_bytes,
         "memory_limit_bytes": limit_bytes,
         "swap_total_bytes": swap.total,
         "swap_used_bytes": swap.used,
@@ -86,9 +93,6 @@ def read_machine(root: Path = ROOT) -> dict[str, Any]:
         "clocksource": read_text(f"{CLOCKS}/current_clocksource", root),
     }
     return {key: value for key, value in facts.items() if value is not None}
-
-
-CLOCKS = "sys/devices/system/clocksource/clocksource0"
 
 
 def read_text(path: str, root: Path = ROOT) -> str | None:
@@ -187,12 +191,6 @@ def read_memory_limit(root: Path = ROOT) -> tuple[int | None, int | None]:
     return limit_bytes, left_bytes
 
 
-MEMORY_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
-
-
 def _read_reclaimable_bytes(group: Path) -> int:
     """File pages that count as used, but are given up as soon as memory is wanted."""
     lines = (line.split() for line in (read_text("memory.stat", group) or "").splitlines())
@@ -255,9 +253,10 @@ def read_last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 def read_hypervisor(root: Path = ROOT) -> str | None:
     """The kind of virtual machine; "unnamed" where only its existence is known; None: none."""
-    announced = "hypervisor" in read_cpu_fields(root).get("flags", "").split()
-    if not announced and platform.machine() in ("x86_64", "AMD64", "i686"):
-        return None
+    flags = read_cpu_fields(root).get("flags")
+    announced = flags is not None and "hypervisor" in flags.split()
+    if flags is not None and not announced:
+        return None  # an x86 would say so; the names below are also those of bare-metal clouds
     sources = (
         "sys/hypervisor/type",
         "sys/class/dmi/id/sys_vendor",

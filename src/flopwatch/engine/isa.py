@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,9 @@ def probe(
     path = cache_path or default_cache_path(environ)
     flags = list(hardware.read_cpu_flags() if cpu_flags is None else cpu_flags)
     key = make_cache_key(environ, flags)
-    cached = _read_cache(path).get(key) if key else None
+    cached = _recall(_read_cache(path).get(key)) if key else None
     if cached is not None:
-        with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(cached, InstructionSet)
+        return cached
     found = _examine(run or run_child, flags, environ)
     if key and not set(FROM_OUTSIDE) & set(found.crashes.values()):
         _write_cache(path, key, asdict(found))
@@ -274,6 +273,17 @@ def _parse(output: bytes) -> list[dict[str, Any]]:
             if isinstance(content, dict):
                 messages.append(content)
     return messages
+
+
+def _recall(entry: Any) -> InstructionSet | None:
+    """A cache entry, unless it is damaged or another version's."""
+    names = {field.name for field in fields(InstructionSet)}
+    if not isinstance(entry, dict) or set(entry) != names:
+        return None
+    try:
+        return msgspec.convert(entry, InstructionSet)
+    except msgspec.ValidationError:
+        return None
 
 
 def _read_cache(path: Path) -> dict[str, Any]:

@@ -208,13 +208,13 @@ class Store:
         )
 
 
-def read(path: Path, *, skip_corrupt: bool = False) -> Contents:
+def read(path: Path | str, *, skip_corrupt: bool = False) -> Contents:
     """Every record of a file.
 
     Raises CorruptFile at a line that is not a record, unless `skip_corrupt` makes it a warning.
     """
     warnings: list[str] = []
-    records = list(scan(path, warnings, skip_corrupt=skip_corrupt))
+    records = list(scan(Path(path), warnings, skip_corrupt=skip_corrupt))
     return Contents(records=records, warnings=warnings)
 
 
