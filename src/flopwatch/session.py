@@ -78,28 +78,53 @@ def run(options: Options, watcher: runner.Watcher) -> Report:
     instruction_set = isa.probe()
     facts = machine.machine(suite_file.path.parent)
     settings = _settle(options, facts, instruction_set.cuda_devices)
-    with Launcher(
+    with _launch(instruction_set, settings) as launcher:
+        description, groups = _plan(options, suite_file, launcher, settings)
+        context = runner.Context(
+            suite_file=suite_file,
+            launcher=launcher,
+            settings=settings,
+            environment=_complete(facts, instruction_set, launcher, settings),
+            cache_bytes=facts["machine"].get("last_level_cache_bytes"),
+            run=runner.new_run_id(),
+        )
+        return _measure_what_is_left(options, description, groups, context, watcher)
+
+
+def read_environment() -> dict[str, Any]:
+    """The environment that a record would carry if it were taken here and now, by default."""
+    facts = machine.machine(Path.cwd())
+    load = machine.load()  # before our own processes add to it
+    instruction_set = isa.probe()
+    options = Options(suite="", settings=Settings())
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with _launch(instruction_set, settings) as launcher:
+        return {**_complete(facts, instruction_set, launcher, settings), "load": load}
+
+
+def _launch(instruction_set: isa.InstructionSet, settings: Settings) -> Launcher:
+    return Launcher(
         environment={
             **isa.environment(instruction_set),
             **allocator.preload_environment(settings.allocator),
             **limits.thread_environment(settings.threads),
         },
         fork=settings.device == "cpu",  # a process that has used CUDA must not fork
-    ) as launcher:
-        description, groups = _plan(options, suite_file, launcher, settings)
-        context = runner.Context(
-            suite_file=suite_file,
-            launcher=launcher,
-            settings=settings,
-            environment={
-                **facts,
-                "isa": isa.describe(instruction_set),
-                **runner.read_torch_environment(launcher, settings),
-            },
-            cache_bytes=facts["machine"].get("last_level_cache_bytes"),
-            run=runner.new_run_id(),
-        )
-        return _measure_what_is_left(options, description, groups, context, watcher)
+    )
+
+
+def _complete(
+    facts: dict[str, Any],
+    instruction_set: isa.InstructionSet,
+    launcher: Launcher,
+    settings: Settings,
+) -> dict[str, Any]:
+    """The machine's facts with what only a worker can tell."""
+    return {
+        **facts,
+        "isa": isa.describe(instruction_set),
+        **runner.read_torch_environment(launcher, settings),
+    }
 
 
 def _measure_what_is_left(

@@ -96,7 +96,7 @@ class TerminalWatcher(PlainWatcher):
         self._bar = Progress(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             console=console,
             auto_refresh=False,  # no drawing thread beside the measurement
             transient=True,

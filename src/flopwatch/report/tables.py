@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value, label
@@ -37,15 +38,18 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def draw(sheet: Sheet) -> Table:
-    table = Table(title=sheet.title, title_justify="left", title_style="bold", header_style="bold")
+    # Text objects, since a name from a record might look like rich's markup.
+    table = Table(
+        title=Text(sheet.title), title_justify="left", title_style="bold", header_style="bold"
+    )
     for position, column in enumerate(sheet.columns):
         justify: Any = "left" if position < sheet.text_columns else "right"
-        table.add_column(column, justify=justify, no_wrap=True)
+        table.add_column(Text(column), justify=justify, no_wrap=True)
     for group in sheet.groups:
         for cells in group:
-            style = VERDICT_STYLES.get(cells[sheet.columns.index("verdict")], "")
-            *others, last = cells
-            table.add_row(*others, f"[{style}]{last}[/]" if style else last)
+            *others, verdict = cells
+            coloured = Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+            table.add_row(*map(Text, others), coloured)
         table.add_section()
     return table
 

@@ -1,0 +1,70 @@
+"""The documentation is executed: Python blocks run, commands parse."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from flopwatch.cli import cli
+from flopwatch.records.record import encode
+
+from .conftest import make_record
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}-{number}", body)
+        for page in PAGES
+        for number, (kind, body) in enumerate(BLOCK.findall(page.read_text()))
+        if kind == language
+    ]
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("python"))
+def test_python_blocks_run(
+    name: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    Path("results/activations.jsonl").write_bytes(encode(make_record()) + b"\n")
+    exec(compile(body, name, "exec"), {"__name__": name})
+
+
+COMMANDS = [
+    (name, line.removeprefix("$ "))
+    for name, body in blocks("console")
+    for line in body.splitlines()
+    if line.startswith("$ ")
+]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_commands_exist(name: str, command: str) -> None:
+    words = shlex.split(command.partition("  #")[0])
+    if words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(words[1:]) <= set(targets)
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file()
+    elif words[0] == "flopwatch":
+        # Parses the arguments as the real call would, without carrying it out.
+        subcommand = cli.commands[words[1]]
+        with click.Context(cli) as parent:
+            subcommand.make_context(words[1], words[2:], parent=parent)
+    else:
+        assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+
+
+def test_every_benchmark_is_named_in_the_documentation() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        assert f"benchmarks/{script.name}" in text, script.name

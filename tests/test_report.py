@@ -1,0 +1,208 @@
+"""Stored records in, exact text out."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+
+import pytest
+from rich.console import Console
+
+from flopwatch.analysis.summary import as_dict, summarize
+from flopwatch.draft import explain_death, explain_hang
+from flopwatch.plan import Group
+from flopwatch.records.record import Record
+from flopwatch.report.page import render_page, summary_sentences
+from flopwatch.report.progress import (
+    PlainWatcher,
+    TerminalWatcher,
+    TimeLeft,
+    describe_progress,
+    describe_records,
+    make_watcher,
+)
+from flopwatch.report.tables import draw, make_sheets
+from flopwatch.settings import Settings
+
+from .conftest import make_record
+
+ROUNDS = list(range(30))
+FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+
+
+def sampled(forward_ns: float, backward_ns: float, **changes: object) -> Record:
+    """30 samples that scatter by 1 %, the first 10 of them warm-up."""
+    wobble = [1 + 0.01 * ((7 * i) % 5 - 2) / 2 for i in ROUNDS]
+    content: dict[str, object] = {
+        "samples_ns": {
+            "forward": [forward_ns * w for w in wobble],
+            "backward": [backward_ns * w for w in wobble],
+        },
+        "rounds": ROUNDS,
+        "loops": [1] * 30,
+        "warmup_samples": 10,
+        "baseline": "dense",
+    }
+    return make_record(**{**content, **changes})
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    small, large = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
+    return [
+        sampled(1e6, 2e6, id="1", variant="dense", params=small, group="g1", bytes={"forward": 6e6}),
+        sampled(0.5e6, 1e6, id="2", variant="fast", params=small, group="g1"),
+        sampled(
+            4e6, 8e6, id="3", variant="dense", params=large, group="g2", stop="budget", steady=False
+        ),
+        make_record(
+            **FAILED, id="4", variant="fast", params=large, group="g2", baseline="dense",
+            status="oom", reason="needs 3 TiB",
+        ),
+    ]  # fmt: skip
+
+
+def test_the_table_is_exactly_this(records: list[Record]) -> None:
+    (sheet,) = make_sheets(summarize(records))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(draw(sheet))
+    assert isinstance(console.file, io.StringIO)
+    drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    expected = """\
+        demo dtype=float32
+        ┏━━━━━━┳━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━┓
+        ┃ size ┃ variant ┃ forward ┃ backward ┃   total ┃      ± ┃ bandwidth ┃            speedup ┃  verdict ┃
+        ┡━━━━━━╇━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━┩
+        │ 4    │ dense   │ 1.00 ms │  2.00 ms │ 3.00 ms │ ±1.0 % │ 2.00 GB/s │                    │ baseline │
+        │ 4    │ fast    │  500 µs │  1.00 ms │ 1.50 ms │ ±1.0 % │           │ 2.00x [2.00, 2.00] │   faster │
+        ├──────┼─────────┼─────────┼──────────┼─────────┼────────┼───────────┼────────────────────┼──────────┤
+        │ 8    │ dense   │ 4.00 ms │  8.00 ms │ 12.0 ms │ ±1.0 % │           │                    │ baseline │
+        │ 8    │ fast    │         │          │     oom │        │           │                    │          │
+        └──────┴─────────┴─────────┴──────────┴─────────┴────────┴───────────┴────────────────────┴──────────┘
+    """
+    assert drawn == textwrap.dedent(expected).splitlines()
+    assert sheet.remarks == [
+        "fast size=8 dtype=float32: oom: needs 3 TiB",
+        "size=8 dtype=float32: no steady state was detected; times may still be changing",
+        "size=8 dtype=float32: ±2 % was not reached in 20 rounds: "
+        "the time budget was spent (--case-budget)",
+    ]
+
+
+def test_markup_in_a_record_is_text(records: list[Record]) -> None:
+    odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
+    (sheet,) = make_sheets(summarize([odd]))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(draw(sheet))
+    assert isinstance(console.file, io.StringIO)
+    assert "[red]x" in console.file.getvalue()
+    assert "[bold]s" in console.file.getvalue()
+
+
+def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
+    other_run = sampled(
+        0.5e6, 1e6, id="2", variant="fast", params=records[0].params, group="g1", run="later",
+        taken_at="2026-02-01T00:00:00+00:00",
+    )  # fmt: skip
+    rows = summarize([*records, other_run])
+    newest = next(row for row in rows if row.record.id == "2")
+    assert newest.record.run == "later"
+    assert newest.speedup is None
+
+
+def test_json_rows_are_plain(records: list[Record]) -> None:
+    row = as_dict(summarize(records)[1])
+    assert row["speedup"] == pytest.approx({"median": 2.0, "low": 2.0, "high": 2.0})
+    assert row["verdict"] == "faster"
+    assert row["samples"] == 20
+    assert row["phases_ns"]["forward"]["median"] == pytest.approx(0.5e6)
+
+
+def test_the_page_says_what_was_found_and_escapes_what_it_is_given(records: list[Record]) -> None:
+    evil = make_record(
+        **FAILED, id="5", variant="<script>alert(1)</script>", status="crash",
+        reason="<img src=x onerror=alert(2)>", environment={"x": "</pre><script>"},
+        params={"<b>": "<i>"}, suite="<u>",
+    )  # fmt: skip
+    page = render_page([*records, evil])
+    assert summary_sentences(summarize(records)) == [
+        "3 cases of demo measured, 2026-01-01; 1 failed.",
+        "Largest speedup: fast over dense in demo, 2.00x [2.00, 2.00] at size=4 dtype=float32.",
+    ]
+    for harmful in ("<script", "<img", "<b>", "<i>", "<u>", "</pre><"):
+        assert harmful not in page.replace("</pre></details>", "")
+    assert "http" not in page  # nothing is fetched
+
+
+def test_an_empty_page() -> None:
+    assert "There are no records." in render_page([])
+
+
+def test_deaths_are_explained() -> None:
+    assert explain_death(-9, "sampling", "")[0] == "oom"
+    assert explain_death(-6, "build", "terminate called: bad_alloc\n") == (
+        "crash",
+        "died with SIGABRT during build (terminate called: bad_alloc)",
+    )
+    assert explain_death(3, "check", "") == ("crash", "left with exit code 3 during check")
+    stack = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/home/me/mine.py", line 12 in forward\n'
+        '  File "/x/flopwatch/engine/sampling.py", line 1 in run\n'
+    )
+    assert explain_death(-11, "sampling", stack)[1] == (
+        "died with SIGSEGV during sampling at mine.py:12 in forward"
+    )
+    assert explain_hang(5, "build", stack) == (
+        "nothing heard for 5 s during build and ended; raise --timeout if it only is slow "
+        "at mine.py:12 in forward"
+    )
+
+
+GROUP = Group(suite="demo", baseline="a", params={"size": 4}, variants=("a", "b"))
+
+
+def test_plain_progress_is_a_line_a_group() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    watcher = make_watcher(console)
+    assert type(watcher) is PlainWatcher
+    with watcher:
+        watcher.begin([GROUP, GROUP], Settings())
+        watcher.begin_group(GROUP)
+        watcher.progress({"rounds": 3, "warmup_rounds": None})
+        watcher.end_group(GROUP, [make_record(), make_record(status="oom", **FAILED)])
+    assert isinstance(console.file, io.StringIO)
+    line = console.file.getvalue()
+    assert line.startswith("1/2 size=4: 1 ok, 1 oom (20 rounds), about ")
+    assert line.endswith("left\n")
+
+
+def test_terminal_progress_shows_group_precision_and_time_left() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    watcher = make_watcher(console)
+    assert isinstance(watcher, TerminalWatcher)
+    with watcher:
+        watcher.begin([GROUP], Settings())
+        watcher.begin_group(GROUP)
+        watcher._drawn_s = 0.0
+        watcher.progress({"rounds": 30, "warmup_rounds": 10, "half_width": 0.031})
+    assert isinstance(console.file, io.StringIO)
+    drawn = console.file.getvalue()
+    assert "size=4" in drawn
+    assert "±3.1 % (aim ±2 %)" in drawn
+    assert "at most 20s left" in drawn
+
+
+def test_progress_sentences() -> None:
+    assert describe_progress({"rounds": 7, "warmup_rounds": None}, 0.02) == "warming up, round 7"
+    known = {"rounds": 7, "warmup_rounds": 3, "half_width": None}
+    assert describe_progress(known, 0.02) == "±? (aim ±2 %)"
+    assert describe_records([make_record(), make_record()]) == "2 ok (20 rounds)"
+
+
+def test_time_left_learns_from_the_groups_so_far() -> None:
+    left = TimeLeft([GROUP, GROUP], Settings(budget_s=10))
+    assert left.text() == "at most 40s left"
+    left.begin_group()
+    left.end_group(GROUP)
+    assert left.text() == "about 1s left"
