@@ -19,6 +19,11 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.now_ns = 0.0
+        self.clock = self  # it is a target too
+        self.evictions: list[float] = []
+
+    def evict(self) -> None:
+        self.evictions.append(self.now_ns)
 
     def spend(self, ns: float) -> None:
         self.now_ns += ns

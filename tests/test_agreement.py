@@ -6,16 +6,23 @@ import pytest
 import torch
 
 from flopwatch.engine.agreement import WrongResult, compare, gather
+from flopwatch.engine.clock import CpuClock
 from flopwatch.errors import SuiteError
 from flopwatch.suite import Workload
+
+from .conftest import FakeClock
 
 NAN, INF = float("nan"), float("inf")
 
 
+def gather_values(workload: Workload) -> dict[str, Any]:
+    return gather(workload, CpuClock()).values
+
+
 def check(value: Any, reference: Any, tolerance: float = 1e-3) -> dict[str, float | None]:
     result = compare(
-        gather(Workload(phases={"call": lambda: value})),
-        gather(Workload(phases={"call": lambda: reference})),
+        gather_values(Workload(phases={"call": lambda: value})),
+        gather_values(Workload(phases={"call": lambda: reference})),
         against="the reference",
         tolerance=tolerance,
     )
@@ -94,7 +101,7 @@ def test_gradients_are_gathered_fresh() -> None:
         phases={"forward": (x * x).sum, "backward": lambda y: y.backward()},
         gradients={"x": x},
     )
-    values = gather(workload)
+    values = gather_values(workload)
     assert values["output"].item() == 5.0
     assert values["grad x"].tolist() == [2.0, 4.0]
 
@@ -102,7 +109,7 @@ def test_gradients_are_gathered_fresh() -> None:
 def test_a_named_gradient_that_is_missing_is_told() -> None:
     x = torch.ones(2, requires_grad=True)
     with pytest.raises(SuiteError, match="names the gradient of 'x', but after its phases"):
-        gather(Workload(phases={"forward": x.sum}, gradients={"x": x}))
+        gather_values(Workload(phases={"forward": x.sum}, gradients={"x": x}))
 
 
 def test_values_are_copies() -> None:
@@ -112,4 +119,10 @@ def test_values_are_copies() -> None:
         return buffer
 
     workload = Workload(phases={"first": write, "second": lambda y: y.fill_(7)})
-    assert gather(workload)["output"].tolist() == [0.0, 0.0]
+    assert gather_values(workload)["output"].tolist() == [0.0, 0.0]
+
+
+def test_the_first_call_is_timed_without_the_copies(clock: FakeClock) -> None:
+    first = gather(clock.workload(5.0, 7.0), clock)
+    assert first.phase_ns == [5.0, 7.0]
+    assert first.values == {}

@@ -92,8 +92,7 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
         {"a": workload},
         baseline="a",
         settings=Settings(device="cuda"),
-        clock=target.clock,
-        evict=target.evict,
+        target=target,
         now_s=lambda: cuda.device_ns / 1e9,
     )
     assert sampler.run().stop == "precise"

@@ -38,14 +38,14 @@ def run(
     clock: FakeClock, workloads: dict[str, Workload], **options: Any
 ) -> tuple[Sampler, Outcome]:
     settings = options.pop("settings", Settings())
-    evict = options.pop("evict", lambda: None)
+    first_calls = options.pop("first_calls", None)
     sampler = Sampler(
         workloads,
         baseline=next(iter(workloads)),
         settings=settings,
-        clock=clock,
+        target=clock,
         now_s=clock.now_s,
-        evict=evict,
+        first_calls=first_calls,
         observer=Hooks(**options),
     )
     return sampler, sampler.run()
@@ -89,6 +89,14 @@ def test_warm_up_ends_when_times_are_steady_and_is_counted(clock: FakeClock) -> 
     assert set(samples[outcome.warmup_rounds :]) == {100e6}
 
 
+def test_a_call_made_before_is_round_0(clock: FakeClock) -> None:
+    sampler, outcome = run(clock, {"a": clock.workload(30e6)}, first_calls={"a": [900e6]})
+    series = sampler.series[0]
+    assert series.rounds == list(range(sampler.round))
+    assert series.totals_ns[:2] == [900e6, 30e6]
+    assert outcome.warmup_rounds > 1
+
+
 def test_one_slow_variant_keeps_all_in_warm_up(clock: FakeClock) -> None:
     slow = iter(range(40))
     falling = clock.workload(lambda: 100e6 * 0.9 ** next(slow, 40))
@@ -121,14 +129,12 @@ def test_short_calls_are_looped_until_the_clock_does_not_matter(clock: FakeClock
 
 
 def test_cold_samples_are_single_calls_after_an_eviction(clock: FakeClock) -> None:
-    evictions: list[float] = []
     sampler, _ = run(
         clock,
         {"a": clock.workload(20_000), "b": clock.workload(30_000)},
         settings=Settings(cache="cold"),
-        evict=lambda: evictions.append(clock.now_ns),
     )
-    assert len(evictions) == 2 * sampler.round
+    assert len(clock.evictions) == 2 * sampler.round
     assert {n for series in sampler.series for n in series.loops} == {1}
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
+from flopwatch.engine.clock import Clock
 from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.sampling import Outcome, Sampler
 from flopwatch.errors import UsageError
@@ -136,7 +137,7 @@ def compare(
     settings = _settings(precision, budget_s, cache, device, seed)
     baseline, *others = functions
     if tolerance is not None:
-        _require_agreement(functions, baseline, tolerance)
+        _require_agreement(functions, baseline, tolerance, open_target(settings.device).clock)
     measurements, totals = _sample(dict(functions), settings)
     return Comparison(
         measurements=measurements,
@@ -157,8 +158,7 @@ def _sample(
         workloads,
         baseline=next(iter(functions)),
         settings=settings,
-        clock=target.clock,
-        evict=target.evict,
+        target=target,
     )
     outcome: Outcome = sampler.run()
     totals = {one.variant: one.totals_ns[outcome.warmup_rounds :] for one in sampler.series}
@@ -194,12 +194,14 @@ def _device_in_use() -> Device:
     return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
 
 
-def _require_agreement(functions: Mapping[str, Function], baseline: str, tolerance: float) -> None:
+def _require_agreement(
+    functions: Mapping[str, Function], baseline: str, tolerance: float, clock: Clock
+) -> None:
     from flopwatch.engine.agreement import compare as compare_values
     from flopwatch.engine.agreement import gather
 
     def values(name: str) -> dict[str, Any]:
-        return gather(Workload(phases={"call": functions[name]}))
+        return gather(Workload(phases={"call": functions[name]}), clock).values
 
     expected = values(baseline)
     for name in functions:

@@ -11,8 +11,10 @@ element cannot hide from. Values that are not finite must be the same on both si
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from flopwatch.engine.clock import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Check
 from flopwatch.suite import Workload
@@ -26,17 +28,29 @@ class WrongResult(Exception):
         self.check = check
 
 
-def gather(workload: Workload) -> dict[str, Any]:
-    """Run all phases once and return what can be compared, by name."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    values: dict[str, Any]
+    """What can be compared, by name."""
+    phase_ns: list[float]
+    """How long each phase took: for a fresh workload, its very first call."""
+
+
+def gather(workload: Workload, clock: Clock) -> Gathered:
+    """Run all phases once."""
     if workload.reset is not None:
         workload.reset()
     for tensor in workload.gradients.values():
         tensor.grad = None
-    first, *others = workload.phases.values()
-    value = first()
-    values = {name: _copy(tensor) for name, tensor in _name_tensors("output", value)}
-    for phase in others:
-        value = phase(value)
+    values: dict[str, Any] = {}
+    phase_ns: list[float] = []
+    passed: tuple[Any, ...] = ()
+    for phase in workload.phases.values():
+        start = clock.mark()
+        passed = (phase(*passed),)
+        phase_ns += clock.elapsed_ns([start, clock.mark()])
+        if len(phase_ns) == 1:  # a later phase may write over it
+            values = {name: _copy(tensor) for name, tensor in _name_tensors("output", passed[0])}
     for name, tensor in workload.gradients.items():
         if tensor.grad is None:
             raise SuiteError(
@@ -44,7 +58,7 @@ def gather(workload: Workload) -> dict[str, Any]:
                 f"({', '.join(workload.phases)}) that tensor has none"
             )
         values[f"grad {name}"] = _copy(tensor.grad)
-    return values
+    return Gathered(values=values, phase_ns=phase_ns)
 
 
 def compare(

@@ -3,7 +3,8 @@
 A round takes one sample of every variant, in an order drawn anew, so that drift, neighbours and
 the previous variant's leavings hit all alike. There is one loop of rounds from the first call on:
 
-    round 0, 1, 2, ...        warm-up: loop counts grow until a sample is long enough for the clock,
+    round 0                   the very first call, taken while the variant was checked
+    round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
                               then until every variant's samples are steady
     ... the rest              measured, until precise, stalled, or out of budget
 
@@ -17,10 +18,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
 from flopwatch.engine.clock import Clock
@@ -56,6 +57,11 @@ class Series:
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
     loop_count: int = 1
+
+    def add(self, round_: int, loops: int, phase_ns: list[float]) -> None:
+        self.phase_ns.append(phase_ns)
+        self.rounds.append(round_)
+        self.loops.append(loops)
 
     @property
     def totals_ns(self) -> list[float]:
@@ -118,8 +124,21 @@ class Observer:
         raise error
 
 
+class Timing(Protocol):
+    """What a sampler needs of a device."""
+
+    clock: Clock
+
+    def evict(self) -> None:
+        """Overwrite the caches."""
+
+
 class Sampler:
-    """Samples the variants of one group. `evict` overwrites the caches."""
+    """Samples the variants of one group.
+
+    `first_calls` holds the phase times of calls that were made before, for all variants or none;
+    they become round 0.
+    """
 
     def __init__(
         self,
@@ -127,17 +146,20 @@ class Sampler:
         *,
         baseline: str,
         settings: Settings,
-        clock: Clock,
-        evict: Callable[[], object] = lambda: None,
+        target: Timing,
         observer: Observer | None = None,
+        first_calls: Mapping[str, list[float]] | None = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
         self.round = 0
+        if first_calls:
+            for series in self.series:
+                series.add(self.round, 1, first_calls[series.variant])
+            self.round = 1
         self._baseline = baseline
         self._settings = settings
-        self._clock = clock
-        self._evict = evict
+        self._target = target
         self._observer = observer or Observer()
         self._now_s = now_s
         self._random = random.Random(settings.seed)
@@ -157,7 +179,7 @@ class Sampler:
         return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop=stop)
 
     def _warm_up(self) -> bool:
-        min_sample_ns = max(CLOCK_STEPS * self._clock.resolution_ns, MIN_SAMPLE_NS)
+        min_sample_ns = max(CLOCK_STEPS * self._target.clock.resolution_ns, MIN_SAMPLE_NS)
         while self.series:
             self._take_round()
             self._report(None)
@@ -209,15 +231,13 @@ class Sampler:
     def _take_sample(self, series: Series) -> None:
         workload, loops = series.workload, series.loop_count
         if self._settings.cache == "cold":
-            self._evict()
+            self._target.evict()
         elif series.phase_ns and sum(series.phase_ns[-1]) * loops < PRIME_BELOW_NS:
             run_once(workload)
         if workload.reset is not None:
             workload.reset()
-        elapsed_ns = time_phases(workload, loops, self._clock)
-        series.phase_ns.append([ns / loops for ns in elapsed_ns])
-        series.rounds.append(self.round)
-        series.loops.append(loops)
+        elapsed_ns = time_phases(workload, loops, self._target.clock)
+        series.add(self.round, loops, [ns / loops for ns in elapsed_ns])
 
     def _widest(self, first_round: int) -> float | None:
         """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""

@@ -144,6 +144,7 @@ class Group:
         self.target = target
         self.channel = channel
         self.workloads: dict[str, Workload] = {}
+        self.first_calls: dict[str, list[float]] = {}
         self._baseline_values: dict[str, Any] | None = None
 
     def build(self) -> None:
@@ -172,9 +173,9 @@ class Group:
             self.workloads,
             baseline=self.baseline,
             settings=self.settings,
-            clock=self.target.clock,
-            evict=self.target.evict,
+            target=self.target,
             observer=stream,
+            first_calls=self.first_calls,
         ).run()
         stream.send()
         self.channel.board.write(NOBODY, "finish")
@@ -197,22 +198,21 @@ class Group:
         )
 
     def _check(self, case: Case, workload: Workload) -> tuple[Check | None, list[str]]:
+        first = agreement.gather(workload, self.target.clock)
+        self.first_calls[case.variant] = first.phase_ns
         reference = self._from_seed(self.suite.build_reference, case)
         if reference is not None:
-            against, expected = "the reference", agreement.gather(reference)
+            against = "the reference"
+            expected = agreement.gather(reference, self.target.clock).values
         elif case.variant == self.baseline:
-            self._baseline_values = agreement.gather(workload)
+            self._baseline_values = first.values
             return None, []
         elif self._baseline_values is None:
             return None, [f"not checked: its reference, {self.baseline}, is not measured here"]
         else:
             against, expected = self.baseline, self._baseline_values
-        check = agreement.compare(
-            agreement.gather(workload),
-            expected,
-            against=against,
-            tolerance=self.suite.tolerance(case),
-        )
+        tolerance = self.suite.tolerance(case)
+        check = agreement.compare(first.values, expected, against=against, tolerance=tolerance)
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
         return check, notes
 

@@ -104,6 +104,9 @@ class Worker:
         return self.log.read().decode(errors="replace")
 
     def close(self) -> None:
+        """Forget it; if it still runs, end it."""
+        if self.exit_code is None:
+            self.kill()
         for file in (self.events_pipe, self.log, self.board_file):
             file.close()
 
@@ -206,8 +209,13 @@ class Server:
         return self._connection.fileno()
 
     def close(self) -> None:
+        """End it; it leaves by itself once nobody can ask it for anything any more."""
         self._connection.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 @dataclass(kw_only=True)
