@@ -179,7 +179,7 @@ def test_a_hang_is_ended_and_told_with_its_place(write_suite: Write, body: str, 
     assert records["odd"].reason is not None
     assert f"nothing heard for 1.5 s during {place}" in records["odd"].reason
     assert "mine.py:" in records["odd"].reason
-    assert records["plain"].status == "ok"
+    assert records["plain"].status == "ok", records["plain"].reason
 
 
 def test_the_memory_limit_is_the_users(write_suite: Write) -> None:

@@ -51,6 +51,7 @@ class Harvest:
         self.drafts = {variant: Draft(variant=variant) for variant in variants}
         self.finished: dict[str, Any] | None = None
         self.progress: dict[str, Any] = {}
+        self.peak_memory_bytes: dict[str, int | None] = {}
         self.broken: str | None = None
         self.sources: dict[str, str] = {}
         self.allocator: str | None = None
@@ -81,6 +82,9 @@ class Harvest:
 
     def _take_finished(self, message: dict[str, Any]) -> None:
         self.finished = message
+
+    def _take_peak_memory(self, message: dict[str, Any]) -> None:
+        self.peak_memory_bytes = message["by_variant"]
 
     def _take_broken(self, message: dict[str, Any]) -> None:
         self.broken = message["reason"]
@@ -124,7 +128,7 @@ class Harvest:
             stop=stop if taken else None,
             flops=draft.flops,
             bytes=draft.bytes,
-            peak_memory_bytes=finished.get("peak_memory_bytes", {}).get(draft.variant),
+            peak_memory_bytes=self.peak_memory_bytes.get(draft.variant),
             check=draft.check,
             notes=draft.notes + finished.get("notes", []),
             settings=settings,

@@ -7,19 +7,18 @@ are measured again without it.
 
 from __future__ import annotations
 
-import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from flopwatch.catalog import SuiteFile
 from flopwatch.draft import Draft, Harvest, explain_death, explain_hang
 from flopwatch.engine import environment as machine
 from flopwatch.errors import SuiteError
+from flopwatch.interrupts import Interrupts
 from flopwatch.launch.local import Hung, Launcher, Worker
 from flopwatch.plan import Description, Group, fit_budget
 from flopwatch.records.record import Record, Status
@@ -47,6 +46,7 @@ class Context:
     environment: dict[str, Any]
     cache_bytes: int | None
     run: str
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +101,9 @@ def measure_groups(
     """
     stored: list[Record] = []
     started_s = time.monotonic()
+    interrupts = context.interrupts
     watcher.begin(groups, context.settings)
-    with _watch_interrupts(watcher) as interrupts:
+    with interrupts.watched(watcher.say):
         for position, group in enumerate(groups):
             left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)
             settings = fit_budget(left_s, groups[position:], context.settings)
@@ -158,10 +159,11 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
     )
     with closing(worker):
         try:
-            for message in worker.events(context.settings.silence_limit_s):
-                harvest.take(message)
-                if message["event"] == "samples" and harvest.progress:
-                    watcher.progress(harvest.progress)
+            with context.interrupts.raised():
+                for message in worker.events(context.settings.silence_limit_s):
+                    harvest.take(message)
+                    if message["event"] == "samples" and harvest.progress:
+                        watcher.progress(harvest.progress)
         except KeyboardInterrupt:
             for message in worker.terminate():
                 harvest.take(message)
@@ -245,26 +247,3 @@ def _ask(
         if replies[0]["event"] == "broken":
             raise SuiteError(f"{complaint}: {replies[0]['reason']}")
         return replies[0]
-
-
-@dataclass
-class _Interrupts:
-    count: int = 0
-
-
-@contextmanager
-def _watch_interrupts(watcher: Watcher) -> Iterator[_Interrupts]:
-    """Count Ctrl-C: the first is a wish, the second (raised where the runner waits) an order."""
-    interrupts = _Interrupts()
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts.count += 1
-        if interrupts.count > 1:
-            raise KeyboardInterrupt
-        watcher.say("finishing the current group; press Ctrl-C again to stop at once")
-
-    previous = signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, previous)

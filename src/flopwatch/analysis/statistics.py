@@ -27,9 +27,9 @@ from typing import Literal
 
 CONFIDENCE = 0.99
 THRESHOLD = 0.03
-"""A ratio closer to 1 than this is not called "faster" or "slower". Where a variant's tensors happen
-to lie in memory changes its time by up to 2.5 %, for as long as its process lives: identical
-variants really differ by that much, however many rounds one takes."""
+"""A ratio closer to 1 than this is not called "faster" or "slower". Where a variant's tensors
+happen to lie in memory changes its time by up to 2.5 %, for as long as its process lives:
+identical variants really differ by that much, however many rounds one takes."""
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 

@@ -21,8 +21,15 @@ def digest_sources(suite_path: Path) -> dict[str, str]:
     Paths are relative to the suite file's folder, so that records do not tell where somebody
     keeps their work, and can be checked from anywhere.
     """
-    named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    files = {Path(file).resolve() for file in named if file}
+    named = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    # Thousands of modules are loaded, nearly all of them installed: sort those out as text, since
+    # resolving every path would take longer than many a measurement.
+    installed = tuple(_installed_folders())
+    files = {
+        Path(file).resolve()
+        for file in named
+        if file and (file.startswith(f"{PACKAGE}/") or not file.startswith(installed))
+    }
     chosen = sorted(file for file in files | {suite_path} if _is_subject(file, suite_path))
     # Some modules name a file that does not exist.
     digests = {_name(file, suite_path): digest_file(file) for file in chosen}
@@ -50,15 +57,15 @@ def _is_subject(file: Path, suite_path: Path) -> bool:
         return False
     if file.is_relative_to(PACKAGE):
         return file.relative_to(PACKAGE).parts[0] in MEASURED_PARTS and file.name != "__init__.py"
-    return not any(file.is_relative_to(folder) for folder in _installed_folders())
+    return not str(file).startswith(tuple(_installed_folders()))
 
 
 def _name(file: Path, suite_path: Path) -> str:
     return Path(os.path.relpath(file, suite_path.parent)).as_posix()
 
 
-def _installed_folders() -> set[Path]:
-    paths = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return {
-        Path(path).resolve() for path in [*paths, *site.getsitepackages(), site.USER_SITE] if path
-    }
+def _installed_folders() -> set[str]:
+    """As they are written in `sys.path` and as they really are, each with a closing slash."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    paths = [*(sysconfig.get_path(kind) for kind in kinds), *site.getsitepackages(), site.USER_SITE]
+    return {f"{form}/" for path in paths if path for form in (path, os.path.realpath(path))}

@@ -9,6 +9,7 @@ the board. It sends
     failed      a variant that raised: status and reason
     samples     samples since the last message, and progress
     finished    how sampling ended
+    peak_memory, sources          what else the record wants to know
     broken      the suite itself could not be loaded
 
 and everything that it has no words for (a signal, a hang) the runner sees from outside.
@@ -179,12 +180,8 @@ class Group:
         ).run()
         stream.send()
         self.channel.board.write(NOBODY, "finish")
-        self.channel.send(
-            "finished",
-            stop=outcome.stop,
-            notes=self.target.notes(),
-            peak_memory_bytes=self._measure_peak_memory(),
-        )
+        self.channel.send("finished", stop=outcome.stop, notes=self.target.notes())
+        self.channel.send("peak_memory", by_variant=self._measure_peak_memory())
 
     def fail(self, variant: str, error: Exception) -> None:
         self.workloads.pop(variant, None)
