@@ -65,20 +65,20 @@ def records() -> list[Record]:
 def test_the_table_is_exactly_this(records: list[Record]) -> None:
     (sheet,) = make_sheets(summarize(records))
     console = Console(file=io.StringIO(), width=120)
-    console.print(draw(sheet))
+    console.print(draw(sheet, 120))
     assert isinstance(console.file, io.StringIO)
     drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]
     expected = """\
         demo dtype=float32
-        ┏━━━━━━┳━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━┓
-        ┃ size ┃ variant ┃ forward ┃ backward ┃   total ┃      ± ┃ bandwidth ┃            speedup ┃  verdict ┃
-        ┡━━━━━━╇━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━┩
-        │ 4    │ dense   │ 1.00 ms │  2.00 ms │ 3.00 ms │ ±1.0 % │ 2.00 GB/s │                    │ baseline │
-        │ 4    │ fast    │  500 µs │  1.00 ms │ 1.50 ms │ ±1.0 % │           │ 2.00x [2.00, 2.00] │   faster │
-        ├──────┼─────────┼─────────┼──────────┼─────────┼────────┼───────────┼────────────────────┼──────────┤
-        │ 8    │ dense   │ 4.00 ms │  8.00 ms │ 12.0 ms │ ±1.0 % │           │                    │ baseline │
-        │ 8    │ fast    │         │          │     oom │        │           │                    │          │
-        └──────┴─────────┴─────────┴──────────┴─────────┴────────┴───────────┴────────────────────┴──────────┘
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          size   variant   forward   backward     total        ±   bandwidth              speedup   verdict
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          4      dense     1.00 ms    2.00 ms   3.00 ms   ±1.0 %   2.00 GB/s                        baseline
+          4      fast       500 µs    1.00 ms   1.50 ms   ±1.0 %               2.00x [2.00, 2.00]   faster
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          8      dense     4.00 ms    8.00 ms   12.0 ms   ±1.0 %                                    baseline
+          8      fast                               oom
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
     """
     assert drawn == textwrap.dedent(expected).splitlines()
     assert sheet.remarks == [
@@ -89,11 +89,28 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [(104, ""), (100, "bandwidth"), (78, "forward backward"), (58, "±"), (20, "±")],
+)
+def test_a_narrow_terminal_does_without_some_columns(
+    records: list[Record], width: int, missing: str
+) -> None:
+    (sheet,) = make_sheets(summarize(records))
+    table = draw(sheet, width)
+    columns = [str(column.header) for column in table.columns]
+    assert not set(missing.split()) & set(columns)
+    assert {"size", "variant", "total", "speedup", "verdict"} <= set(columns)
+    if width > 20:
+        console = Console(width=width)
+        assert console.measure(table).minimum <= width
+
+
 def test_markup_in_a_record_is_text(records: list[Record]) -> None:
     odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
     (sheet,) = make_sheets(summarize([odd]))
     console = Console(file=io.StringIO(), width=120)
-    console.print(draw(sheet))
+    console.print(draw(sheet, 120))
     assert isinstance(console.file, io.StringIO)
     assert "[red]x" in console.file.getvalue()
     assert "[bold]s" in console.file.getvalue()

@@ -329,7 +329,7 @@ def _print_rows(records: Sequence[Record], as_json: bool) -> None:
 
     console = _stdout()
     for sheet in make_sheets(rows):
-        console.print(draw(sheet))
+        console.print(draw(sheet, console.width))
         for remark in sheet.remarks:
             console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
     if not rows:

@@ -87,8 +87,8 @@ def _extreme(which: str, row: Row) -> str:
 
 def _render_sheet(sheet: Sheet) -> str:
     kinds = [
-        "word" if position < sheet.text_columns else "number"
-        for position in range(len(sheet.columns))
+        "word" if position < sheet.text_columns or column == "verdict" else "number"
+        for position, column in enumerate(sheet.columns)
     ]
     head = "".join(
         f'<th class="{kind}">{escape(column)}</th>'

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,9 @@ class Sheet:
     columns: list[str]
     text_columns: int
     """How many leading columns are words; the others are numbers."""
+    optional: list[list[str]]
+    """Columns that a narrow terminal can do without, the least important first; those in one
+    list go together."""
     groups: list[list[list[str]]]
     """Groups of rows of cells."""
     remarks: list[str]
@@ -37,21 +41,39 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     return [_make_sheet(suite, [r for r in rows if r.record.suite == suite]) for suite in suites]
 
 
-def draw(sheet: Sheet) -> Table:
+def draw(sheet: Sheet, width: int) -> Table:
+    """The sheet as a table that fits the width, if need be without its optional columns."""
+    shown = _choose_columns(sheet, width)
     # Text objects, since a name from a record might look like rich's markup.
     table = Table(
-        title=Text(sheet.title), title_justify="left", title_style="bold", header_style="bold"
+        title=Text(sheet.title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.HORIZONTALS,
     )
-    for position, column in enumerate(sheet.columns):
-        justify: Any = "left" if position < sheet.text_columns else "right"
-        table.add_column(Text(column), justify=justify, no_wrap=True)
+    for position in shown:
+        is_text = position < sheet.text_columns or sheet.columns[position] == "verdict"
+        justify: Any = "left" if is_text else "right"
+        table.add_column(Text(sheet.columns[position]), justify=justify, no_wrap=True)
     for group in sheet.groups:
         for cells in group:
-            *others, verdict = cells
-            coloured = Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
-            table.add_row(*map(Text, others), coloured)
+            *others, verdict = (cells[position] for position in shown)
+            table.add_row(*map(Text, others), Text(verdict, style=VERDICT_STYLES.get(verdict, "")))
         table.add_section()
     return table
+
+
+def _choose_columns(sheet: Sheet, width: int) -> list[int]:
+    """Positions of the columns to draw; the last, the verdict, is always among them."""
+    shown = list(range(len(sheet.columns)))
+    rows = [sheet.columns, *(cells for group in sheet.groups for cells in group)]
+    widths = [max(len(row[position]) for row in rows) for position in shown]
+    for names in sheet.optional:
+        if 2 + sum(widths[position] + 3 for position in shown) <= width:
+            break
+        shown = [position for position in shown if sheet.columns[position] not in names]
+    return shown
 
 
 def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
@@ -112,6 +134,7 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
             "verdict",
         ],
         text_columns=len(shown) + 1,
+        optional=[[name for name, _, _ in rates], several, ["±"]],
         groups=[[cells(row) for row in group] for group in groups],
         remarks=[remark for group in groups for remark in _remarks(group)],
     )
