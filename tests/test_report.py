@@ -116,6 +116,12 @@ def test_markup_in_a_record_is_text(records: list[Record]) -> None:
     assert "[bold]s" in console.file.getvalue()
 
 
+def test_a_record_without_samples_is_a_row_too() -> None:
+    (row,) = summarize([make_record(**FAILED)])
+    assert row.total_ns is None
+    assert make_sheets([row])[0].groups
+
+
 def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
     other_run = sampled(
         0.5e6, 1e6, id="2", variant="fast", params=records[0].params, group="g1", run="later",

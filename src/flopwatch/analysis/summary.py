@@ -51,7 +51,8 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 
 
 def make_row(record: Record, baseline: Record | None) -> Row:
-    if record.status != "ok":
+    totals_ns = measured_totals_ns(record)
+    if record.status != "ok" or not totals_ns:
         return Row(
             record=record,
             phases_ns={},
@@ -61,7 +62,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
             flops_per_s=None,
             bytes_per_s=None,
         )
-    total_ns = estimate_median(measured_totals_ns(record))
+    total_ns = estimate_median(totals_ns)
     speedup = None
     if baseline is not None and record.variant != record.baseline:
         speedup = estimate_speedup(record, baseline)
