@@ -135,7 +135,7 @@ def test_peak_memory_is_the_allocators() -> None:
 
 
 def test_without_nvml_throttling_is_unknown() -> None:
-    assert nvml_throttle_reader(0)() is None
+    assert nvml_throttle_reader(SimpleNamespace(uuid="0"))() is None
 
 
 def test_cpu_target() -> None:

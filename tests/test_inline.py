@@ -7,7 +7,6 @@ import torch
 
 import flopwatch
 from flopwatch.analysis.statistics import Estimate
-from flopwatch.engine.agreement import WrongResult
 from flopwatch.inline import Comparison, Measurement
 
 
@@ -77,8 +76,13 @@ def test_compare_checks_results_on_request() -> None:
     x = torch.randn(64, 64)
     same = {"a": lambda: x @ x, "b": lambda: torch.mm(x, x)}
     assert flopwatch.compare(same, tolerance=1e-5, budget_s=0.3).checked
-    with pytest.raises(WrongResult, match="disagrees with a: output"):
+    with pytest.raises(flopwatch.WrongResult, match="disagrees with a: output"):
         flopwatch.compare({"a": lambda: x @ x, "c": lambda: x + x}, tolerance=1e-5)
+    arrays = {"a": x.numpy, "c": lambda: 2 * x.numpy()}
+    with pytest.raises(flopwatch.WrongResult, match="disagrees with a: output"):
+        flopwatch.compare(arrays, tolerance=1e-5)
+    with pytest.raises(flopwatch.FlopwatchError, match="there is nothing to compare"):
+        flopwatch.compare({"a": lambda: None, "b": lambda: "text"}, tolerance=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flopwatch.errors import UsageError
@@ -51,6 +53,16 @@ def test_filters_take_values_as_they_are_shown() -> None:
 
 def test_a_filter_on_variants_keeps_the_baseline() -> None:
     assert {variants for _, variants in groups("variant=odd")} == {("plain", "odd")}
+
+
+def test_a_group_that_a_filter_empties_is_gone() -> None:
+    cases = [
+        {"variant": "plain", "params": {"shape": [1, 2], "causal": True}},
+        {"variant": "fast", "params": {"shape": [1, 2], "causal": True}},
+        {"variant": "odd", "params": {"shape": [3, 4], "causal": True}},
+    ]
+    left = make_groups(replace(DESCRIPTION, cases=cases), {"variant": ["fast"]})
+    assert [group.variants for group in left] == [("plain", "fast")]
 
 
 @pytest.mark.parametrize(

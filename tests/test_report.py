@@ -79,6 +79,7 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
           8      dense     4.00 ms    8.00 ms   12.0 ms   ±1.0 %                                    baseline
           8      fast                               oom
          ────────────────────────────────────────────────────────────────────────────────────────────────────
+        cpu, 1 thread, hot cache, allocator retain
     """
     assert drawn == textwrap.dedent(expected).splitlines()
     assert sheet.remarks == [
@@ -133,6 +134,27 @@ def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
     assert newest.speedup is None
 
 
+def test_what_is_not_like_for_like_stands_in_tables_of_its_own(records: list[Record]) -> None:
+    cold = sampled(
+        9e6, 9e6, id="1", variant="dense", params=records[0].params, group="g1", run="later",
+        settings=Settings(cache="cold"), taken_at="2026-02-01T00:00:00+00:00",
+    )  # fmt: skip
+    hot_sheet, cold_sheet = make_sheets(summarize([*records, cold]))
+    assert hot_sheet.groups == make_sheets(summarize(records))[0].groups
+    assert cold_sheet.conditions == "cpu, 1 thread, cold cache, allocator retain"
+    assert len(cold_sheet.groups) == 1
+
+
+def test_what_was_interrupted_does_not_hide_what_was_measured(records: list[Record]) -> None:
+    later = "2026-02-01T00:00:00+00:00"
+    skipped = make_record(
+        **FAILED, id="1", group="g1", status="skipped", run="later", params=records[0].params,
+        variant="dense", baseline="dense", taken_at=later,
+    )  # fmt: skip
+    assert summarize([*records, skipped])[0].record.status == "ok"
+    assert summarize([skipped])[0].record.status == "skipped"
+
+
 def test_json_rows_are_plain(records: list[Record]) -> None:
     row = as_dict(summarize(records)[1])
     assert row["speedup"] == pytest.approx({"median": 2.0, "low": 2.0, "high": 2.0})
@@ -177,8 +199,8 @@ def test_deaths_are_explained() -> None:
         "died with SIGSEGV during sampling at mine.py:12 in forward"
     )
     assert explain_hang(5, "build", stack) == (
-        "nothing heard for 5 s during build and ended; raise --timeout if it only is slow "
-        "at mine.py:12 in forward"
+        "nothing was heard for 5 s during build at mine.py:12 in forward; "
+        "raise --timeout if it is only slow"
     )
 
 

@@ -71,6 +71,8 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"axes": {"dtype": [float]}}, "JSON cannot hold"),
         ({"axes": {"x": [float("nan")]}}, "JSON cannot hold"),
         ({"axes": {"x": []}}, "no values"),
+        ({"axes": {"x": [1, 2, 1]}}, "a value twice"),
+        ({"axes": {"x": [(1, 2), [1, 2]]}}, "a value twice"),
         ({"axes": {"variant": [1]}}, "a name that cases use themselves"),
         ({"quick": {"sise": [1]}}, "'sise', which is not one of its axes size, dtype"),
     ],
@@ -128,7 +130,7 @@ def test_built_in_suites_are_listed_with_a_line_each() -> None:
 def test_an_unknown_suite_names_the_known_ones() -> None:
     with pytest.raises(SuiteError, match="did you mean 'activations'"):
         find_suite("activation")
-    with pytest.raises(SuiteError, match="built-in suites are .*activations"):
+    with pytest.raises(SuiteError, match="the built-in ones are .*activations"):
         find_suite("zzz")
     with pytest.raises(SuiteError, match="`flopwatch init nowhere/x.py` writes a template"):
         find_suite("nowhere/x.py")

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flopwatch.case import Case
+    from flopwatch.engine.agreement import WrongResult
     from flopwatch.errors import FlopwatchError, Unsupported
     from flopwatch.inline import Comparison, Measurement, compare, measure
     from flopwatch.records.record import Record
@@ -29,6 +30,7 @@ __all__ = [
     "Suite",
     "Unsupported",
     "Workload",
+    "WrongResult",
     "__version__",
     "compare",
     "measure",
@@ -45,6 +47,7 @@ _HOMES = {
     "Suite": "suite",
     "Unsupported": "errors",
     "Workload": "suite",
+    "WrongResult": "engine.agreement",
     "compare": "inline",
     "measure": "inline",
     "read": "records.store",

@@ -47,8 +47,8 @@ def find_suite(name: str) -> SuiteFile:
         return _read_suite_file(path)
     known = [file.name for file in list_built_in()]
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"built-in suites are {', '.join(known)}"
-    raise SuiteError(f"no suite {name!r}; {hint} A suite of your own is given as a path: {name}.py")
+    hint = f"did you mean {close[0]!r}" if close else f"the built-in ones are {', '.join(known)}"
+    raise SuiteError(f"no suite {name!r}; {hint}, or is it a file of yours, {name}.py?")
 
 
 def load_suite(path: Path) -> Suite:

@@ -7,6 +7,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 fine, 1 some case
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -303,17 +304,19 @@ def _print_preview(preview: Any, as_json: bool) -> None:
     from flopwatch.report.units import plural
 
     groups = preview.groups
+    shortest, longest = shortest_s(groups), longest_s(groups, preview.settings)
     if as_json:
         cases = [{"params": g.params, "variant": v} for g in groups for v in g.variants]
-        click.echo(json.dumps(cases))
+        content = {"cases": cases, "shortest_s": shortest, "longest_s": longest}
+        click.echo(json.dumps(content))
         return
     for group in groups:
         click.echo(f"{group.label}: {', '.join(group.variants)}")
-    shortest, longest = shortest_s(groups), longest_s(groups, preview.settings)
     click.echo(
         f"{plural(count_cases(groups), 'case')} in {plural(len(groups), 'group')}, between "
         f"{format_duration(shortest)} (if all are steady) and {format_duration(longest)} "
-        "(if all spend their budget), and the time to build them",
+        "(if all spend their budget), and the time to build them; "
+        "less what the results file already answers",
         err=True,
     )
 
@@ -384,7 +387,8 @@ def _run_command(command: Callable[[], Any]) -> int:
         click.echo("flopwatch: interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough.
-        sys.stderr.close()
-        return 0
+        # The reader of our output (head, less) has seen enough; Python would complain once more
+        # when it flushes stdout at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if by SIGPIPE
     return 0

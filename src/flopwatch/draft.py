@@ -54,7 +54,6 @@ class Harvest:
         self.peak_memory_bytes: dict[str, int | None] = {}
         self.broken: str | None = None
         self.sources: dict[str, str] = {}
-        self.allocator: str | None = None
 
     def unfailed(self) -> list[Draft]:
         return [draft for draft in self.drafts.values() if draft.status == "ok"]
@@ -90,7 +89,7 @@ class Harvest:
         self.broken = message["reason"]
 
     def _take_sources(self, message: dict[str, Any]) -> None:
-        self.sources, self.allocator = message["sources"], message["allocator"]
+        self.sources = message["sources"]
 
     def make_record(
         self,
@@ -103,7 +102,7 @@ class Harvest:
         interrupted: bool = False,
     ) -> Record:
         finished = self.finished or {}
-        stop: Stop | None = "interrupted" if interrupted else finished.get("stop")
+        stop: Stop | None = finished.get("stop", "interrupted" if interrupted else None)
         taken = len(draft.rounds)
         warmup_samples = self.progress.get("warmup_rounds")
         if warmup_samples is None or warmup_samples >= taken:
@@ -159,8 +158,8 @@ SIGNAL_HINTS = {
 
 def explain_hang(silence_limit_s: float, stage: str, log_tail: str) -> str:
     return (
-        f"nothing heard for {silence_limit_s:g} s during {stage} and ended; "
-        f"raise --timeout if it only is slow{_last_words(log_tail)}"
+        f"nothing was heard for {silence_limit_s:g} s during {stage}{_last_words(log_tail)}; "
+        "raise --timeout if it is only slow"
     )
 
 

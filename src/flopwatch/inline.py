@@ -20,6 +20,7 @@ from typing import Any
 from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
 from flopwatch.engine.clock import Clock
 from flopwatch.engine.devices import Target, open_target
+from flopwatch.engine.hardware import read_last_level_caches_bytes
 from flopwatch.engine.sampling import Outcome, Sampler
 from flopwatch.errors import UsageError
 from flopwatch.report.units import format_interval, format_speedup, format_time, plural
@@ -152,7 +153,7 @@ def compare(
 def _sample(
     functions: dict[str, Function], settings: Settings
 ) -> tuple[dict[str, Measurement], dict[str, list[float]]]:
-    target: Target = open_target(settings.device)
+    target: Target = open_target(settings.device, read_last_level_caches_bytes())
     workloads = {name: Workload(phases={"call": call}) for name, call in functions.items()}
     sampler = Sampler(
         workloads,
@@ -205,5 +206,10 @@ def _require_agreement(
 
     expected = values(baseline)
     for name in functions:
-        if name != baseline:
-            compare_values(values(name), expected, against=baseline, tolerance=tolerance)
+        if name != baseline and not compare_values(
+            values(name), expected, against=baseline, tolerance=tolerance
+        ):
+            raise UsageError(
+                "there is nothing to compare: the functions return no tensors, arrays or numbers; "
+                "leave tolerance out, or return the results"
+            )

@@ -86,11 +86,13 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
     groups = list(chosen.values())
     if "variant" in filters:
         groups = [group.keep(filters["variant"]) for group in groups]
+        groups = [group for group in groups if group.variants]
     if not groups:
         wanted = " ".join(f"--filter {axis}={','.join(v)}" for axis, v in filters.items())
         raise UsageError(
             f"no case of suite {description.name!r} is left after "
-            f"{wanted or 'its own conditions'}; each value exists, but not together: loosen one"
+            f"{wanted or 'its own conditions'}; each value exists, but not together, or not "
+            "with --quick: loosen one"
         )
     return groups
 

@@ -60,18 +60,22 @@ def resume(
 
 def is_answer(record: Record, settings: Settings) -> bool:
     """Whether the record is complete and as good as these settings ask for."""
-    then = record.settings
     if record.status == "skipped" or record.stop == "interrupted":
         return False
-    if record.status == "oom":
-        return not _is_roomier(settings.memory_limit_bytes, then.memory_limit_bytes)
-    if record.status == "timeout":
-        return then.silence_limit_s >= settings.silence_limit_s
+    then = record.settings
     if record.status != "ok":
-        return True
-    if record.stop == "precise":
-        return then.precision <= settings.precision
-    return then.budget_s >= settings.budget_s
+        limits = {
+            "oom": not _is_roomier(settings.memory_limit_bytes, then.memory_limit_bytes),
+            "timeout": then.silence_limit_s >= settings.silence_limit_s,
+        }
+        return limits.get(record.status, True)
+    reasons = {
+        "precise": then.precision <= settings.precision,
+        "stalled": True,  # more time would not have helped
+        # A run's budget is divided anew after every group, so that shares vary.
+        "budget": then.budget_s >= 0.75 * settings.budget_s,
+    }
+    return reasons.get(record.stop or "", False)
 
 
 def _is_roomier(limit_bytes: int | None, than_bytes: int | None) -> bool:

@@ -20,7 +20,7 @@ from flopwatch.engine import environment as machine
 from flopwatch.errors import SuiteError
 from flopwatch.interrupts import Interrupts
 from flopwatch.launch.local import Hung, Launcher, Worker
-from flopwatch.plan import Description, Group, fit_budget
+from flopwatch.plan import MIN_CASE_S, Description, Group, fit_budget
 from flopwatch.records.record import Record, Status
 from flopwatch.records.store import Store
 from flopwatch.settings import Settings
@@ -107,7 +107,8 @@ def measure_groups(
         for position, group in enumerate(groups):
             left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)
             settings = fit_budget(left_s, groups[position:], context.settings)
-            if settings.budget_s <= 0:
+            # What is left of a spent budget is not enough to measure anything.
+            if settings.budget_s < min(MIN_CASE_S / 2, context.settings.budget_s):
                 records = _skip(group, context, "the run's budget was used up")
             else:
                 watcher.begin_group(group)
@@ -158,21 +159,21 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
         }
     )
     with closing(worker):
+        limit_s = context.settings.silence_limit_s
         try:
-            with context.interrupts.raised():
-                for message in worker.events(context.settings.silence_limit_s):
-                    harvest.take(message)
-                    if message["event"] == "samples" and harvest.progress:
-                        watcher.progress(harvest.progress)
+            for message in worker.events(limit_s, waiting=context.interrupts.raised):
+                harvest.take(message)
+                if message["event"] == "samples" and harvest.progress:
+                    watcher.progress(harvest.progress)
         except KeyboardInterrupt:
             for message in worker.terminate():
                 harvest.take(message)
             return Ending(interrupted=True)
         except Hung:
+            if harvest.finished is not None:  # all is measured; it only does not go home
+                return Ending()
             worker.interrogate()
-            reason = explain_hang(
-                context.settings.silence_limit_s, worker.board.read().stage, worker.log_tail()
-            )
+            reason = explain_hang(limit_s, worker.board.read().stage, worker.log_tail())
             worker.kill()
             return _blame(harvest, worker, "timeout", reason)
         return _conclude(harvest, worker)
@@ -180,11 +181,11 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
 
 def _conclude(harvest: Harvest, worker: Worker) -> Ending:
     """What the end of a worker means for its variants."""
+    if harvest.finished is not None or not harvest.unfailed():
+        return Ending()
     if harvest.broken is not None:
         for draft in harvest.unfailed():
             draft.fail("crash", harvest.broken)
-        return Ending()
-    if harvest.finished is not None or not harvest.unfailed():
         return Ending()
     assert worker.exit_code is not None
     status, reason = explain_death(worker.exit_code, worker.board.read().stage, worker.log_tail())

@@ -9,11 +9,18 @@ from typing import Any
 
 from flopwatch import runner
 from flopwatch.catalog import SuiteFile, find_suite
-from flopwatch.engine import allocator, isa, limits
+from flopwatch.engine import allocator, hardware, isa, limits
 from flopwatch.engine import environment as machine
 from flopwatch.errors import UsageError
 from flopwatch.launch.local import Launcher
-from flopwatch.plan import Description, Group, make_groups, parse_filters, require_budget
+from flopwatch.plan import (
+    Description,
+    Group,
+    fit_budget,
+    make_groups,
+    parse_filters,
+    require_budget,
+)
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.resume import resume
@@ -65,11 +72,13 @@ class Report:
 def preview(options: Options) -> Preview:
     """Expand a suite without measuring anything, and without loading torch unless it does."""
     suite_file = find_suite(options.suite)
-    settings = _settle(options, machine.machine(suite_file.path.parent), cuda_devices=[])
+    facts = machine.machine(suite_file.path.parent)
+    settings = _settle(options, facts, isa.probe().cuda_devices)
     with Launcher(environment={}, preload=()) as launcher:
         _, groups = _plan(options, suite_file, launcher, settings)
     require_budget(options.budget_s, groups)
-    return Preview(suite=groups[0].suite, groups=groups, settings=settings)
+    fitted = fit_budget(options.budget_s, groups, settings)
+    return Preview(suite=groups[0].suite, groups=groups, settings=fitted)
 
 
 def run(options: Options, watcher: runner.Watcher) -> Report:
@@ -85,7 +94,7 @@ def run(options: Options, watcher: runner.Watcher) -> Report:
             launcher=launcher,
             settings=settings,
             environment=_complete(facts, instruction_set, launcher, settings),
-            cache_bytes=facts["machine"].get("last_level_cache_bytes"),
+            cache_bytes=hardware.read_last_level_caches_bytes(),
             run=runner.new_run_id(),
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
@@ -136,14 +145,18 @@ def _measure_what_is_left(
 ) -> Report:
     out = options.out or RESULTS / f"{description.name}.jsonl"
     with Store.open(out) as store:
-        if store.repaired is not None:
-            watcher.say(store.repaired)
+        told = store.repaired
+        if told is not None:
+            watcher.say(told)
         answered: list[Record] = []
         if not options.rerun:
+            contents = read(out, skip_corrupt=options.skip_corrupt)
+            for warning in contents.warnings:
+                watcher.say(warning)
             resumption = resume(
                 groups,
-                read(out, skip_corrupt=options.skip_corrupt).records,
-                settings=context.settings,
+                contents.records,
+                settings=fit_budget(options.budget_s, groups, context.settings),
                 environment=context.environment,
                 suite_path=context.suite_file.path,
             )
@@ -154,6 +167,8 @@ def _measure_what_is_left(
         measured = runner.measure_groups(
             groups, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
+        if store.repaired is not None and store.repaired != told:
+            watcher.say(store.repaired)  # another run on the same file was killed meanwhile
     return Report(
         out=out,
         measured=measured.records,

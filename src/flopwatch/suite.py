@@ -210,4 +210,6 @@ def _axis_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
         ) from None
     if not listed:
         raise SuiteError(f"axis {axis!r} of suite {suite!r} has no values")
+    if any(value in listed[:position] for position, value in enumerate(listed)):
+        raise SuiteError(f"axis {axis!r} of suite {suite!r} has a value twice; keep one")
     return listed

@@ -17,6 +17,8 @@ from flopwatch.analysis.statistics import (
     estimate_ratio,
     judge,
 )
+from flopwatch.case import digest
+from flopwatch.engine.environment import likeness
 from flopwatch.records.record import Record
 
 
@@ -35,19 +37,39 @@ class Row:
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
-    """The newest record of every case, grouped, with the baseline of each group first."""
+    """One row for every case and set of conditions (threads, cache, machine, ...): its newest
+    record, groups together, the baseline of each first. What was skipped or interrupted counts
+    only where there is nothing better."""
     listed = list(records)
     baselines = {
         (record.run, record.group): record
         for record in listed
         if record.variant == record.baseline and record.status == "ok"
     }
-    newest = {record.id: record for record in sorted(listed, key=lambda r: r.taken_at)}
-    first_seen: dict[str, int] = {}
+    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
+    newest = {(record.id, conditions(record)): record for record in by_age}
+    first_seen: dict[tuple[str, str], int] = {}
     for position, record in enumerate(listed):
-        first_seen.setdefault(record.group, position)
-    ordered = sorted(newest.values(), key=lambda r: (first_seen[r.group], r.variant != r.baseline))
-    return [make_row(record, baselines.get((record.run, record.group))) for record in ordered]
+        first_seen.setdefault((conditions(record), record.group), position)
+    order = {record_conditions: p for p, (record_conditions, _) in enumerate(first_seen)}
+    ordered = sorted(
+        newest.items(),
+        key=lambda item: (
+            order[item[0][1]],
+            first_seen[item[0][1], item[1].group],
+            item[1].variant != item[1].baseline,
+        ),
+    )
+    return [make_row(record, baselines.get((record.run, record.group))) for _, record in ordered]
+
+
+def conditions(record: Record) -> str:
+    """Equal for records that are like for like."""
+    return digest(likeness(record.environment, record.settings))
+
+
+def _is_complete(record: Record) -> bool:
+    return record.status != "skipped" and record.stop != "interrupted"
 
 
 def make_row(record: Record, baseline: Record | None) -> Row:

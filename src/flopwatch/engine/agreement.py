@@ -120,6 +120,8 @@ def _name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _name_tensors(f"{name}.{key}", part)
+    elif hasattr(value, "__array__"):  # numpy's and its relatives'
+        yield name, torch.as_tensor(value)
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
             yield from _name_tensors(f"{name}[{index}]", part)

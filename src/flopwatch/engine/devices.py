@@ -107,16 +107,21 @@ def open_target(device: Device, cache_bytes: int | None = None) -> Target:
         return CpuTarget(cache_bytes)
     import torch
 
-    return CudaTarget(torch, nvml_throttle_reader(torch.cuda.current_device()))
+    return CudaTarget(torch, nvml_throttle_reader(torch.cuda.get_device_properties("cuda")))
 
 
-def nvml_throttle_reader(index: int) -> Callable[[], int | None]:
-    """Reads the clock event bits of a GPU; gives None where NVML is not installed."""
-    try:
-        import pynvml
+def nvml_throttle_reader(properties: Any) -> Callable[[], int | None]:
+    """Reads the clock event bits of a GPU; gives None where NVML is absent or does not tell."""
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except Exception:  # absent package or driver: the bits are unknown
-        return lambda: None
-    return lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    def read() -> int | None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            # By its UUID: NVML counts all devices, torch only the visible ones.
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+            return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        except Exception:
+            return None
+
+    return read

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def read_machine(root: Path = ROOT) -> dict[str, Any]:
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": count_usable_cores(quota_cores),
+        "affinity": read_affinity(),
         "cpu_quota_cores": quota_cores,
         "instruction_sets": read_cpu_flags(root),
         "governor": read_governor(root),
@@ -158,6 +159,27 @@ def count_usable_cores(quota_cores: float | None) -> int:
     else:
         cores = psutil.cpu_count() or 1
     return cores if quota_cores is None else max(1, min(cores, math.floor(quota_cores)))
+
+
+def read_affinity() -> str | None:
+    """The cores that this process may run on, as ``taskset -c`` takes them; None: not told."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return format_cores(sorted(os.sched_getaffinity(0)))
+
+
+def format_cores(cores: Sequence[int]) -> str:
+    """
+    >>> format_cores([0, 1, 2, 3, 8, 10, 11])
+    '0-3,8,10-11'
+    """
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def read_cpu_quota_cores(root: Path = ROOT) -> float | None:
@@ -249,6 +271,20 @@ def read_last_level_cache_bytes(root: Path = ROOT) -> int | None:
         if level is not None and size is not None and read_text("type", folder) != "Instruction":
             found.append((level, size))
     return max(found)[1] if found else None
+
+
+def read_last_level_caches_bytes(root: Path = ROOT) -> int | None:
+    """Size of all instances of that level together: large processors have several."""
+    one_bytes = read_last_level_cache_bytes(root)
+    if one_bytes is None:
+        return None
+    shared = set()
+    for core in (root / CPUS).glob("cpu[0-9]*"):
+        folders = list((core / "cache").glob("index[0-9]*"))
+        if folders:
+            last = max(folders, key=lambda folder: read_number("level", folder) or 0)
+            shared.add(read_text("shared_cpu_list", last))
+    return one_bytes * max(1, len(shared))
 
 
 def read_hypervisor(root: Path = ROOT) -> str | None:

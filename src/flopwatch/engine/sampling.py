@@ -32,12 +32,13 @@ from flopwatch.settings import Settings
 from flopwatch.suite import Workload
 
 CLOCK_STEPS = 1000
-"""A sample lasts at least this many steps of the clock: its resolution costs at most 0.1 %."""
+"""A sample lasts about this many steps of the clock, so that its resolution does not matter."""
 MIN_SAMPLE_NS = 200_000
-"""And at least this long, so that short calls do not make a million samples."""
-PRIME_BELOW_NS = 20_000_000
+"""And about this long, so that short calls do not make a million samples."""
+PRIME_BELOW_NS = 200_000_000
 """A hot-cache sample shorter than this is preceded by an untimed call: the variant before it has
-taken over the caches, and refilling them (a few ms at the most) would be measured."""
+taken over the caches, and refilling them would be measured. That takes a few milliseconds at the
+most, which is nothing beside a longer sample."""
 MIN_ROUNDS = 12
 MIN_MEASURED_S = 0.5
 """Shorter than that, one busy moment of the machine could be all that was seen."""
@@ -67,6 +68,11 @@ class Series:
     def totals_ns(self) -> list[float]:
         return [sum(row) for row in self.phase_ns]
 
+    @property
+    def last_sample_ns(self) -> float | None:
+        """How long the last sample took, all its runs together."""
+        return sum(self.phase_ns[-1]) * self.loops[-1] if self.loops else None
+
     def settled_totals_ns(self) -> list[float]:
         """Totals since the loop count last changed: the ones that can be compared."""
         settled = [
@@ -78,7 +84,7 @@ class Series:
         """Raise the loop count where the last sample was too short; True if it changed."""
         per_call_ns = max(sum(self.phase_ns[-1]), 1.0)
         sample_ns = per_call_ns * self.loop_count
-        if sample_ns >= min_sample_ns / 2:
+        if sample_ns >= 0.8 * min_sample_ns:
             return False
         # Tenfold at the most: the first calls mislead about how long later ones take.
         wanted = min(min_sample_ns / per_call_ns, 10 * self.loop_count)
@@ -184,10 +190,12 @@ class Sampler:
             self._take_round()
             self._report(None)
             # A loop would find in the cache what its first pass has put there.
-            grown = self._settings.cache == "hot" and any(
-                series.grow(min_sample_ns) for series in self.series
-            )
-            if not grown and all(is_steady(series.settled_totals_ns()) for series in self.series):
+            grown: list[bool] = []
+            if self._settings.cache == "hot":
+                grown = [series.grow(min_sample_ns) for series in self.series]
+            if not any(grown) and all(
+                is_steady(series.settled_totals_ns()) for series in self.series
+            ):
                 return True
             if self.round >= MAX_WARMUP_ROUNDS or self._elapsed_s() > WARMUP_SHARE * self._budget_s:
                 return False
@@ -230,13 +238,11 @@ class Sampler:
 
     def _take_sample(self, series: Series) -> None:
         workload, loops = series.workload, series.loop_count
-        if self._settings.cache == "cold":
-            self._target.evict()
-        elif series.phase_ns and sum(series.phase_ns[-1]) * loops < PRIME_BELOW_NS:
+        evict = self._target.evict if self._settings.cache == "cold" else None
+        last_ns = series.last_sample_ns
+        if evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
             run_once(workload)
-        if workload.reset is not None:
-            workload.reset()
-        elapsed_ns = time_phases(workload, loops, self._target.clock)
+        elapsed_ns = time_phases(workload, loops, self._target.clock, evict)
         series.add(self.round, loops, [ns / loops for ns in elapsed_ns])
 
     def _widest(self, first_round: int) -> float | None:
@@ -271,24 +277,39 @@ def run_once(workload: Workload) -> None:
         value = (phase(*value),)
 
 
-def time_phases(workload: Workload, loops: int, clock: Clock) -> list[float]:
-    """Nanoseconds of each phase, called `loops` times."""
+def time_phases(
+    workload: Workload,
+    loops: int,
+    clock: Clock,
+    evict: Callable[[], object] | None = None,
+) -> list[float]:
+    """Nanoseconds of each phase, over `loops` runs of all of them."""
     first, *others = workload.phases.values()
-    if not others:
-        # Results are dropped at once, as they are in a training step: keeping `loops` of them
-        # alive would time the allocator.
+    if not others and workload.reset is None and evict is None:
         marks = [clock.mark()]
         for _ in repeat(None, loops):
             first()
         marks.append(clock.mark())
         return clock.elapsed_ns(marks)
+    # Every run is a whole one, reset included: without that, the second backward of a loop would
+    # add to the gradients of the first, and a variant's time would depend on its loop count.
+    runs = [_mark_phases(workload, clock, evict) for _ in repeat(None, loops)]
+    # Read at the end: on a GPU this is where the caller waits for the device.
+    return [sum(phase) for phase in zip(*map(clock.elapsed_ns, runs), strict=True)]
+
+
+def _mark_phases(workload: Workload, clock: Clock, evict: Callable[[], object] | None) -> list[Any]:
+    """Run all phases once, with a mark before, between and after them."""
+    if workload.reset is not None:
+        workload.reset()
+    if evict is not None:
+        evict()
+    passed: tuple[Any, ...] = ()
     marks = [clock.mark()]
-    values = [first() for _ in repeat(None, loops)]
-    marks.append(clock.mark())
-    for phase in others:
-        values = [phase(value) for value in values]
+    for phase in workload.phases.values():
+        passed = (phase(*passed),)
         marks.append(clock.mark())
-    return clock.elapsed_ns(marks)
+    return marks
 
 
 def estimate_group(series: Sequence[Series], baseline: str, first_round: int) -> list[Estimate]:

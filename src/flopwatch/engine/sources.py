@@ -50,14 +50,17 @@ def digest_file(path: Path) -> str | None:
         return None
 
 
+def is_project_file(file: str) -> bool:
+    """Whether a file is neither installed nor part of flopwatch's own machinery."""
+    if file.startswith(f"{PACKAGE}/"):
+        return Path(file).relative_to(PACKAGE).parts[0] in MEASURED_PARTS
+    return not file.startswith((*_installed_folders(), "<frozen"))
+
+
 def _is_subject(file: Path, suite_path: Path) -> bool:
     if file == suite_path:
         return True
-    if file.suffix != ".py":
-        return False
-    if file.is_relative_to(PACKAGE):
-        return file.relative_to(PACKAGE).parts[0] in MEASURED_PARTS and file.name != "__init__.py"
-    return not str(file).startswith(tuple(_installed_folders()))
+    return file.suffix == ".py" and file.name != "__init__.py" and is_project_file(str(file))
 
 
 def _name(file: Path, suite_path: Path) -> str:

@@ -37,7 +37,7 @@ from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.sampling import Observer, Progress, Sampler, Series, run_once
-from flopwatch.engine.sources import digest_sources
+from flopwatch.engine.sources import digest_sources, is_project_file
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
@@ -66,9 +66,9 @@ def explain(error: BaseException) -> str:
     if isinstance(error, FlopwatchError | Unsupported | agreement.WrongResult):
         return message
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/flopwatch/engine/" not in frame.filename]
+    own = [frame for frame in frames if is_project_file(frame.filename)]
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {message}{place}"
+    return ": ".join(filter(None, [type(error).__name__, message])) + place
 
 
 def classify(error: BaseException) -> Status:
@@ -107,12 +107,12 @@ def report_environment(request: Request, channel: Channel) -> None:
 
 def measure_group(request: Request, channel: Channel) -> None:
     settings = msgspec.convert(request["settings"], Settings)
-    in_force = _apply(settings)
+    _apply(settings)
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
     # Told early, so that a crash while building is known by its sources too; and again at the
     # end, when build functions have imported what they need.
-    channel.send("sources", sources=digest_sources(suite_path), allocator=in_force)
+    channel.send("sources", sources=digest_sources(suite_path))
     target = open_target(settings.device, request["cache_bytes"])
     cases = [
         Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
@@ -121,7 +121,7 @@ def measure_group(request: Request, channel: Channel) -> None:
     group = Group(suite, cases, request["baseline"], settings, target, channel)
     group.build()
     group.sample()
-    channel.send("sources", sources=digest_sources(suite_path), allocator=in_force)
+    channel.send("sources", sources=digest_sources(suite_path))
 
 
 class Group:
@@ -155,12 +155,14 @@ class Group:
                 self.channel.board.write(position, "build")
                 workload = self._from_seed(self.suite.build_case, case)
                 self.channel.board.write(position, "check")
-                check, notes = self._check(case, workload)
+                first = agreement.gather(workload, self.target.clock)
+                check, notes = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
             except Exception as error:
                 self.fail(case.variant, error)
                 continue
             self.workloads[case.variant] = workload
+            self.first_calls[case.variant] = first.phase_ns
             self.channel.send(
                 "built", variant=case.variant, check=check, flops=flops, bytes=bytes_, notes=notes
             )
@@ -194,24 +196,33 @@ class Group:
             check=check,
         )
 
-    def _check(self, case: Case, workload: Workload) -> tuple[Check | None, list[str]]:
-        first = agreement.gather(workload, self.target.clock)
-        self.first_calls[case.variant] = first.phase_ns
-        reference = self._from_seed(self.suite.build_reference, case)
-        if reference is not None:
-            against = "the reference"
-            expected = agreement.gather(reference, self.target.clock).values
-        elif case.variant == self.baseline:
-            self._baseline_values = first.values
-            return None, []
-        elif self._baseline_values is None:
-            return None, [f"not checked: its reference, {self.baseline}, is not measured here"]
-        else:
+    def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
+        """Compare with the suite's reference, or else with the baseline."""
+        against, expected, doubt = "the reference", None, None
+        try:
+            expected = self._run_reference(case)
+        except Exception as error:
+            # Not the variant's fault: it is measured, but nobody can say that it is right.
+            doubt = f"its reference failed: {explain(error)}"
+        if expected is None and doubt is None:
+            if case.variant == self.baseline:
+                self._baseline_values = values
+                return None, []
             against, expected = self.baseline, self._baseline_values
+            if expected is None:
+                doubt = f"its reference, {self.baseline}, is not measured here"
+        if expected is None:
+            return None, [f"not checked: {doubt}"]
         tolerance = self.suite.tolerance(case)
-        check = agreement.compare(first.values, expected, against=against, tolerance=tolerance)
+        check = agreement.compare(values, expected, against=against, tolerance=tolerance)
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
         return check, notes
+
+    def _run_reference(self, case: Case) -> dict[str, Any] | None:
+        """What the suite's own reference gives; None where it declares none."""
+        self.channel.board.write(self.index[case.variant], "reference")
+        reference = self._from_seed(self.suite.build_reference, case)
+        return None if reference is None else agreement.gather(reference, self.target.clock).values
 
     def _measure_peak_memory(self) -> dict[str, int | None]:
         peaks = {}
@@ -252,6 +263,9 @@ class Stream(Observer):
         self._sent = dict.fromkeys((one.variant for one in series), 0)
 
     def announce(self, variant: str) -> None:
+        # Before every sample, not after every round: a round of many slow variants is no silence.
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send()
         self._channel.board.point_at(self._group.index[variant])
 
     def fail(self, variant: str, error: Exception) -> None:
@@ -259,8 +273,6 @@ class Stream(Observer):
 
     def observe(self, progress: Progress) -> None:
         self._progress = progress
-        if time.monotonic() - self._last_s >= SEND_EVERY_S:
-            self.send()
 
     def send(self) -> None:
         self._sending = True
@@ -274,15 +286,16 @@ class Stream(Observer):
     def _take_new(self) -> dict[str, Any]:
         samples = {}
         for one in self._series:
-            start = self._sent[one.variant]
+            # Loops are appended last: what they cover is whole, even inside a signal handler.
+            start, end = self._sent[one.variant], len(one.loops)
             samples[one.variant] = {
                 "phases": list(one.workload.phases),
                 # Never 0: a phase that a coarse clock cannot see still took some time.
-                "ns": [[max(round(ns, 1), 0.1) for ns in row] for row in one.phase_ns[start:]],
-                "rounds": one.rounds[start:],
-                "loops": one.loops[start:],
+                "ns": [[max(round(ns, 1), 0.1) for ns in row] for row in one.phase_ns[start:end]],
+                "rounds": one.rounds[start:end],
+                "loops": one.loops[start:end],
             }
-            self._sent[one.variant] = len(one.rounds)
+            self._sent[one.variant] = end
         return samples
 
     def _on_terminate(self, number: int, frame: object) -> None:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -26,6 +26,7 @@ from flopwatch.engine.channel import Board, make_board
 from flopwatch.errors import WorkerError
 
 LOG_TAIL_BYTES = 4096
+LOG_LIMIT_BYTES = 1 << 20
 CAN_FORK_SERVER = sys.platform == "linux"
 """Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
 
@@ -56,27 +57,43 @@ class Worker:
     board_file: IO[bytes]
     board: Board
     exit_code: int | None = None
+    _pending: bytes = b""
+    """The beginning of a message whose end has not arrived."""
 
-    def events(self, silence_limit_s: float | None) -> Iterator[dict[str, Any]]:
-        """Its messages until it ends. Raises Hung when it is silent for too long."""
+    def events(
+        self,
+        silence_limit_s: float,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Iterator[dict[str, Any]]:
+        """Its messages until it ends. Raises Hung when it is silent for too long.
+
+        `waiting` is entered only while nothing is half done, which is when an interrupt may be
+        raised.
+        """
         pipe = self.events_pipe.fileno()
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         exited = self.process.exit_descriptor()
         if exited is not None:
             poll.register(exited, select.POLLIN)
-        pending, open_ = b"", True
+        open_ = True
         while open_:
-            ready = poll.poll(None if silence_limit_s is None else silence_limit_s * 1000)
+            with waiting():
+                ready = poll.poll(silence_limit_s * 1000)
             if not ready:
                 raise Hung
-            if pipe in (descriptor for descriptor, _ in ready):
+            if pipe not in (descriptor for descriptor, _ in ready):
+                # It has ended. What it wrote last is in the pipe; after that, nothing may come,
+                # not even an end, since a grandchild may hold the pipe open for ever.
+                os.set_blocking(pipe, False)
+                poll.unregister(exited)  # type: ignore[arg-type]
+            try:
                 chunk = os.read(pipe, 1 << 20)
-                open_ = bool(chunk)
-            else:
-                # It has ended, and the pipe is empty: a grandchild may hold it open for ever.
-                chunk, open_ = b"", False
-            *lines, pending = (pending + chunk).split(b"\n")
+            except BlockingIOError:
+                chunk = b""
+            open_ = bool(chunk)
+            self._trim_log()
+            *lines, self._pending = (self._pending + chunk).split(b"\n")
             for line in lines:
                 yield json.loads(line)
         self._finish()
@@ -109,6 +126,11 @@ class Worker:
             self.kill()
         for file in (self.events_pipe, self.log, self.board_file):
             file.close()
+
+    def _trim_log(self) -> None:
+        """Only the last words are of interest, and a chatty workload has many."""
+        if os.fstat(self.log.fileno()).st_size > LOG_LIMIT_BYTES:
+            os.ftruncate(self.log.fileno(), 0)
 
     def _finish(self) -> None:
         if self.exit_code is None:
@@ -148,7 +170,7 @@ class Launcher:
 
     def start(self, request: dict[str, Any]) -> Worker:
         read_end, write_end = os.pipe()
-        log = tempfile.TemporaryFile()
+        log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
         board_file, board = make_board()
         descriptors = [write_end, log.fileno(), board_file.fileno()]
         process: Process
@@ -174,7 +196,9 @@ class Server:
     def __init__(self, environment: dict[str, str], preload: Sequence[str]) -> None:
         # A packet socket keeps a request and its descriptors together.
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "flopwatch.engine.server", str(theirs.fileno()), *preload]
+        # -P: a file called queue.py in the user's folder is not what torch means.
+        program = ["-P", "-m", "flopwatch.engine.server"]
+        command = [sys.executable, *program, str(theirs.fileno()), *preload]
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -194,7 +218,13 @@ class Server:
         self.threads: int | None = greeting.get("threads")
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedProcess:
-        socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+        try:
+            socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+        except OSError as error:
+            raise WorkerError(
+                f"the measuring process is gone ({error.strerror}); what was measured is stored, "
+                "and running again goes on from there"
+            ) from None
         return ForkedProcess(pid=self.receive()["pid"], server=self)
 
     def receive(self) -> dict[str, Any]:
@@ -250,7 +280,8 @@ class SpawnedProcess:
 def _spawn(
     request: dict[str, Any], descriptors: list[int], environment: dict[str, str]
 ) -> SpawnedProcess:
-    command = [sys.executable, "-m", "flopwatch.engine.worker", *map(str, descriptors)]
+    program = ["-P", "-m", "flopwatch.engine.worker"]
+    command = [sys.executable, *program, *map(str, descriptors)]
     popen = subprocess.Popen(
         command,
         env=environment,

@@ -30,7 +30,8 @@ tbody { border-bottom: 1px solid var(--line); }
   .faster { color: #5fd38a; } .slower { color: #ff8a80; } .unclear { color: #ffca6b; }
 }
 details { margin-top: 1rem; } pre { overflow-x: auto; font-size: .8rem; }
-footer { color: var(--quiet); margin-top: 3rem; font-size: .85rem; }
+.quiet, footer { color: var(--quiet); font-size: .85rem; }
+footer { margin-top: 3rem; font-size: .85rem; }
 @media print { details { display: none; } body { margin: 0; } }
 """
 
@@ -101,7 +102,7 @@ def _render_sheet(sheet: Sheet) -> str:
     remarks = "".join(f"<li>{escape(remark)}</li>" for remark in sheet.remarks)
     return (
         f'<h2>{escape(sheet.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"{bodies}</table></div><ul>{remarks}</ul>"
+        f"{bodies}</table></div><p class=quiet>{escape(sheet.conditions)}</p><ul>{remarks}</ul>"
     )
 
 

@@ -52,7 +52,7 @@ def describe_progress(progress: dict[str, Any], precision: float) -> str:
         return f"warming up, round {progress['rounds']}"
     width = progress["half_width"]
     reached = "±?" if width is None else f"±{100 * width:.1f} %"
-    return f"{reached} (aim ±{100 * precision:.0f} %)"
+    return f"{reached} (aim ±{100 * precision:g} %)"
 
 
 class PlainWatcher:

@@ -11,8 +11,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from flopwatch.analysis.summary import Row
+from flopwatch.analysis.summary import Row, conditions
 from flopwatch.case import format_value, label
+from flopwatch.engine.environment import look_up
+from flopwatch.records.record import Record
 from flopwatch.report.units import format_interval, format_rate, format_speedup, format_time, plural
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
@@ -23,6 +25,8 @@ class Sheet:
     """One suite's rows as text, for whatever will draw them."""
 
     title: str
+    conditions: str
+    """How it was measured: what would have to be the same for a fair comparison."""
     columns: list[str]
     text_columns: int
     """How many leading columns are words; the others are numbers."""
@@ -36,9 +40,11 @@ class Sheet:
 
 
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One sheet a suite."""
-    suites = dict.fromkeys(row.record.suite for row in rows)
-    return [_make_sheet(suite, [r for r in rows if r.record.suite == suite]) for suite in suites]
+    """One sheet for every suite and set of conditions."""
+    sheets: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        sheets.setdefault((row.record.suite, conditions(row.record)), []).append(row)
+    return [_make_sheet(suite, chosen) for (suite, _), chosen in sheets.items()]
 
 
 def draw(sheet: Sheet, width: int) -> Table:
@@ -51,6 +57,8 @@ def draw(sheet: Sheet, width: int) -> Table:
         title_style="bold",
         header_style="bold",
         box=box.HORIZONTALS,
+        caption=Text(sheet.conditions),
+        caption_justify="left",
     )
     for position in shown:
         is_text = position < sheet.text_columns or sheet.columns[position] == "verdict"
@@ -123,6 +131,7 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
 
     return Sheet(
         title=" ".join([suite, *fixed]),
+        conditions=describe_conditions(rows[0].record),
         columns=[
             *shown,
             "variant",
@@ -138,6 +147,31 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
         groups=[[cells(row) for row in group] for group in groups],
         remarks=[remark for group in groups for remark in _remarks(group)],
     )
+
+
+def describe_conditions(record: Record) -> str:
+    """
+    >>> from flopwatch.settings import Settings
+    >>> record = Record(id="", group="", run="", suite="", variant="", baseline="", params={},
+    ...     status="ok", settings=Settings(threads=2, cache="cold"),
+    ...     environment={"machine": {"cpu_model": "Z80"}, "torch": {"version": "2.13.0"}})
+    >>> describe_conditions(record)
+    'cpu, 2 threads, cold cache, allocator retain, Z80, torch 2.13.0'
+    """
+    settings = record.settings
+    version = look_up(record.environment, "torch.version")
+    cap = look_up(record.environment, "isa.onednn_max_cpu_isa")
+    parts = [
+        settings.device,
+        plural(settings.threads, "thread"),
+        f"{settings.cache} cache",
+        f"allocator {settings.allocator}",
+        look_up(record.environment, "torch.gpu.name")
+        or look_up(record.environment, "machine.cpu_model"),
+        f"torch {version}" if version else None,
+        f"oneDNN capped at {cap}" if cap else None,
+    ]
+    return ", ".join(str(part) for part in parts if part)
 
 
 STOP_REASONS = {
@@ -165,7 +199,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         assert record.stop is not None
         assert rounds is not None
         remarks.append(
-            f"{params}: ±{100 * record.settings.precision:.0f} % was not reached in "
+            f"{params}: ±{100 * record.settings.precision:g} % was not reached in "
             f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop]}"
         )
     return remarks + [
