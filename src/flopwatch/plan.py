@@ -116,12 +116,14 @@ def _validate_filters(description: Description, filters: Mapping[str, Sequence[s
 
 
 def fit_budget(budget_s: float | None, groups: Sequence[Group], settings: Settings) -> Settings:
-    """Settings whose time for one case keeps what is left to measure inside the budget."""
-    if budget_s is None:
+    """Settings whose time for one case keeps what is left to measure inside the budget.
+
+    Where it does not suffice for all, the first ones get enough to be of use.
+    """
+    if budget_s is None or not groups:
         return settings
-    cases = count_cases(groups)
-    per_case_s = (budget_s - WORKER_S * len(groups)) / cases
-    return replace(settings, budget_s=min(settings.budget_s, per_case_s))
+    per_case_s = (budget_s - WORKER_S * len(groups)) / count_cases(groups)
+    return replace(settings, budget_s=min(settings.budget_s, max(per_case_s, MIN_CASE_S)))
 
 
 def require_budget(budget_s: float | None, groups: Sequence[Group]) -> None:

@@ -20,7 +20,7 @@ from flopwatch.engine import environment as machine
 from flopwatch.errors import SuiteError
 from flopwatch.interrupts import Interrupts
 from flopwatch.launch.local import Hung, Launcher, Worker
-from flopwatch.plan import MIN_CASE_S, Description, Group, fit_budget
+from flopwatch.plan import Description, Group, fit_budget, longest_s
 from flopwatch.records.record import Record, Status
 from flopwatch.records.store import Store
 from flopwatch.settings import Settings
@@ -107,8 +107,8 @@ def measure_groups(
         for position, group in enumerate(groups):
             left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)
             settings = fit_budget(left_s, groups[position:], context.settings)
-            # What is left of a spent budget is not enough to measure anything.
-            if settings.budget_s < min(MIN_CASE_S / 2, context.settings.budget_s):
+            # By a hair's breadth too little is enough: shares that were divided sum up to it.
+            if left_s is not None and left_s < 0.99 * longest_s([group], settings):
                 records = _skip(group, context, "the run's budget was used up")
             else:
                 watcher.begin_group(group)
