@@ -28,7 +28,7 @@ from flopwatch.records.record import Record
 from flopwatch.report.progress import TerminalWatcher
 from flopwatch.settings import Settings
 
-SUITE = Path(__file__).parent / "trust_suite.py"
+SUITE = Path(__file__).parent / "suites" / "identical.py"
 
 
 def main() -> int:

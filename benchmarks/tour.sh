@@ -7,11 +7,12 @@ flopwatch=.venv/bin/flopwatch
 echo "== flopwatch doctor"
 $flopwatch doctor
 
-# Repeating the tour measures again: --rerun, where plain `flopwatch run` would resume.
+# Into a folder of its own, so that these quick results do not mix with careful ones; and with
+# --rerun, since repeating the tour should measure again, where `flopwatch run` resumes.
 for suite in $($flopwatch list --json | .venv/bin/python -c \
     'import json, sys; print(*(suite["name"] for suite in json.load(sys.stdin)))'); do
     echo "== flopwatch run $suite --quick"
-    $flopwatch run "$suite" --quick --rerun
+    $flopwatch run "$suite" --quick --rerun --out "results/tour/$suite.jsonl"
 done
 
-$flopwatch report results/*.jsonl -o report.html
+$flopwatch report results/tour/*.jsonl -o report.html

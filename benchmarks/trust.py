@@ -1,10 +1,10 @@
 """Can its verdicts be trusted? False alarms, and what is missed.
 
-Runs benchmarks/trust_suite.py as a user would: identical variants compared 200 times (four kinds
+Runs benchmarks/suites/identical.py as a user would: identical variants compared 200 times (four kinds
 of work, 50 times each, every comparison in a worker of its own), and 100 comparisons with a
 variant that does 5 % more. Default settings.
 
-    python benchmarks/trust.py            about ten minutes
+    python benchmarks/trust.py            about 25 minutes
     python benchmarks/trust.py --repeats 5
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.records.store import read
 
-SUITE = Path(__file__).parent / "trust_suite.py"
+SUITE = Path(__file__).parent / "suites" / "identical.py"
 MAX_FALSE_ALARMS = 0.02
 MIN_DETECTED = 0.95
 

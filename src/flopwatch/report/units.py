@@ -62,11 +62,13 @@ def format_speedup(estimate: Estimate) -> str:
 
 def three_figures(value: float) -> str:
     """
-    >>> [three_figures(v) for v in (0.1234, 1.234, 12.34, 123.4, 1234.0)]
-    ['0.12', '1.23', '12.3', '123', '1234']
+    >>> [three_figures(v) for v in (0.01234, 0.1234, 1.234, 12.34, 123.4, 1234.0)]
+    ['0.012', '0.12', '1.23', '12.3', '123', '1234']
     """
     magnitude = abs(value)
-    decimals = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    decimals = (
+        3 if 0 < magnitude < 0.0995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    )
     return f"{value:.{decimals}f}"
 
 
