@@ -1,7 +1,7 @@
 """Can its verdicts be trusted? False alarms, and what is missed.
 
-Runs benchmarks/suites/identical.py as a user would: identical variants compared 200 times (four kinds
-of work, 50 times each, every comparison in a worker of its own), and 100 comparisons with a
+Runs benchmarks/suites/identical.py as a user would: identical variants compared 200 times (four
+kinds of work, 50 times each, every comparison in a worker of its own), and 100 comparisons with a
 variant that does 5 % more. Default settings.
 
     python benchmarks/trust.py            about 25 minutes
