@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 SHARE = 0.02
@@ -28,12 +27,7 @@ class Collector:
         self._collect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._was_enabled:
             gc.enable()
 
