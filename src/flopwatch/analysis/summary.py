@@ -51,16 +51,14 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     first_seen: dict[tuple[str, str], int] = {}
     for position, record in enumerate(listed):
         first_seen.setdefault((conditions(record), record.group), position)
-    order = {record_conditions: p for p, (record_conditions, _) in enumerate(first_seen)}
     ordered = sorted(
-        newest.items(),
-        key=lambda item: (
-            order[item[0][1]],
-            first_seen[item[0][1], item[1].group],
-            item[1].variant != item[1].baseline,
+        newest.values(),
+        key=lambda record: (
+            first_seen[conditions(record), record.group],
+            record.variant != record.baseline,
         ),
     )
-    return [make_row(record, baselines.get((record.run, record.group))) for _, record in ordered]
+    return [make_row(record, baselines.get((record.run, record.group))) for record in ordered]
 
 
 def conditions(record: Record) -> str:

@@ -85,7 +85,6 @@ class Worker:
                 # It has ended. What it wrote last is in the pipe; after that, nothing may come,
                 # not even an end, since a grandchild may hold the pipe open for ever.
                 os.set_blocking(pipe, False)
-                poll.unregister(exited)  # type: ignore[arg-type]
             try:
                 chunk = os.read(pipe, 1 << 20)
             except BlockingIOError:

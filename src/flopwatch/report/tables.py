@@ -107,15 +107,8 @@ def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
         record = row.record
         head = [format_value(record.params.get(axis, "")) for axis in shown] + [record.variant]
         if row.total_ns is None:
-            blank = [""] * (len(several) + 1 + len(rates) + 1)
-            return [
-                *head,
-                *blank[: len(several)],
-                record.status,
-                *blank[len(several) + 1 :],
-                "",
-                "",
-            ]
+            # The status where its time would be; interval, rates, speedup and verdict are empty.
+            return [*head, *[""] * len(several), record.status, *[""] * (len(rates) + 3)]
         times = [format_time(row.phases_ns[p].value) if p in row.phases_ns else "" for p in several]
         speedup = format_speedup(row.speedup) if row.speedup else ""
         is_baseline = record.variant == record.baseline
