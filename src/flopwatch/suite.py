@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flopwatch.case import Case
 from flopwatch.errors import SuiteError
@@ -35,6 +36,15 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e
 largest deviation over the reference's largest magnitude."""
 
 
+class Stopwatch(Protocol):
+    """Times regions inside a workload. A region is named ``phase/region``, may be entered many
+    times in a run, and its times add up."""
+
+    def start(self, region: str) -> None: ...
+
+    def stop(self, region: str) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """One built case, ready to be run again and again."""
@@ -46,6 +56,18 @@ class Workload:
     """Tensors whose ``.grad``, after all phases, must agree with the reference's, by name."""
     reset: Callable[[], object] | None = None
     """Called before every sample and not timed, for example to clear gradients."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """What a fair comparison must have in common and this workload fixes itself, for example
+    ``{"autocast": "off"}``: variants that differ here are marked as not like for like."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Numbers about what was built, for example ``{"parameters": 125e6}``."""
+    instrument: Callable[[Stopwatch], AbstractContextManager[object]] | None = None
+    """Puts instruments into the workload (hooks, say) for as long as its context lasts, which
+    start and stop the stopwatch. Every plain sample is then followed by one with instruments, and
+    what they cost is known."""
+    study: Callable[[], Iterable[Mapping[str, float]]] | None = None
+    """Runs once, after the timing, for what samples cannot tell, such as how well a model learns.
+    Each mapping that it yields is a point of the record's curves."""
 
     @classmethod
     def of(cls, built: object) -> Workload:

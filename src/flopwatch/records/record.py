@@ -7,6 +7,8 @@ environment and the settings that made it, so that a single line can be mailed, 
 History of the schema, newest first. A version that was ever released stays readable: give
 ``UPGRADES`` the function that turns the previous version's object into the next one's.
 
+    2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
+        instruments saw inside it, and what it produced as it ran
     1   the first one
 """
 
@@ -21,9 +23,11 @@ import msgspec
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.settings import Settings
 
-SCHEMA = 1
+SCHEMA = 2
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: lambda content: content,  # version 2 only adds fields, each with a default
+}
 """From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
@@ -39,6 +43,16 @@ class Check:
     """By value ("output", "grad weight"): largest deviation over the reference's largest
     magnitude; None where it is not a number."""
     tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Region:
+    """A part of a case, timed by instruments inside it."""
+
+    calls: int
+    """How often it ran in one run of the case."""
+    samples_ns: list[float]
+    """All its calls together, one value for each instrumented run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +82,25 @@ class Record:
     stop: Stop | None = None
     """Why sampling ended."""
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By phase and dtype, as the suite declares them."""
+    """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
+    phase, already counted there."""
     bytes: dict[str, float] = field(default_factory=dict)
     """By phase: bytes that must be moved, as the suite declares them."""
+    conditions: dict[str, str] = field(default_factory=dict)
+    """What the case itself fixed and a fair comparison must have in common: dtype, autocast."""
+    facts: dict[str, float] = field(default_factory=dict)
+    """Numbers about the case as it was built: how many parameters it has."""
+    instrumented_ns: list[float] = field(default_factory=list)
+    """Whole runs with instruments on, one after each measured sample, in the same round: beside
+    that sample it says what the instruments cost."""
+    regions: dict[str, Region] = field(default_factory=dict)
+    """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    """What the case produced as it ran, by name: a training loss, step by step. Curves of one
+    record are parallel."""
     peak_memory_bytes: int | None = None
+    """Most memory of the device (on a CPU: of tensors) that one run held beyond what was there
+    before it."""
     check: Check | None = None
     prediction: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -137,10 +166,26 @@ def _validate(record: Record) -> None:
             raise CorruptFile(f"it has {num_samples} rounds but {len(times_ns)} of {phase}")
         if times_ns and min(times_ns) <= 0:
             raise CorruptFile(f"{phase} has a sample of {min(times_ns)} ns")
+    _validate_regions(record)
     _validate_range("round", record.rounds, 0)
     _validate_range("number of loops", record.loops, 1)
     if record.peak_memory_bytes is not None:
         _validate_range("peak memory", [record.peak_memory_bytes], 0)
+
+
+def _validate_regions(record: Record) -> None:
+    num_runs, num_measured = len(record.instrumented_ns), len(record.rounds) - record.warmup_samples
+    if num_runs > num_measured:  # fewer where a run was cut off
+        raise CorruptFile(f"it has {num_runs} instrumented runs but {num_measured} samples")
+    for name, region in record.regions.items():
+        if len(region.samples_ns) != num_runs:
+            raise CorruptFile(
+                f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
+            )
+        if region.calls < 1:
+            raise CorruptFile(f"region {name} has {region.calls} calls")
+    if len({len(values) for values in record.curves.values()}) > 1:
+        raise CorruptFile("its curves differ in length")
 
 
 def _validate_range(name: str, values: list[int], smallest: int) -> None:
