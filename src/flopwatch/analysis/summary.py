@@ -95,7 +95,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         total_ns=total_ns,
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
-        flops_per_s=_rate(sum(sum(by.values()) for by in record.flops.values()), total_ns),
+        flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
     )
 
@@ -118,6 +118,11 @@ def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
 def _by_round(record: Record) -> dict[int, float]:
     rounds = record.rounds[record.warmup_samples :]
     return dict(zip(rounds, measured_totals_ns(record), strict=True))
+
+
+def _total_flops(record: Record) -> float:
+    """Of the phases; a key ``phase/region`` is a part of one and already counted there."""
+    return sum(sum(by.values()) for key, by in record.flops.items() if "/" not in key)
 
 
 def _rate(amount: float, total_ns: Estimate) -> float | None:
