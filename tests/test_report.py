@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,7 @@ from flopwatch.report.progress import (
     describe_records,
     make_watcher,
 )
-from flopwatch.report.tables import draw, make_sheets
+from flopwatch.report.tables import draw, fit, make_sheets
 from flopwatch.settings import Settings
 
 from .conftest import make_record
@@ -62,12 +63,17 @@ def records() -> list[Record]:
     ]  # fmt: skip
 
 
-def test_the_table_is_exactly_this(records: list[Record]) -> None:
-    (sheet,) = make_sheets(summarize(records))
-    console = Console(file=io.StringIO(), width=120)
-    console.print(draw(sheet, 120))
+def drawn(records: list[Record], width: int) -> list[str]:
+    """The lines of the tables of these records on a terminal."""
+    console = Console(file=io.StringIO(), width=width)
+    for sheet in make_sheets(summarize(records)):
+        for part in fit(sheet, width):
+            console.print(draw(part))
     assert isinstance(console.file, io.StringIO)
-    drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_is_exactly_this(records: list[Record]) -> None:
     expected = """\
         demo dtype=float32
          ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,7 +87,8 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
          ────────────────────────────────────────────────────────────────────────────────────────────────────
         cpu, 1 thread, hot cache, allocator retain
     """
-    assert drawn == textwrap.dedent(expected).splitlines()
+    assert drawn(records, 120) == textwrap.dedent(expected).splitlines()
+    (sheet,) = make_sheets(summarize(records))
     assert sheet.remarks == [
         "fast size=8 dtype=float32: oom: needs 3 TiB",
         "size=8 dtype=float32: no steady state was detected; times may still be changing",
@@ -94,27 +101,65 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
     ("width", "missing"),
     [(104, ""), (100, "bandwidth"), (78, "forward backward"), (58, "±"), (20, "±")],
 )
+def columns(records: list[Record], width: int) -> list[str]:
+    (sheet,) = make_sheets(summarize(records))
+    return fit(sheet, width)[0].columns
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [(102, ""), (101, "bandwidth"), (78, "forward backward"), (60, "±")],
+)
 def test_a_narrow_terminal_does_without_some_columns(
     records: list[Record], width: int, missing: str
 ) -> None:
-    (sheet,) = make_sheets(summarize(records))
-    table = draw(sheet, width)
-    columns = [str(column.header) for column in table.columns]
-    assert not set(missing.split()) & set(columns)
-    assert {"size", "variant", "total", "speedup", "verdict"} <= set(columns)
-    if width > 20:
-        console = Console(width=width)
-        assert console.measure(table).minimum <= width
+    shown = columns(records, width)
+    assert not set(missing.split()) & set(shown)
+    assert {"size", "variant", "total", "speedup", "verdict"} <= set(shown)
+    assert max(map(len, drawn(records, width))) <= width
 
 
-def test_markup_in_a_record_is_text(records: list[Record]) -> None:
+def test_a_very_narrow_terminal_has_a_table_a_group(records: list[Record]) -> None:
+    expected = """\
+        demo dtype=float32 size=4
+         ───────────────────────────────────────────────────
+          variant     total              speedup   verdict
+         ───────────────────────────────────────────────────
+          dense     3.00 ms                        baseline
+          fast      1.50 ms   2.00x [2.00, 2.00]   faster
+         ───────────────────────────────────────────────────
+        demo dtype=float32 size=8
+         ────────────────────────────────────────
+          variant     total   speedup   verdict
+         ────────────────────────────────────────
+          dense     12.0 ms             baseline
+          fast          oom
+         ────────────────────────────────────────
+        cpu, 1 thread, hot cache, allocator retain
+    """
+    assert drawn(records, 53) == textwrap.dedent(expected).splitlines()
+
+
+def test_a_limit_stands_beside_the_speedup(records: list[Record]) -> None:
+    counted = [
+        replace(record, flops={"forward": {"float32": n}, "backward": {"float32": 2 * n}})
+        for record, n in zip(records[:2], (8e6, 2e6), strict=True)
+    ]
+    (sheet,) = make_sheets(summarize(counted))
+    assert sheet.columns[-3:] == ["limit", "speedup", "verdict"]
+    assert [cells[-3] for cells in sheet.groups[0]] == ["", "4.00x"]
+    without = {"FLOP/s"}
+    assert without.isdisjoint(columns(counted, 100))
+    assert "limit" in columns(counted, 100)
+    assert (without | {"limit"}).isdisjoint(columns(counted, 84))
+    assert "forward" in columns(counted, 84)
+
+
+def test_markup_in_a_record_is_text() -> None:
     odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
-    (sheet,) = make_sheets(summarize([odd]))
-    console = Console(file=io.StringIO(), width=120)
-    console.print(draw(sheet, 120))
-    assert isinstance(console.file, io.StringIO)
-    assert "[red]x" in console.file.getvalue()
-    assert "[bold]s" in console.file.getvalue()
+    text = "\n".join(drawn([odd], 120))
+    assert "[red]x" in text
+    assert "[bold]s" in text
 
 
 def test_a_record_without_samples_is_a_row_too() -> None:

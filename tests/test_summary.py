@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flopwatch.analysis.summary import summarize
+from flopwatch.analysis.summary import Row, summarize
+from flopwatch.records.record import Region
 
 from .conftest import make_record
 
@@ -26,3 +27,98 @@ def test_a_rate_counts_each_phase_once() -> None:
     )
     (row,) = summarize([record])
     assert row.flops_per_s == pytest.approx(12e9 / 3e-3)
+
+
+def compared(own: dict[str, object], baseline: dict[str, object]) -> Row:
+    """The row of a variant `b` beside its baseline `a`."""
+    records = [make_record(id="1", **baseline), make_record(id="2", variant="b", **own)]
+    first, second = summarize(records)
+    assert first.limit is None
+    return second
+
+
+def flops(**counts: float) -> dict[str, object]:
+    """Declared FLOPs; a double underscore stands for the slash of a region."""
+    return {"flops": {k.replace("__", "/"): {"float32": n} for k, n in counts.items()}}
+
+
+LAYER = {**steady(forward=1e6, backward=3e6), **flops(forward=10, backward=20)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "limit"),
+    [
+        (flops(forward=5, backward=10), 2.0),
+        (flops(forward=2.5, backward=5), 4.0),
+        (flops(forward=5, backward=20), 4 / (0.5 + 3)),
+        (flops(forward=5), 4 / (0.5 + 3)),  # unknown: it keeps its time
+        (flops(forward=5, backward=0), 4 / (0.5 + 3)),
+        (flops(forward=20, backward=40), 0.5),
+        (flops(forward=10, backward=20), None),
+        ({}, None),
+    ],
+)
+def test_the_limit_of_a_layer_is_its_flops_weighted_by_time(
+    declared: dict[str, object], limit: float | None
+) -> None:
+    assert compared({**steady(forward=1e6, backward=1e6), **declared}, LAYER).limit == limit
+
+
+def test_the_limit_adds_dtypes_up() -> None:
+    mixed = {"flops": {"forward": {"float16": 2, "float32": 3}, "backward": {"float16": 10}}}
+    assert compared({**LAYER, **mixed}, LAYER).limit == 2.0
+
+
+def test_the_limit_of_an_unmeasured_variant_or_beside_an_unmeasured_baseline_is_unknown() -> None:
+    fewer = flops(forward=5, backward=10)
+    empty: dict[str, object] = {"samples_ns": {}, "rounds": [], "loops": []}
+    assert compared({**fewer, **empty, "status": "oom"}, LAYER).limit is None
+    assert compared({**LAYER, **fewer}, {**LAYER, **empty}).limit is None
+
+
+def inside(whole_ns: float, **times_ns: float) -> dict[str, object]:
+    """20 instrumented runs; a region has two calls."""
+    regions = {
+        k.replace("__", "/"): Region(calls=2, samples_ns=[t] * 20) for k, t in times_ns.items()
+    }
+    return {"instrumented_ns": [whole_ns] * 20, "regions": regions}
+
+
+# A third of the time and 60 % of the FLOPs of each pass are in the regions; instruments double
+# the time of everything.
+MODEL = {
+    **steady(forward=12e6, backward=24e6, optimizer=4e6),
+    **inside(80e6, forward__ffn=8e6, backward__ffn=16e6),
+    **flops(forward=10, forward__ffn=6, backward=20, backward__ffn=12, optimizer=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "limit"),
+    [
+        # 4 + 8 ms of regions at half the FLOPs; 8 + 16 + 4 ms as before
+        (flops(forward=7, forward__ffn=3, backward=14, backward__ffn=6, optimizer=1), 40 / 34),
+        # the optimiser too
+        (flops(forward=7, forward__ffn=3, backward=14, backward__ffn=6, optimizer=0.5), 40 / 32),
+        # the region is the same, what is around it halves
+        (flops(forward=8, forward__ffn=6, backward=20, backward__ffn=12), 40 / 36),
+        # an undeclared region keeps its time; its FLOPs count in what is around it
+        (flops(forward=5, backward=20, backward__ffn=12), 40 / (40 - 8 / 2)),
+        (flops(forward=10, forward__ffn=6, backward=20, backward__ffn=12), None),
+    ],
+)
+def test_the_limit_of_a_model_is_amdahls(declared: dict[str, object], limit: float) -> None:
+    assert compared({**MODEL, **declared}, MODEL).limit == pytest.approx(limit)
+
+
+def test_regions_longer_than_their_phase_fill_it() -> None:
+    instrumented = inside(40e6, forward__ffn=20e6, forward__rest=20e6)
+    baseline = {**MODEL, **instrumented, **flops(forward=8, forward__ffn=4, forward__rest=4)}
+    own = {**baseline, **flops(forward=6, forward__ffn=2, forward__rest=4)}
+    assert compared(own, baseline).limit == pytest.approx(40 / (40 - 6 / 2))
+
+
+def test_the_limit_without_instruments_takes_phases_as_a_whole() -> None:
+    plain = {**MODEL, "instrumented_ns": [], "regions": {}}
+    own = {**plain, **flops(forward=5, forward__ffn=1, backward=20, backward__ffn=12)}
+    assert compared(own, plain).limit == pytest.approx(40 / (40 - 12 / 2))

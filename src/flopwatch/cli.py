@@ -328,11 +328,12 @@ def _print_rows(records: Sequence[Record], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([as_dict(row) for row in rows]))
         return
-    from flopwatch.report.tables import draw, make_sheets
+    from flopwatch.report.tables import draw, fit, make_sheets
 
     console = _stdout()
-    for sheet in make_sheets(rows):
-        console.print(draw(sheet, console.width))
+    sheets = [part for sheet in make_sheets(rows) for part in fit(sheet, console.width)]
+    for sheet in sheets:
+        console.print(draw(sheet))
         for remark in sheet.remarks:
             console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
     if not rows:

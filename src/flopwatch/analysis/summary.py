@@ -6,15 +6,16 @@ own run and group, sample by sample within rounds; there is none across runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from flopwatch.analysis.limit import estimate_limit
+from flopwatch.analysis.samples import measured_totals_ns, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import (
     Estimate,
     Verdict,
     estimate_median,
-    estimate_ratio,
     judge,
 )
 from flopwatch.case import digest
@@ -25,15 +26,17 @@ from flopwatch.records.record import Record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     record: Record
-    phases_ns: dict[str, Estimate]
+    phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """Median of each phase, warm-up left out."""
-    total_ns: Estimate | None
-    """Median of the sum of the phases."""
-    speedup: Estimate | None
+    total_ns: Estimate | None = None
+    """Median of the sum of the phases. None, like all that follows, where nothing was measured."""
+    speedup: Estimate | None = None
     """Over the baseline; more than 1 is faster. None for the baseline and where it failed."""
-    verdict: Verdict | None
-    flops_per_s: float | None
-    bytes_per_s: float | None
+    verdict: Verdict | None = None
+    limit: float | None = None
+    """The speedup that FLOPs alone would give; None where they do not differ."""
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
@@ -44,7 +47,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     baselines = {
         (record.run, record.group): record
         for record in listed
-        if record.variant == record.baseline and record.status == "ok"
+        if record.variant == record.baseline and _is_measured(record)
     }
     by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
     newest = {(record.id, conditions(record)): record for record in by_age}
@@ -70,22 +73,16 @@ def _is_complete(record: Record) -> bool:
     return record.status != "skipped" and record.stop != "interrupted"
 
 
+def _is_measured(record: Record) -> bool:
+    return record.status == "ok" and len(record.rounds) > record.warmup_samples
+
+
 def make_row(record: Record, baseline: Record | None) -> Row:
-    totals_ns = measured_totals_ns(record)
-    if record.status != "ok" or not totals_ns:
-        return Row(
-            record=record,
-            phases_ns={},
-            total_ns=None,
-            speedup=None,
-            verdict=None,
-            flops_per_s=None,
-            bytes_per_s=None,
-        )
-    total_ns = estimate_median(totals_ns)
-    speedup = None
-    if baseline is not None and record.variant != record.baseline:
-        speedup = estimate_speedup(record, baseline)
+    if not _is_measured(record):
+        return Row(record=record)
+    total_ns = estimate_median(measured_totals_ns(record))
+    rival = None if record.variant == record.baseline else baseline
+    speedup = None if rival is None else estimate_speedup(record, rival)
     return Row(
         record=record,
         phases_ns={
@@ -95,29 +92,16 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         total_ns=total_ns,
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
+        limit=None if rival is None else estimate_limit(record, rival),
         flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
     )
 
 
-def measured_totals_ns(record: Record) -> list[float]:
-    """Sum of the phases, sample by sample, warm-up left out."""
-    rows = zip(*record.samples_ns.values(), strict=True)
-    return [sum(row) for row in rows][record.warmup_samples :]
-
-
 def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
     """How many times faster than the baseline, from the rounds that both took part in."""
-    mine, theirs = _by_round(record), _by_round(baseline)
-    shared: Sequence[int] = sorted(mine.keys() & theirs.keys())
-    if not shared:
-        return None
-    return estimate_ratio([mine[r] for r in shared], [theirs[r] for r in shared]).inverse()
-
-
-def _by_round(record: Record) -> dict[int, float]:
-    rounds = record.rounds[record.warmup_samples :]
-    return dict(zip(rounds, measured_totals_ns(record), strict=True))
+    ratio = pair_ratio(totals_by_round(record), totals_by_round(baseline))
+    return None if ratio is None else ratio.inverse()
 
 
 def _total_flops(record: Record) -> float:
@@ -143,6 +127,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "phases_ns": {phase: _interval(estimate) for phase, estimate in row.phases_ns.items()},
         "speedup": _interval(row.speedup),
         "verdict": row.verdict,
+        "limit": row.limit,
         "flops_per_s": row.flops_per_s,
         "bytes_per_s": row.bytes_per_s,
         "samples": len(record.rounds) - record.warmup_samples,

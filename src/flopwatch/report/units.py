@@ -60,6 +60,14 @@ def format_speedup(estimate: Estimate) -> str:
     return f"{three_figures(estimate.value)}x [{low}, {high}]"
 
 
+def format_ratio(ratio: float | None) -> str:
+    """
+    >>> format_ratio(2)
+    '2.00x'
+    """
+    return "" if ratio is None else f"{three_figures(ratio)}x"
+
+
 def three_figures(value: float) -> str:
     """
     >>> [three_figures(v) for v in (0.01234, 0.1234, 1.234, 12.34, 123.4, 1234.0)]

@@ -1,0 +1,83 @@
+"""What arithmetic alone would give: the speedup if time followed FLOPs, part by part (Amdahl).
+
+The parts of a run are its regions and what is left of each phase. Each part of the baseline is
+given the time that the variant's FLOPs would take at the baseline's own speed in that part; the
+limit is the baseline's time over the sum. A variant that stays below it loses time to something
+other than arithmetic (memory, launches, copies); one above it does its arithmetic at a higher rate.
+
+Regions are timed in runs with instruments, phases in plain ones. A region's time is therefore its
+share of the instrumented run, times the plain run: exact if instruments slow everything alike, and
+otherwise off by no more than they cost, which the table says. Regions that come out longer than
+their phase are shortened to it, in proportion. Regions are taken not to overlap.
+
+A part whose FLOPs are unknown or zero on either side keeps its time. The FLOPs of an unknown region
+count in the rest of its phase, on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from flopwatch.analysis.samples import measured_totals_ns
+from flopwatch.analysis.statistics import median
+from flopwatch.records.record import Record
+
+
+def estimate_limit(record: Record, baseline: Record) -> float | None:
+    """The speedup over the baseline that FLOPs allow; None where they do not differ."""
+    times_ns = _part_times_ns(baseline)
+    known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
+    ratios = {
+        part: compare_flops(_part_flops(record, part, known), _part_flops(baseline, part, known))
+        for part in times_ns
+    }
+    if all(ratio is None for ratio in ratios.values()):
+        return None
+    expected_ns = sum(time_ns / (ratios[part] or 1) for part, time_ns in times_ns.items())
+    return sum(times_ns.values()) / expected_ns
+
+
+def limit_region(record: Record, baseline: Record, region: str) -> float | None:
+    """The same for one region by itself."""
+    return compare_flops(_count_flops(record, region), _count_flops(baseline, region))
+
+
+def compare_flops(flops: float, baseline_flops: float) -> float | None:
+    """How many times fewer than the baseline's; None where that is unknown, or equal."""
+    if flops <= 0 or baseline_flops <= 0 or math.isclose(flops, baseline_flops):
+        return None
+    return baseline_flops / flops
+
+
+def _part_times_ns(record: Record) -> dict[str, float]:
+    """By region, and by phase for what is left of it: the parts of one plain run."""
+    total_ns = median(measured_totals_ns(record))
+    parts: dict[str, float] = {}
+    for phase, samples_ns in record.samples_ns.items():
+        phase_ns = median(samples_ns[record.warmup_samples :])
+        inside_ns = {
+            name: total_ns * median(shares)
+            for name in record.regions
+            if name.startswith(f"{phase}/") and (shares := region_shares(record, name))
+        }
+        excess = max(1.0, sum(inside_ns.values()) / phase_ns)
+        parts |= {name: time_ns / excess for name, time_ns in inside_ns.items()}
+        parts[phase] = max(0.0, phase_ns - sum(inside_ns.values()))
+    return parts
+
+
+def region_shares(record: Record, region: str) -> list[float]:
+    """What part of each instrumented run it took."""
+    times_ns = record.regions[region].samples_ns
+    return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
+
+
+def _part_flops(record: Record, part: str, known: Collection[str]) -> float:
+    inside = [name for name in known if name.startswith(f"{part}/")]
+    return _count_flops(record, part) - sum(_count_flops(record, name) for name in inside)
+
+
+def _count_flops(record: Record, key: str) -> float:
+    """Of all dtypes; 0 where nothing is declared."""
+    return sum(record.flops.get(key, {}).values())

@@ -1,0 +1,83 @@
+"""What stands in a table, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from flopwatch.analysis.summary import Row
+from flopwatch.case import format_value
+from flopwatch.report.units import (
+    format_interval,
+    format_rate,
+    format_ratio,
+    format_speedup,
+    format_time,
+)
+
+Item = TypeVar("Item")
+Kind = Literal["word", "rate", "limit", "phase", "interval", "number"]
+
+DISPENSABLE: tuple[Kind, ...] = ("rate", "limit", "phase", "interval")
+"""What a narrow terminal can do without, the least important first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Item]):
+    name: str
+    cell: Callable[[Item], str]
+    """Empty where there is nothing to say."""
+    kind: Kind = "number"
+
+
+def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
+    """Of a table with a line for every case."""
+    phases = list(dict.fromkeys(phase for row in rows for phase in row.phases_ns))
+    several = phases if len(phases) > 1 else []
+    columns = [
+        *axis_columns(axes),
+        Column("variant", lambda row: row.record.variant, "word"),
+        *map(_phase_column, several),
+        Column("total" if several else "time", _time_cell),
+        Column("±", lambda row: format_interval(row.total_ns) if row.total_ns else "", "interval"),
+        Column("FLOP/s", lambda row: format_rate(row.flops_per_s, "FLOP/s"), "rate"),
+        Column("bandwidth", lambda row: format_rate(row.bytes_per_s, "B/s"), "rate"),
+        Column("limit", lambda row: format_ratio(row.limit), "limit"),
+        Column("speedup", lambda row: format_speedup(row.speedup) if row.speedup else ""),
+        Column("verdict", _verdict_cell, "word"),
+    ]
+    return drop_empty(columns, rows)
+
+
+def axis_columns(axes: Sequence[str]) -> list[Column[Row]]:
+    def column(axis: str) -> Column[Row]:
+        return Column(axis, lambda row: format_value(row.record.params.get(axis, "")), "word")
+
+    return [column(axis) for axis in axes]
+
+
+def drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
+    """Without the dispensable columns that have nothing to say."""
+    return [
+        column
+        for column in columns
+        if column.kind not in DISPENSABLE or any(column.cell(item) for item in items)
+    ]
+
+
+def _phase_column(phase: str) -> Column[Row]:
+    def cell(row: Row) -> str:
+        return format_time(row.phases_ns[phase].value) if phase in row.phases_ns else ""
+
+    return Column(phase, cell, "phase")
+
+
+def _time_cell(row: Row) -> str:
+    return row.record.status if row.total_ns is None else format_time(row.total_ns.value)
+
+
+def _verdict_cell(row: Row) -> str:
+    if row.total_ns is None:
+        return ""
+    return "baseline" if row.record.variant == row.record.baseline else (row.verdict or "")
