@@ -155,6 +155,22 @@ def test_a_limit_stands_beside_the_speedup(records: list[Record]) -> None:
     assert "forward" in columns(counted, 84)
 
 
+def test_what_is_not_like_for_like_is_told_beside_the_verdict(records: list[Record]) -> None:
+    dense, fast = (
+        replace(record, conditions={"autocast": autocast})
+        for record, autocast in zip(records[:2], ("off", "float16"), strict=True)
+    )
+    (sheet,) = make_sheets(summarize([dense, fast]))
+    assert [cells[-1] for cells in sheet.groups[0]] == ["baseline", "faster, not like for like"]
+    assert sheet.remarks == [
+        "fast size=4 dtype=float32: not like for like: autocast off in the baseline, float16 here"
+    ]
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
+    console.print(draw(sheet))
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b[32mfaster, not like for like" in console.file.getvalue()
+
+
 def test_markup_in_a_record_is_text() -> None:
     odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
     text = "\n".join(drawn([odd], 120))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flopwatch.analysis.summary import Row, summarize
+from flopwatch.analysis.summary import Row, as_dict, summarize
 from flopwatch.records.record import Region
 
 from .conftest import make_record
@@ -122,3 +122,17 @@ def test_the_limit_without_instruments_takes_phases_as_a_whole() -> None:
     plain = {**MODEL, "instrumented_ns": [], "regions": {}}
     own = {**plain, **flops(forward=5, forward__ffn=1, backward=20, backward__ffn=12)}
     assert compared(own, plain).limit == pytest.approx(40 / (40 - 12 / 2))
+
+
+def test_conditions_that_differ_from_the_baseline_are_told() -> None:
+    baseline = {"conditions": {"autocast": "off", "dtype": "float32", "kernel": "mkl"}}
+    own = {"conditions": {"autocast": "float16", "dtype": "float32", "tf32": "on"}}
+    row = compared(own, baseline)
+    assert row.unlike == {
+        "autocast": ("off", "float16"),
+        "kernel": ("mkl", None),
+        "tf32": (None, "on"),
+    }
+    assert as_dict(row)["unlike"]["autocast"] == {"baseline": "off", "own": "float16"}
+    assert compared(baseline, baseline).unlike == {}
+    assert compared({**own, "run": "another"}, baseline).unlike == {}

@@ -35,6 +35,9 @@ class Row:
     verdict: Verdict | None = None
     limit: float | None = None
     """The speedup that FLOPs alone would give; None where they do not differ."""
+    unlike: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """Where the case's own conditions differ from the baseline's: by field, the baseline's value
+    and this one's. With any of them the comparison is not like for like."""
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
 
@@ -93,6 +96,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
         limit=None if rival is None else estimate_limit(record, rival),
+        unlike={} if rival is None else find_unlike(record, rival),
         flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
     )
@@ -102,6 +106,15 @@ def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
     """How many times faster than the baseline, from the rounds that both took part in."""
     ratio = pair_ratio(totals_by_round(record), totals_by_round(baseline))
     return None if ratio is None else ratio.inverse()
+
+
+def find_unlike(record: Record, baseline: Record) -> dict[str, tuple[str | None, str | None]]:
+    mine, theirs = record.conditions, baseline.conditions
+    return {
+        name: (theirs.get(name), mine.get(name))
+        for name in {**theirs, **mine}
+        if theirs.get(name) != mine.get(name)
+    }
 
 
 def _total_flops(record: Record) -> float:
@@ -128,6 +141,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "speedup": _interval(row.speedup),
         "verdict": row.verdict,
         "limit": row.limit,
+        "unlike": {name: {"baseline": a, "own": b} for name, (a, b) in row.unlike.items()},
         "flops_per_s": row.flops_per_s,
         "bytes_per_s": row.bytes_per_s,
         "samples": len(record.rounds) - record.warmup_samples,

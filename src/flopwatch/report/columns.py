@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
 from flopwatch.report.units import (
@@ -21,6 +22,8 @@ Kind = Literal["word", "rate", "limit", "phase", "interval", "number"]
 
 DISPENSABLE: tuple[Kind, ...] = ("rate", "limit", "phase", "interval")
 """What a narrow terminal can do without, the least important first."""
+
+UNLIKE = "not like for like"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,19 @@ def _time_cell(row: Row) -> str:
 
 
 def _verdict_cell(row: Row) -> str:
-    if row.total_ns is None:
-        return ""
-    return "baseline" if row.record.variant == row.record.baseline else (row.verdict or "")
+    return "" if row.total_ns is None else describe_verdict(row, row.verdict)
+
+
+def describe_verdict(row: Row, verdict: Verdict | None) -> str:
+    """A verdict on the row or a part of it. The verdict's own word comes first: `verdict_word`."""
+    if row.record.variant == row.record.baseline:
+        return "baseline"
+    return ", ".join(filter(None, [verdict, UNLIKE if row.unlike else None]))
+
+
+def verdict_word(cell: str) -> str:
+    """
+    >>> verdict_word("faster, not like for like")
+    'faster'
+    """
+    return cell.partition(",")[0]

@@ -8,6 +8,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.case import label
 from flopwatch.engine.environment import look_up
 from flopwatch.records.record import Record
+from flopwatch.report.columns import UNLIKE
 from flopwatch.report.units import plural
 
 
@@ -43,6 +44,15 @@ STOP_REASONS = {
 }
 
 
+def describe_unlike(row: Row) -> str:
+    """In what a case and its baseline differ that a fair comparison has in common."""
+    differences = "; ".join(
+        f"{name} {theirs or 'unknown'} in the baseline, {mine or 'unknown'} here"
+        for name, (theirs, mine) in row.unlike.items()
+    )
+    return f"{UNLIKE}: {differences}"
+
+
 def group_remarks(rows: Sequence[Row]) -> list[str]:
     """What a reader should know about one group: failures, imprecision, doubts."""
     params = label(rows[0].record.params)
@@ -50,6 +60,9 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
         f"{row.record.variant} {params}: {row.record.status}: {row.record.reason}"
         for row in rows
         if row.record.status != "ok"
+    ]
+    remarks += [
+        f"{row.record.variant} {params}: {describe_unlike(row)}" for row in rows if row.unlike
     ]
     measured = [row for row in rows if row.total_ns is not None]
     unsteady = [row.record.variant for row in measured if row.record.steady is False]

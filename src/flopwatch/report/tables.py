@@ -13,7 +13,7 @@ from rich.text import Text
 
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.case import format_value
-from flopwatch.report.columns import DISPENSABLE, Column, Item, case_columns
+from flopwatch.report.columns import DISPENSABLE, Column, Item, case_columns, verdict_word
 from flopwatch.report.remarks import describe_conditions, group_remarks
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
@@ -137,6 +137,7 @@ def draw(sheet: Sheet) -> Table:
         table.add_column(Text(column), justify=justify, no_wrap=position != last)
     for group in sheet.groups:
         for *others, verdict in group:
-            table.add_row(*map(Text, others), Text(verdict, style=VERDICT_STYLES.get(verdict, "")))
+            style = VERDICT_STYLES.get(verdict_word(verdict), "")
+            table.add_row(*map(Text, others), Text(verdict, style=style))
         table.add_section()
     return table
