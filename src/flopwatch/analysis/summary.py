@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flopwatch.analysis.limit import estimate_limit
+from flopwatch.analysis.regions import Inside, estimate_instruments, look_inside
 from flopwatch.analysis.samples import measured_totals_ns, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import (
     Estimate,
@@ -40,6 +41,8 @@ class Row:
     and this one's. With any of them the comparison is not like for like."""
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
+    regions: dict[str, Inside] = field(default_factory=dict)
+    """What instruments saw, by ``phase/region``."""
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
@@ -99,6 +102,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         unlike={} if rival is None else find_unlike(record, rival),
         flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
+        regions=look_inside(record, rival),
     )
 
 
@@ -144,6 +148,8 @@ def as_dict(row: Row) -> dict[str, Any]:
         "unlike": {name: {"baseline": a, "own": b} for name, (a, b) in row.unlike.items()},
         "flops_per_s": row.flops_per_s,
         "bytes_per_s": row.bytes_per_s,
+        "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
+        "instruments": _interval(estimate_instruments([record])),
         "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
         "steady": record.steady,
@@ -152,6 +158,17 @@ def as_dict(row: Row) -> dict[str, Any]:
         "run": record.run,
         "id": record.id,
         "taken_at": record.taken_at,
+    }
+
+
+def _inside_as_dict(inside: Inside) -> dict[str, Any]:
+    return {
+        "calls": inside.calls,
+        "call_ns": _interval(inside.call_ns),
+        "share": _interval(inside.share),
+        "speedup": _interval(inside.speedup),
+        "verdict": inside.verdict,
+        "limit": inside.limit,
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from flopwatch.analysis.regions import Inside
 from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
@@ -18,9 +19,9 @@ from flopwatch.report.units import (
 )
 
 Item = TypeVar("Item")
-Kind = Literal["word", "rate", "limit", "phase", "interval", "number"]
+Kind = Literal["word", "fact", "rate", "limit", "share", "phase", "interval", "number"]
 
-DISPENSABLE: tuple[Kind, ...] = ("rate", "limit", "phase", "interval")
+DISPENSABLE: tuple[Kind, ...] = ("fact", "rate", "limit", "share", "phase", "interval")
 """What a narrow terminal can do without, the least important first."""
 
 UNLIKE = "not like for like"
@@ -34,12 +35,21 @@ class Column(Generic[Item]):
     kind: Kind = "number"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A region of a case."""
+
+    row: Row
+    region: str
+    inside: Inside
+
+
 def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
     """Of a table with a line for every case."""
     phases = list(dict.fromkeys(phase for row in rows for phase in row.phases_ns))
     several = phases if len(phases) > 1 else []
     columns = [
-        *axis_columns(axes),
+        *(_axis_column(axis, lambda row: row) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
         *map(_phase_column, several),
         Column("total" if several else "time", _time_cell),
@@ -50,17 +60,34 @@ def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
         Column("speedup", lambda row: format_speedup(row.speedup) if row.speedup else ""),
         Column("verdict", _verdict_cell, "word"),
     ]
-    return drop_empty(columns, rows)
+    return _drop_empty(columns, rows)
 
 
-def axis_columns(axes: Sequence[str]) -> list[Column[Row]]:
-    def column(axis: str) -> Column[Row]:
-        return Column(axis, lambda row: format_value(row.record.params.get(axis, "")), "word")
+def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
+    """Of a table with a line for every region of every case."""
+    columns: list[Column[Place]] = [
+        *(_axis_column(axis, lambda place: place.row) for axis in axes),
+        Column("region", lambda place: place.region, "word"),
+        Column("variant", lambda place: place.row.record.variant, "word"),
+        Column("calls", lambda place: str(place.inside.calls), "fact"),
+        Column("each call", lambda place: format_time(place.inside.call_ns.value)),
+        Column("±", lambda place: format_interval(place.inside.call_ns), "interval"),
+        Column("share", lambda place: f"{100 * place.inside.share.value:.1f} %", "share"),
+        Column("limit", lambda place: format_ratio(place.inside.limit), "limit"),
+        Column("speedup", lambda p: format_speedup(p.inside.speedup) if p.inside.speedup else ""),
+        Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
+    ]
+    return _drop_empty(columns, places)
 
-    return [column(axis) for axis in axes]
+
+def _axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
+    def cell(item: Item) -> str:
+        return format_value(row_of(item).record.params.get(axis, ""))
+
+    return Column(axis, cell, "word")
 
 
-def drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
+def _drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
     """Without the dispensable columns that have nothing to say."""
     return [
         column

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flopwatch.analysis.regions import estimate_instruments
 from flopwatch.analysis.summary import Row
 from flopwatch.case import label
 from flopwatch.engine.environment import look_up
 from flopwatch.records.record import Record
 from flopwatch.report.columns import UNLIKE
-from flopwatch.report.units import plural
+from flopwatch.report.units import format_change, plural
 
 
 def describe_conditions(record: Record) -> str:
@@ -80,3 +81,11 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
     return remarks + [
         f"{r.record.variant} {params}: {note}" for r in rows for note in r.record.notes
     ]
+
+
+def instrument_remarks(rows: Sequence[Row]) -> list[str]:
+    """What instruments cost in one group."""
+    cost = estimate_instruments(row.record for row in rows if row.regions)
+    if cost is None:
+        return []
+    return [f"{label(rows[0].record.params)}: instruments cost {format_change(cost)}"]

@@ -13,8 +13,16 @@ from rich.text import Text
 
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.case import format_value
-from flopwatch.report.columns import DISPENSABLE, Column, Item, case_columns, verdict_word
-from flopwatch.report.remarks import describe_conditions, group_remarks
+from flopwatch.report.columns import (
+    DISPENSABLE,
+    Column,
+    Item,
+    Place,
+    case_columns,
+    region_columns,
+    verdict_word,
+)
+from flopwatch.report.remarks import describe_conditions, group_remarks, instrument_remarks
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
 
@@ -39,26 +47,47 @@ class Sheet:
 
 
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One sheet for every suite and set of conditions."""
-    sheets: dict[tuple[str, str], list[Row]] = {}
+    """One sheet for every suite and set of conditions, and one of their regions, if any."""
+    chosen: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        sheets.setdefault((row.record.suite, conditions(row.record)), []).append(row)
-    return [_make_sheet(suite, chosen) for (suite, _), chosen in sheets.items()]
+        chosen.setdefault((row.record.suite, conditions(row.record)), []).append(row)
+    return [sheet for alike in chosen.values() for sheet in _make_sheets(alike)]
 
 
-def _make_sheet(suite: str, rows: Sequence[Row]) -> Sheet:
+def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     axes = list(dict.fromkeys(axis for row in rows for axis in row.record.params))
     # What is the same in every row is said once, in the title.
     values = {a: {format_value(row.record.params.get(a)) for row in rows} for a in axes}
     shown = [axis for axis in axes if len(values[axis]) > 1]
     fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
+    title = " ".join([rows[0].record.suite, *fixed])
     groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
-    return Sheet(
-        title=" ".join([suite, *fixed]),
+    cases = Sheet(
+        title=title,
         conditions=describe_conditions(rows[0].record),
         remarks=[remark for group in groups for remark in group_remarks(group)],
         **_lay_out(case_columns(rows, shown), groups),
     )
+    sections = [section for group in groups for section in _by_region(group)]
+    if not sections:
+        return [cases]
+    places = [place for section in sections for place in section]
+    regions = Sheet(
+        title=f"{title}, inside",
+        conditions="",  # those of the sheet above
+        remarks=[remark for group in groups for remark in instrument_remarks(group)],
+        **_lay_out(region_columns(places, shown), sections),
+    )
+    return [cases, regions]
+
+
+def _by_region(group: Sequence[Row]) -> list[list[Place]]:
+    """The variants of a group, region by region."""
+    regions = dict.fromkeys(region for row in group for region in row.regions)
+    return [
+        [Place(row, region, row.regions[region]) for row in group if region in row.regions]
+        for region in regions
+    ]
 
 
 def _lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:

@@ -60,6 +60,24 @@ def format_speedup(estimate: Estimate) -> str:
     return f"{three_figures(estimate.value)}x [{low}, {high}]"
 
 
+def format_change(ratio: Estimate) -> str:
+    """How much more than 1, in percent.
+
+    >>> format_change(Estimate(value=1.004, low=0.998, high=1.011, samples=50))
+    '+0.4 % [−0.2, 1.1]'
+    >>> format_change(Estimate(value=0.98, low=None, high=None, samples=3))
+    '−2.0 % [?]'
+    """
+
+    def percent(value: float, sign: str = "-") -> str:
+        # Adding 0 makes a rounded -0.0 a plain zero.
+        return f"{round(100 * (value - 1), 1) + 0:{sign}.1f}".replace("-", "−")
+
+    if ratio.low is None or ratio.high is None:
+        return f"{percent(ratio.value, '+')} % [?]"
+    return f"{percent(ratio.value, '+')} % [{percent(ratio.low)}, {percent(ratio.high)}]"
+
+
 def format_ratio(ratio: float | None) -> str:
     """
     >>> format_ratio(2)
