@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.records.store import read
     from flopwatch.settings import Settings
-    from flopwatch.suite import Suite, Workload
+    from flopwatch.suite import Stopwatch, Suite, Workload
 
 __all__ = [
     "Case",
@@ -27,6 +27,7 @@ __all__ = [
     "Measurement",
     "Record",
     "Settings",
+    "Stopwatch",
     "Suite",
     "Unsupported",
     "Workload",
@@ -44,6 +45,7 @@ _HOMES = {
     "Measurement": "inline",
     "Record": "records.record",
     "Settings": "settings",
+    "Stopwatch": "suite",
     "Suite": "suite",
     "Unsupported": "errors",
     "Workload": "suite",

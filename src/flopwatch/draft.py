@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.plan import Group
-from flopwatch.records.record import Check, Record, Status, Stop
+from flopwatch.records.record import Check, Record, Region, Status, Stop
 from flopwatch.settings import Settings
 
 
@@ -28,6 +28,8 @@ class Draft:
     samples_ns: dict[str, list[float]] = field(default_factory=dict)
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
+    instrumented_ns: list[float] = field(default_factory=list)
+    regions: dict[str, Region] = field(default_factory=dict)
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     check: Check | None = None
@@ -39,6 +41,10 @@ class Draft:
         columns = zip(*content["ns"], strict=True) if content["ns"] else ()
         for phase, column in zip(content["phases"], columns, strict=False):
             self.samples_ns.setdefault(phase, []).extend(column)
+        self.instrumented_ns += content["instrumented_ns"]
+        for name, new in content["regions"].items():
+            region = self.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
+            region.samples_ns.extend(new["samples_ns"])
 
     def fail(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -127,6 +133,8 @@ class Harvest:
             stop=stop if taken else None,
             flops=draft.flops,
             bytes=draft.bytes,
+            instrumented_ns=draft.instrumented_ns,
+            regions=draft.regions,
             peak_memory_bytes=self.peak_memory_bytes.get(draft.variant),
             check=draft.check,
             notes=draft.notes + finished.get("notes", []),

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -59,9 +62,41 @@ class Channel:
 
     def __init__(self, events_descriptor: int, board: Board) -> None:
         self._descriptor = events_descriptor
+        self._busy = 0
+        self._ending = False
+        self._say_last_words: Callable[[], None] = lambda: None
         self.board = board
 
     def send(self, event: str, **content: Any) -> None:
         data = memoryview(msgspec.json.encode({"event": event, **content}) + b"\n")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        with self.busy():
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def on_terminate(self, say_last_words: Callable[[], None]) -> None:
+        """On SIGTERM, call this and end the process."""
+        self._say_last_words = say_last_words
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Meanwhile SIGTERM waits: a message cut in two would be none."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+        if self._ending and not self._busy:
+            self._end()
+
+    def _on_terminate(self, number: int, frame: object) -> None:
+        self._ending = True
+        if not self._busy:
+            self._end()
+
+    def _end(self) -> None:
+        self._busy += 1  # once is enough
+        try:
+            self._say_last_words()
+        finally:
+            os._exit(0)

@@ -6,7 +6,8 @@ the previous variant's leavings hit all alike. There is one loop of rounds from 
     round 0                   the very first call, taken while the variant was checked
     round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
                               then until every variant's samples are steady
-    ... the rest              measured, until precise, stalled, or out of budget
+    ... the rest              measured, until precise, stalled, or out of budget; a variant that has
+                              instruments is run once more with them after each of its samples
 
 Nothing is thrown away: warm-up samples are stored in front of the others and counted.
 
@@ -27,7 +28,9 @@ from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ra
 from flopwatch.engine.clock import Clock
 from flopwatch.engine.collection import Collector
 from flopwatch.engine.steady import is_steady
-from flopwatch.records.record import Stop
+from flopwatch.engine.stopwatch import ClockStopwatch, Reading
+from flopwatch.errors import SuiteError
+from flopwatch.records.record import Region, Stop
 from flopwatch.settings import Settings
 from flopwatch.suite import Workload
 
@@ -58,11 +61,30 @@ class Series:
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
     loop_count: int = 1
+    instrumented_ns: list[float] = field(default_factory=list)
+    """Whole runs with instruments on, one after each measured sample."""
+    regions: dict[str, Region] = field(default_factory=dict)
 
     def add(self, round_: int, loops: int, phase_ns: list[float]) -> None:
         self.phase_ns.append(phase_ns)
         self.rounds.append(round_)
         self.loops.append(loops)
+
+    def add_instrumented(self, total_ns: float, readings: Mapping[str, Reading]) -> None:
+        calls = {region: reading.calls for region, reading in readings.items()}
+        if not self.instrumented_ns:
+            self.regions = {region: Region(calls=n, samples_ns=[]) for region, n in calls.items()}
+        before = {region: known.calls for region, known in self.regions.items()}
+        for region in sorted(before.keys() | calls.keys()):
+            if before.get(region) != calls.get(region):
+                raise SuiteError(
+                    f"region {region!r} ran {before.get(region, 0)} times in one run and "
+                    f"{calls.get(region, 0)} times in another; instrument a part that runs equally "
+                    "often in all"
+                )
+        for region, reading in readings.items():
+            self.regions[region].samples_ns.append(reading.ns)
+        self.instrumented_ns.append(total_ns)
 
     @property
     def totals_ns(self) -> list[float]:
@@ -120,10 +142,10 @@ class Observer:
         """Sampling starts; these series will grow."""
 
     def announce(self, variant: str) -> None:
-        """The next sample is of this variant: should it crash, this is whom to blame."""
+        """The next run is of this variant: should it crash, this is whom to blame."""
 
     def observe(self, progress: Progress) -> None:
-        """A round is over."""
+        """A round is over, or warm-up is."""
 
     def fail(self, variant: str, error: Exception) -> None:
         """A call has raised. If this returns, the variant is dropped and the others go on."""
@@ -166,6 +188,7 @@ class Sampler:
         self._baseline = baseline
         self._settings = settings
         self._target = target
+        self._evict = target.evict if settings.cache == "cold" else None
         self._observer = observer or Observer()
         self._now_s = now_s
         self._random = random.Random(settings.seed)
@@ -181,6 +204,7 @@ class Sampler:
             self._started_s = self._now_s()
             steady = self._warm_up()
             self._steady, self._warmup_rounds = steady, self.round
+            self._report(None)  # what is sampled from now on is known to be measured
             stop = self._measure(self.round)
         return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop=stop)
 
@@ -230,6 +254,9 @@ class Sampler:
             self._observer.announce(series.variant)
             try:
                 self._take_sample(series)
+                if self._warmup_rounds is not None and series.workload.instrument is not None:
+                    self._observer.announce(series.variant)
+                    self._take_instrumented(series)
             except Exception as error:
                 self._observer.fail(series.variant, error)
                 self.series.remove(series)
@@ -238,12 +265,21 @@ class Sampler:
 
     def _take_sample(self, series: Series) -> None:
         workload, loops = series.workload, series.loop_count
-        evict = self._target.evict if self._settings.cache == "cold" else None
         last_ns = series.last_sample_ns
-        if evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
+        if self._evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
             run_once(workload)
-        elapsed_ns = time_phases(workload, loops, self._target.clock, evict)
+        elapsed_ns = time_phases(workload, loops, self._target.clock, self._evict)
         series.add(self.round, loops, [ns / loops for ns in elapsed_ns])
+
+    def _take_instrumented(self, series: Series) -> None:
+        """The sample just taken once more, with instruments."""
+        workload, loops, clock = series.workload, series.loop_count, self._target.clock
+        assert workload.instrument is not None
+        stopwatch = ClockStopwatch(clock)
+        with workload.instrument(stopwatch):
+            elapsed_ns = time_phases(workload, loops, clock, self._evict)
+        readings = stopwatch.read(loops, workload.phases)
+        series.add_instrumented(sum(elapsed_ns) / loops, readings)
 
     def _widest(self, first_round: int) -> float | None:
         """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""

@@ -23,7 +23,6 @@ import os
 import random
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,17 +35,15 @@ from flopwatch.catalog import load_suite
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
-from flopwatch.engine.sampling import Observer, Progress, Sampler, Series, run_once
+from flopwatch.engine.sampling import Sampler, run_once
 from flopwatch.engine.sources import digest_sources, is_project_file
+from flopwatch.engine.stream import SampleStream
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
 
 Request = dict[str, Any]
-
-SEND_EVERY_S = 0.25
-"""Samples are sent this often: seldom enough not to disturb, often enough to lose little."""
 
 
 def run_worker(request: Request, descriptors: Sequence[int]) -> None:
@@ -171,7 +168,7 @@ class Group:
         if not self.workloads:
             return
         self.channel.board.write(NOBODY, "sampling")
-        stream = Stream(self)
+        stream = SampleStream(self.channel, self.target, self.index, self.fail)
         outcome = Sampler(
             self.workloads,
             baseline=self.baseline,
@@ -242,66 +239,6 @@ class Group:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.settings.seed % 2**32)
         return make(case)
-
-
-class Stream(Observer):
-    """Sends new samples to the runner, now and then."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._channel = group.channel
-        self._series: Sequence[Series] = ()
-        self._sent: dict[str, int] = {}
-        self._last_s = time.monotonic()
-        self._progress: Progress | None = None
-        self._sending = False
-        self._terminated = False
-        signal.signal(signal.SIGTERM, self._on_terminate)
-
-    def begin(self, series: Sequence[Series]) -> None:
-        self._series = series
-        self._sent = dict.fromkeys((one.variant for one in series), 0)
-
-    def announce(self, variant: str) -> None:
-        # Before every sample, not after every round: a round of many slow variants is no silence.
-        if time.monotonic() - self._last_s >= SEND_EVERY_S:
-            self.send()
-        self._channel.board.point_at(self._group.index[variant])
-
-    def fail(self, variant: str, error: Exception) -> None:
-        self._group.fail(variant, error)
-
-    def observe(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def send(self) -> None:
-        self._sending = True
-        self._group.target.look()
-        self._last_s = time.monotonic()
-        self._channel.send("samples", samples=self._take_new(), progress=self._progress)
-        self._sending = False
-        if self._terminated:
-            os._exit(0)
-
-    def _take_new(self) -> dict[str, Any]:
-        samples = {}
-        for one in self._series:
-            # Loops are appended last: what they cover is whole, even inside a signal handler.
-            start, end = self._sent[one.variant], len(one.loops)
-            samples[one.variant] = {
-                "phases": list(one.workload.phases),
-                # Never 0: a phase that a coarse clock cannot see still took some time.
-                "ns": [[max(round(ns, 1), 0.1) for ns in row] for row in one.phase_ns[start:end]],
-                "rounds": one.rounds[start:end],
-                "loops": one.loops[start:end],
-            }
-            self._sent[one.variant] = end
-        return samples
-
-    def _on_terminate(self, number: int, frame: object) -> None:
-        self._terminated = True
-        if not self._sending:  # else the message under way is completed first
-            self.send()
 
 
 def _settle_in(log: int) -> None:

@@ -1,0 +1,87 @@
+"""How samples and points reach the runner while they are taken: in batches, now and then.
+
+What was taken is not lost when the runner asks the worker to end: the batch that has gathered by
+then is the worker's last word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flopwatch.engine.channel import Channel
+from flopwatch.engine.devices import Target
+from flopwatch.engine.sampling import Observer, Progress, Series
+
+SEND_EVERY_S = 0.25
+"""Seldom enough not to disturb, often enough to lose little and not to be taken for hung."""
+
+
+class SampleStream(Observer):
+    """Follows a sampler and sends its new samples. `index` is each variant's on the board."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        target: Target,
+        index: Mapping[str, int],
+        fail: Callable[[str, Exception], None],
+    ) -> None:
+        self._channel = channel
+        self._target = target
+        self._index = index
+        self._fail = fail
+        self._series: Sequence[Series] = ()
+        self._sent: dict[str, int] = {}
+        self._sent_instrumented: dict[str, int] = {}
+        self._last_s = time.monotonic()
+        self._progress: Progress | None = None
+        channel.on_terminate(self.send)
+
+    def begin(self, series: Sequence[Series]) -> None:
+        self._series = series
+        self._sent = dict.fromkeys((one.variant for one in series), 0)
+        self._sent_instrumented = dict(self._sent)
+
+    def announce(self, variant: str) -> None:
+        # Before every run, not after every round: a round of many slow variants is no silence.
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send()
+        self._channel.board.point_at(self._index[variant])
+
+    def fail(self, variant: str, error: Exception) -> None:
+        self._fail(variant, error)
+
+    def observe(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def send(self) -> None:
+        with self._channel.busy():
+            self._target.look()
+            self._last_s = time.monotonic()
+            samples = {one.variant: self._take_new(one) for one in self._series}
+            self._channel.send("samples", samples=samples, progress=self._progress)
+
+    def _take_new(self, one: Series) -> dict[str, Any]:
+        # Loops, and whole instrumented runs, are appended last: what they cover is complete, even
+        # where this is called in the middle of a round because the worker is to end.
+        start, end = self._sent[one.variant], len(one.loops)
+        first, last = self._sent_instrumented[one.variant], len(one.instrumented_ns)
+        self._sent[one.variant], self._sent_instrumented[one.variant] = end, last
+        return {
+            "phases": list(one.workload.phases),
+            "ns": [_round(row) for row in one.phase_ns[start:end]],
+            "rounds": one.rounds[start:end],
+            "loops": one.loops[start:end],
+            "instrumented_ns": _round(one.instrumented_ns[first:last]),
+            "regions": {
+                name: {"calls": region.calls, "samples_ns": _round(region.samples_ns[first:last])}
+                for name, region in one.regions.items()
+            },
+        }
+
+
+def _round(times_ns: Sequence[float]) -> list[float]:
+    # Never 0: what a coarse clock cannot see still took some time.
+    return [max(round(ns, 1), 0.1) for ns in times_ns]

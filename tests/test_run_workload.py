@@ -1,0 +1,128 @@
+"""Whole runs of workloads that say more than times: regions, facts, curves, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flopwatch.records.record import Record
+from flopwatch.records.store import read
+
+from .test_run import QUICK, by_variant, run
+
+WriteFile = Callable[[str], Path]
+
+
+@pytest.fixture
+def write_file(tmp_path: Path) -> WriteFile:
+    """Write a suite of one group, given the body of its build function."""
+
+    def write(body: str, variants: str = "['plain', 'odd']") -> Path:
+        path = tmp_path / "mine.py"
+        indented = "".join(f"    {line}\n" for line in body.splitlines())
+        path.write_text(
+            "import contextlib, os, signal, threading, time\nimport torch\nimport flopwatch\n"
+            f"suite = flopwatch.Suite('mine', axes={{}}, variants={variants})\n"
+            f"@suite.build\ndef build(case):\n{indented}"
+        )
+        return path
+
+    return write
+
+
+def measure(path: Path, budget_s: float = 0.3) -> dict[str, Record]:
+    """Records by variant, which are also what can be read back from the file."""
+    report = run(path, settings=replace(QUICK, budget_s=budget_s))
+    assert read(report.out).records == list(report.measured)
+    return by_variant(report)
+
+
+HOOKED = """
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+x = torch.randn(32, 64, requires_grad=True)
+runs = iter(range(10**9))
+
+@contextlib.contextmanager
+def instrument(stopwatch: flopwatch.Stopwatch):
+    next(runs)
+    hooks = []
+    for layer in model:
+        name = type(layer).__name__
+        hooks += [
+            layer.register_forward_pre_hook(lambda *_, n=name: stopwatch.start(f"forward/{n}")),
+            layer.register_forward_hook(lambda *_, n=name: stopwatch.stop(f"forward/{n}")),
+            layer.register_full_backward_pre_hook(
+                lambda *_, n=name: stopwatch.start(f"backward/{n}")),
+            layer.register_full_backward_hook(lambda *_, n=name: stopwatch.stop(f"backward/{n}")),
+        ]
+    yield
+    for hook in hooks:
+        hook.remove()
+"""
+
+WORKLOAD = """
+return flopwatch.Workload(
+    phases={"forward": lambda: model(x), "backward": lambda y: y.sum().backward()},
+    reset=model.zero_grad,
+    instrument=instrument if case.variant == "odd" else None,
+)
+"""
+
+
+def test_hooks_of_torch_modules_give_regions(write_file: WriteFile) -> None:
+    records = measure(write_file(HOOKED + WORKLOAD))
+    odd, plain = records["odd"], records["plain"]
+    assert odd.status == "ok", odd.reason
+    assert {name: region.calls for name, region in odd.regions.items()} == {
+        "forward/Linear": 2,
+        "forward/ReLU": 1,
+        "backward/Linear": 2,
+        "backward/ReLU": 1,
+    }
+    measured = len(odd.rounds) - odd.warmup_samples
+    assert len(odd.instrumented_ns) == measured > 0
+    together = [
+        sum(times) for times in zip(*(r.samples_ns for r in odd.regions.values()), strict=True)
+    ]
+    assert all(0 < part < whole for part, whole in zip(together, odd.instrumented_ns, strict=True))
+    assert plain.rounds == odd.rounds
+    assert plain.instrumented_ns == []
+    assert plain.regions == {}
+
+
+@pytest.mark.parametrize(
+    ("death", "reason"),
+    [
+        ("raise ValueError('enough')", "ValueError: enough (mine.py:"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "died with SIGSEGV during sampling at mine.py:"),
+    ],
+)
+def test_a_crash_in_an_instrumented_run_leaves_a_valid_record(
+    write_file: WriteFile, death: str, reason: str
+) -> None:
+    # The pause makes sure that what was taken before is sent before it dies.
+    code = f"""run = next(runs)
+    if run == 1:
+        time.sleep(0.5)
+    if run == 2:
+        {death}
+"""
+    records = measure(write_file(HOOKED.replace("next(runs)\n", code) + WORKLOAD), budget_s=5)
+    odd = records["odd"]
+    assert odd.status == "crash"
+    assert reason in (odd.reason or "")
+    assert len(odd.instrumented_ns) == 2
+    assert len(odd.rounds) - odd.warmup_samples in (2, 3)  # the last one was perhaps not sent
+    assert records["plain"].status == "ok", records["plain"].reason
+
+
+def test_a_region_that_is_never_stopped_is_a_failed_record(write_file: WriteFile) -> None:
+    hooked = HOOKED.replace('stopwatch.stop(f"backward/{n}")', "None")
+    odd = measure(write_file(hooked + WORKLOAD))["odd"]
+    assert odd.status == "crash"
+    assert odd.reason is not None
+    assert odd.reason.startswith("region 'backward/Linear' is started again before it was stopped")
+    assert odd.rounds
