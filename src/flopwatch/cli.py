@@ -332,7 +332,9 @@ def _print_rows(records: Sequence[Record], as_json: bool) -> None:
 
     console = _stdout()
     sheets = [part for sheet in make_sheets(rows) for part in fit(sheet, console.width)]
-    for sheet in sheets:
+    for position, sheet in enumerate(sheets):
+        if position:
+            console.print()
         console.print(draw(sheet))
         for remark in sheet.remarks:
             console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)

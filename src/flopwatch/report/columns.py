@@ -11,6 +11,8 @@ from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
 from flopwatch.report.units import (
+    format_bytes,
+    format_count,
     format_interval,
     format_rate,
     format_ratio,
@@ -19,9 +21,9 @@ from flopwatch.report.units import (
 )
 
 Item = TypeVar("Item")
-Kind = Literal["word", "fact", "rate", "limit", "share", "phase", "interval", "number"]
+Kind = Literal["word", "fact", "memory", "rate", "share", "limit", "phase", "interval", "number"]
 
-DISPENSABLE: tuple[Kind, ...] = ("fact", "rate", "limit", "share", "phase", "interval")
+DISPENSABLE: tuple[Kind, ...] = ("fact", "memory", "rate", "share", "limit", "phase", "interval")
 """What a narrow terminal can do without, the least important first."""
 
 UNLIKE = "not like for like"
@@ -56,6 +58,8 @@ def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
         Column("±", lambda row: format_interval(row.total_ns) if row.total_ns else "", "interval"),
         Column("FLOP/s", lambda row: format_rate(row.flops_per_s, "FLOP/s"), "rate"),
         Column("bandwidth", lambda row: format_rate(row.bytes_per_s, "B/s"), "rate"),
+        Column("peak memory", _memory_cell, "memory"),
+        *map(_fact_column, _differing_facts(rows)),
         Column("limit", lambda row: format_ratio(row.limit), "limit"),
         Column("speedup", lambda row: format_speedup(row.speedup) if row.speedup else ""),
         Column("verdict", _verdict_cell, "word"),
@@ -101,6 +105,27 @@ def _phase_column(phase: str) -> Column[Row]:
         return format_time(row.phases_ns[phase].value) if phase in row.phases_ns else ""
 
     return Column(phase, cell, "phase")
+
+
+def _differing_facts(rows: Sequence[Row]) -> list[str]:
+    """Names of the facts in which variants of one group differ: the others tell them nothing."""
+    values: dict[tuple[str, str], set[float]] = {}
+    for row in rows:
+        for name, value in row.record.facts.items():
+            values.setdefault((name, row.record.group), set()).add(value)
+    return list(dict.fromkeys(name for (name, _), known in values.items() if len(known) > 1))
+
+
+def _fact_column(name: str) -> Column[Row]:
+    def cell(row: Row) -> str:
+        return format_count(row.record.facts[name]) if name in row.record.facts else ""
+
+    return Column(name, cell, "fact")
+
+
+def _memory_cell(row: Row) -> str:
+    peak_bytes = row.record.peak_memory_bytes
+    return "" if peak_bytes is None else format_bytes(peak_bytes)
 
 
 def _time_cell(row: Row) -> str:

@@ -47,10 +47,13 @@ class Sheet:
 
 
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One sheet for every suite and set of conditions, and one of their regions, if any."""
-    chosen: dict[tuple[str, str], list[Row]] = {}
+    """One sheet for every suite, set of axes and set of conditions, and one of their regions, if
+    any."""
+    chosen: dict[tuple[str, frozenset[str], str], list[Row]] = {}
     for row in rows:
-        chosen.setdefault((row.record.suite, conditions(row.record)), []).append(row)
+        record = row.record
+        like = (record.suite, frozenset(record.params), conditions(record))
+        chosen.setdefault(like, []).append(row)
     return [sheet for alike in chosen.values() for sheet in _make_sheets(alike)]
 
 
@@ -104,35 +107,40 @@ def _lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) 
 
 
 def fit(sheet: Sheet, width: int) -> list[Sheet]:
-    """The sheet without the optional columns that the width has no room for; if that is not
+    """The sheet with as many of its optional columns as the width has room for; where that is not
     enough, a sheet for every group, with what its rows share in the title."""
-    shown = list(range(len(sheet.columns)))
-    for positions in sheet.optional:
-        if _width(sheet, shown) <= width:
-            break
-        shown = [position for position in shown if position not in positions]
-    narrow = _choose(sheet, shown)
+    shown = _choose_columns(sheet, 0, width)
     if _width(sheet, shown) <= width or sheet.text_columns == 1:
-        return [narrow]
-    return _divide(narrow)
+        return [_narrow(sheet, shown)]
+    return _divide(sheet, width)
 
 
-def _divide(sheet: Sheet) -> list[Sheet]:
+def _choose_columns(sheet: Sheet, first: int, width: int) -> list[int]:
+    """Positions, from `first` on: the optional ones by their importance, as long as they fit."""
+    optional = {position for positions in sheet.optional for position in positions}
+    shown = [p for p in range(first, len(sheet.columns)) if p not in optional]
+    for positions in reversed(sheet.optional):
+        more = sorted([*shown, *positions])
+        shown = more if _width(sheet, more) <= width else shown
+    return shown
+
+
+def _divide(sheet: Sheet, width: int) -> list[Sheet]:
     shared = sheet.text_columns - 1
-    kept = _choose(sheet, range(shared, len(sheet.columns)))
+    narrow = _narrow(sheet, _choose_columns(sheet, shared, width))
     titles = [
         " ".join([sheet.title, *map("=".join, zip(sheet.columns[:shared], group[0], strict=False))])
         for group in sheet.groups
     ]
     parts = [
-        replace(kept, title=title, groups=[group], conditions="", remarks=[])
-        for title, group in zip(titles, kept.groups, strict=True)
+        replace(narrow, title=title, groups=[group], conditions="", remarks=[])
+        for title, group in zip(titles, narrow.groups, strict=True)
     ]
     parts[-1] = replace(parts[-1], conditions=sheet.conditions, remarks=sheet.remarks)
     return parts
 
 
-def _choose(sheet: Sheet, shown: Sequence[int]) -> Sheet:
+def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
     """The sheet with these columns only."""
     return replace(
         sheet,

@@ -28,6 +28,17 @@ def format_rate(per_second: float | None, unit: str) -> str:
     return f"{three_figures(per_second / scale)} {prefix}{unit}"
 
 
+def format_count(count: float) -> str:
+    """
+    >>> [format_count(n) for n in (125_200_000, 1024, 12, 0.25)]
+    ['125M', '1.02k', '12', '0.25']
+    """
+    if abs(count) < 1000:
+        return f"{count:g}" if count == int(count) else three_figures(count)
+    scale, prefix = next(p for p in PREFIXES if abs(count) >= p[0])
+    return f"{three_figures(count / scale)}{prefix}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """
     >>> format_bytes(24 * 2**30)
