@@ -126,3 +126,19 @@ def test_a_region_that_is_never_stopped_is_a_failed_record(write_file: WriteFile
     assert odd.reason is not None
     assert odd.reason.startswith("region 'backward/Linear' is started again before it was stopped")
     assert odd.rounds
+
+
+def test_conditions_and_facts_reach_the_record(write_file: WriteFile) -> None:
+    body = """
+if case.variant == "plain":
+    return lambda: 1.0
+return flopwatch.Workload(
+    phases={"call": lambda: 1.0},
+    conditions={"autocast": "off"},
+    facts={"parameters": 125_000_000, "density": 0.25},
+)
+"""
+    records = measure(write_file(body))
+    assert records["odd"].conditions == {"autocast": "off"}
+    assert records["odd"].facts == {"parameters": 125e6, "density": 0.25}
+    assert records["plain"].conditions == records["plain"].facts == {}

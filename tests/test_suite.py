@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,19 @@ def test_what_a_build_function_may_return() -> None:
         Workload.of(None)
     with pytest.raises(SuiteError, match="no phase"):
         Workload.of({})
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"conditions": {"autocast": False}}, "condition 'autocast' is False; conditions are text"),
+        ({"facts": {"loss": float("nan")}}, "fact 'loss' is nan; facts are finite numbers"),
+        ({"facts": {"size": "large"}}, "fact 'size' is 'large'; facts are finite numbers"),
+    ],
+)
+def test_what_a_workload_may_not_say_of_itself(said: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SuiteError, match=complaint):
+        Workload.of(Workload(phases={"call": lambda: 1}, **said))
 
 
 def test_two_build_functions_are_one_too_many() -> None:

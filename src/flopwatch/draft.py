@@ -32,6 +32,8 @@ class Draft:
     regions: dict[str, Region] = field(default_factory=dict)
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
+    conditions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
     check: Check | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -73,7 +75,8 @@ class Harvest:
         draft = self.drafts[message["variant"]]
         draft.check = _check(message["check"])
         draft.flops, draft.bytes = message["flops"], message["bytes"]
-        draft.notes += message["notes"]
+        draft.conditions, draft.facts = message["conditions"], message["facts"]
+        draft.notes = message["notes"]
 
     def _take_failed(self, message: dict[str, Any]) -> None:
         draft = self.drafts[message["variant"]]
@@ -133,6 +136,8 @@ class Harvest:
             stop=stop if taken else None,
             flops=draft.flops,
             bytes=draft.bytes,
+            conditions=draft.conditions,
+            facts=draft.facts,
             instrumented_ns=draft.instrumented_ns,
             regions=draft.regions,
             peak_memory_bytes=self.peak_memory_bytes.get(draft.variant),

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 from flopwatch.case import Case
@@ -83,9 +85,21 @@ class Workload:
                 f"the build function returned {type(built).__name__}; "
                 "return a Workload, a dict of phases, or a callable"
             )
-        if not workload.phases:
-            raise SuiteError("the build function returned no phase; name at least one")
+        workload._validate()
         return workload
+
+    def _validate(self) -> None:
+        if not self.phases:
+            raise SuiteError("the build function returned no phase; name at least one")
+        for name, text in self.conditions.items():
+            if not isinstance(text, str):
+                raise SuiteError(
+                    f"the condition {name!r} is {text!r}; conditions are text, to be compared and "
+                    "shown as they are"
+                )
+        for name, number in self.facts.items():
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise SuiteError(f"the fact {name!r} is {number!r}; facts are finite numbers")
 
 
 class Suite:

@@ -161,7 +161,14 @@ class Group:
             self.workloads[case.variant] = workload
             self.first_calls[case.variant] = first.phase_ns
             self.channel.send(
-                "built", variant=case.variant, check=check, flops=flops, bytes=bytes_, notes=notes
+                "built",
+                variant=case.variant,
+                check=check,
+                flops=flops,
+                bytes=bytes_,
+                conditions=dict(workload.conditions),
+                facts={name: float(number) for name, number in workload.facts.items()},
+                notes=notes,
             )
 
     def sample(self) -> None:
