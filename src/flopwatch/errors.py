@@ -7,6 +7,7 @@ FlopwatchError            one clear sentence for the user; the command line exit
 │   ├── CorruptFile       a line that is not a record
 │   ├── NewerSchema       a record written by a newer flopwatch
 │   └── DiskFull          no room for the next record
+├── LayerError            a layer that cannot be made or put into a model; a ValueError too
 └── WorkerError           the measuring process could not be started
 
 Unsupported               raised by a suite's build function: this combination does not exist.
@@ -42,6 +43,10 @@ class NewerSchema(StoreError):
 
 class DiskFull(StoreError):
     """No room on the disk for the next record."""
+
+
+class LayerError(FlopwatchError, ValueError):
+    """A layer that cannot be made as asked, put into a model, or given such an input."""
 
 
 class WorkerError(FlopwatchError):

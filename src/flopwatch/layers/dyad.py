@@ -1,0 +1,165 @@
+"""DYAD: a linear layer whose weight is the sum of two permuted block-diagonal matrices.
+
+    >>> import torch
+    >>> layer = Dyad(8, 12, blocks=4)
+    >>> layer(torch.ones(2, 3, 8)).shape
+    torch.Size([2, 3, 12])
+    >>> layer.weight.numel(), layer.to_dense().shape
+    (48, torch.Size([12, 8]))
+
+With `blocks` blocks it has, and computes, 2 / blocks of a dense layer. See arXiv 2312.06881.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from flopwatch.errors import LayerError
+from flopwatch.layers import dyad_forms, dyad_product
+from flopwatch.layers.dyad_forms import Structure
+
+Form = Callable[[Tensor, Tensor, Tensor | None, Structure], Tensor]
+
+FORMS: dict[str, Form] = {
+    "fast": dyad_product.multiply,
+    "split": dyad_forms.multiply_split,
+    "cat": dyad_forms.multiply_cat,
+    "published": dyad_forms.multiply_published,
+    "published-cat": dyad_forms.multiply_published_cat,
+}
+"""Ways to compute the same function of the same weight."""
+
+
+class Dyad(nn.Module):
+    """A drop-in for `nn.Linear`.
+
+    `variant` says which side of the layer the second half takes in transposed order: ``it`` the
+    input, ``ot`` the output, ``dt`` both. ``auto`` takes ``it`` where the layer widens and ``ot``
+    where it narrows, so that the smaller side is the one that moves; it is another function, but
+    one as good as the other. `form` chooses how it is computed, never what.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        blocks: int = 4,
+        variant: str = "it",
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        form: str = "fast",
+    ) -> None:
+        super().__init__()
+        if form not in FORMS:
+            raise LayerError(f"{form!r} is no form of DYAD; take one of {', '.join(FORMS)}")
+        if variant == "auto":
+            variant = "it" if out_features >= in_features else "ot"
+        self.in_features = in_features
+        self.out_features = out_features
+        self.form = form
+        self.structure = Structure(
+            in_features=in_features, out_features=out_features, blocks=blocks, variant=variant
+        )
+        shape = self.structure.weight_shape
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias: nn.Parameter | None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    @property
+    def blocks(self) -> int:
+        return self.structure.blocks
+
+    @property
+    def variant(self) -> str:
+        return self.structure.variant
+
+    def reset_parameters(self) -> None:
+        """As published: uniform, bounded like a dense layer of the same input."""
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        x, weight, bias = _cast_for_autocast(x, self.weight, self.bias)
+        if x.dtype != weight.dtype:
+            raise LayerError(
+                f"the input is {x.dtype} but the layer {weight.dtype}; convert one of them with "
+                ".to(), or use torch.autocast"
+            )
+        y = FORMS[self.form](x.reshape(-1, self.in_features), weight, bias, self.structure)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def to_dense(self) -> Tensor:
+        """The equivalent weight of an `nn.Linear`, differentiable."""
+        return dyad_forms.make_dense(self.weight, self.structure)
+
+    def extra_repr(self) -> str:
+        form = "" if self.form == "fast" else f", form={self.form}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"blocks={self.blocks}, variant={self.variant}, bias={self.bias is not None}{form}"
+        )
+
+    def _check(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            raise LayerError(
+                f"a linear layer takes floating-point input, not {x.dtype}; convert it with "
+                f".to({self.weight.dtype})"
+            )
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise LayerError(
+                f"the last dimension of the input must be {self.in_features}, the layer's "
+                f"in_features; the input is {tuple(x.shape)}"
+            )
+
+
+def _cast_for_autocast(
+    x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """In autocast's dtype where it is on; like autocast, leave float64 alone."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+        return x, weight, bias
+    dtype = torch.get_autocast_dtype(device)
+    return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def convert_published(state: Mapping[str, Tensor], variant: str = "it") -> dict[str, Tensor]:
+    """A state dict of the published implementation as one of ours.
+
+    Its layers hold ``wl`` and ``wu``, (blocks, out / blocks, in / blocks), and a column as bias;
+    whatever else the state holds is kept as it is, so that it may be a whole model's.
+    """
+    converted = dict(state)
+    for key in [key for key in state if key == "wl" or key.endswith(".wl")]:
+        prefix = key.removesuffix("wl")
+        lower, upper = converted.pop(key), converted.pop(f"{prefix}wu", None)
+        if upper is None or lower.dim() != 3 or lower.shape != upper.shape:
+            found = "missing" if upper is None else f"{tuple(upper.shape)}"
+            raise LayerError(
+                f"{key!r} and {prefix + 'wu'!r} must be two tensors of one shape, (blocks, out, "
+                f"in); they are {tuple(lower.shape)} and {found}"
+            )
+        blocks, block_out, block_in = lower.shape
+        structure = Structure(
+            in_features=blocks * block_in,
+            out_features=blocks * block_out,
+            blocks=blocks,
+            variant=variant,
+        )
+        converted[f"{prefix}weight"] = structure.join(lower.mT, upper.mT).contiguous()
+        if f"{prefix}bias" in converted:
+            converted[f"{prefix}bias"] = converted[f"{prefix}bias"].flatten()
+    return converted

@@ -1,0 +1,171 @@
+"""The fast product with a DYAD weight: as few passes over memory as eager operations allow.
+
+The side that is taken in two orders (the input for ``it``, the output for ``ot``) is copied once,
+both orders beside each other, so that all blocks of both halves are one batched product. That
+product reads or writes the other side in place, through a strided view:
+
+    it   x ──both orders──► (blocks, tokens, 2 block_in) ──product──► y
+    ot   x ──product──► (blocks, tokens, 2 block_out) ──sum of both orders──► y
+
+The backward pass of one is the forward pass of the other. ``dt`` does both.
+
+What is only passed through is made for some tokens at a time, so that the layer never holds more
+than a dense one and the one copy. Doing the same to everything, to stay in the cache, was no
+faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flopwatch.layers.dyad_forms import Structure, multiply_cat
+
+PART_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Tokens at a time: fewer make the products less efficient, more take memory."""
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure) -> Tensor:
+    """x, (tokens, in_features), times the weight."""
+    if torch.compiler.is_compiling():
+        # The compiler fuses the copies of the plain form itself, and cannot trace products into
+        # strided views, which make the eager form fast.
+        return multiply_cat(x, weight, bias, structure)
+    product: Tensor = Product.apply(x, weight, bias, structure)
+    return product
+
+
+class Product(torch.autograd.Function):
+    """`multiply` with a backward pass of its own, which has no second derivative."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure
+    ) -> Tensor:
+        blocks = structure.blocks
+        y = x.new_empty(len(x), structure.out_features)
+        read = read_both(x, blocks) if structure.reads_transposed else view_blocks(x, blocks)
+        if structure.writes_transposed:
+            for rows in parts(y):
+                write_both(batch_multiply(read[:, rows], weight), bias, y[rows])
+        else:
+            torch.bmm(read, weight, out=view_blocks(y, blocks))
+            if bias is not None:
+                y += bias
+        # A view of x is kept as x itself, so that autograd notices if it is written to.
+        ctx.save_for_backward(read if structure.reads_transposed else x, weight)
+        ctx.structure = structure
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        structure: Structure = ctx.structure
+        read, weight = ctx.saved_tensors
+        if not structure.reads_transposed:
+            read = view_blocks(read, structure.blocks)
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        grad_x = grad_y.new_empty(len(grad_y), structure.in_features) if need_x else None
+        grad_weights = []
+        # `dt` would have to copy both sides: it goes through the tokens in parts.
+        all_rows = parts(grad_y) if structure.variant == "dt" else [slice(None)]
+        for rows in all_rows:
+            if structure.writes_transposed:
+                grad = read_both(grad_y[rows], structure.blocks)
+            else:
+                grad = view_blocks(grad_y[rows], structure.blocks)
+            if need_weight:
+                grad_weights.append(batch_outer(read[:, rows], grad, structure))
+            if grad_x is not None:
+                _multiply_back(grad, weight, grad_x[rows], structure)
+            del grad
+        return (
+            grad_x,
+            add_up(grad_weights) if need_weight else None,
+            # A matrix-vector product: several times faster than a sum over rows.
+            torch.mv(grad_y.t(), grad_y.new_ones(len(grad_y))) if need_bias else None,
+            None,
+        )
+
+
+def _multiply_back(grad: Tensor, weight: Tensor, grad_x: Tensor, structure: Structure) -> None:
+    """Into grad_x what the gradient of the output, in blocks, means for the input."""
+    if structure.reads_transposed:
+        for rows in parts(grad_x):
+            write_both(batch_multiply(grad[:, rows], weight.mT), None, grad_x[rows])
+    else:
+        torch.bmm(grad, weight.mT, out=view_blocks(grad_x, structure.blocks))
+
+
+def parts(rows: Tensor) -> Iterator[slice]:
+    """The rows in slices of a bearable size; one, if empty, where there are none."""
+    size = PART_TOKENS.get(rows.device.type, 1024)
+    for start in range(0, max(len(rows), 1), size):
+        yield slice(start, start + size)
+
+
+def view_blocks(rows: Tensor, blocks: int) -> Tensor:
+    """(tokens, features) seen as (blocks, tokens, features / blocks), in direct order."""
+    return rows.unflatten(-1, (blocks, -1)).transpose(0, 1)
+
+
+def read_both(rows: Tensor, blocks: int) -> Tensor:
+    """A copy of (tokens, features) as (blocks, tokens, 2 features / blocks): in direct order,
+    then in transposed order."""
+    if kernels := _kernels_for(rows):
+        return kernels.read_both(rows, blocks)
+    transposed = rows.unflatten(-1, (-1, blocks)).permute(2, 0, 1)
+    return torch.cat([view_blocks(rows, blocks), transposed], dim=2)
+
+
+def write_both(both: Tensor, bias: Tensor | None, rows: Tensor) -> None:
+    """The opposite: into `rows` the sum of both orders, and the bias."""
+    if kernels := _kernels_for(rows):
+        kernels.write_both(both, bias, rows)
+        return
+    blocks = len(both)
+    direct, transposed = both.chunk(2, dim=2)
+    rows.unflatten(-1, (-1, blocks)).copy_(transposed.permute(1, 2, 0))
+    view_blocks(rows, blocks).add_(direct)
+    if bias is not None:
+        rows.add_(bias)
+
+
+def batch_multiply(read: Tensor, weight: Tensor) -> Tensor:
+    """(blocks, tokens, ...) times the weight; for `dt`, whose weight has a dimension more, each
+    half of the inner dimension with its own half of the weight."""
+    if weight.dim() == 3:
+        return torch.bmm(read, weight)
+    halves = zip(read.chunk(2, dim=2), weight.unbind(0), strict=True)
+    return torch.cat([torch.bmm(half, own) for half, own in halves], dim=2)
+
+
+def batch_outer(read: Tensor, grad: Tensor, structure: Structure) -> Tensor:
+    """The gradient of the weight from these tokens."""
+    if structure.variant != "dt":
+        return torch.bmm(read.mT, grad)
+    halves = zip(read.chunk(2, dim=2), grad.chunk(2, dim=2), strict=True)
+    return torch.stack([torch.bmm(half.mT, own) for half, own in halves])
+
+
+def add_up(summands: Iterable[Tensor]) -> Tensor:
+    """Their sum, in float32 where they are shorter: many of them would lose the small ones."""
+    total, *others = summands
+    if others and total.dtype.itemsize == 2:
+        return sum(others, start=total.float()).to(total.dtype)
+    return sum(others, start=total)
+
+
+def _kernels_for(rows: Tensor) -> Any:
+    """The Triton kernels, where they can run."""
+    if not rows.is_cuda:
+        return None
+    try:
+        from flopwatch.layers.kernels import dyad
+    except ImportError:  # a build of torch without Triton
+        return None
+    return dyad

@@ -1,0 +1,1 @@
+"""Triton kernels, one module for each layer. Importing one needs Triton."""

@@ -1,0 +1,136 @@
+"""Putting layers into models: `swap` replaces linear layers by pattern."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from flopwatch.errors import LayerError
+from flopwatch.layers import registry
+
+SHOWN = 12
+"""Names that a message lists at the most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """What was replaced."""
+
+    spec: str
+    layers: tuple[str, ...]
+    """Full names of the replaced layers."""
+    parameters_before: int
+    parameters_after: int
+    """Of the whole model, shared ones counted once."""
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.layers)} layers are now {self.spec} ({_shorten(self.layers)}); the model "
+            f"has {self.parameters_after:,} parameters instead of {self.parameters_before:,}"
+        )
+
+
+def swap(model: nn.Module, spec: str, match: str | list[str] = "*") -> Swap:
+    """Replace the model's linear layers whose names match by what `spec` asks for.
+
+    Names are matched like file names (``*.fc[12]``), or against each of a list of patterns. The new
+    layers have the old ones' sizes, bias, device, dtype and mode, and fresh random weights: they
+    are for training from scratch. Either all are replaced or, where one cannot be, none.
+    """
+    chosen = find_linear(model, match)
+    before = count_parameters(model)
+    made = {name: make_alike(spec, name, layer) for name, layer in chosen.items()}
+    install(model, made)
+    return Swap(
+        spec=spec,
+        layers=tuple(made),
+        parameters_before=before,
+        parameters_after=count_parameters(model),
+    )
+
+
+def find_linear(model: nn.Module, match: str | list[str] = "*") -> dict[str, nn.Module]:
+    """The model's linear layers whose names match; at least one, and none with shared weights."""
+    candidates = {name: module for name, module in model.named_modules() if is_linear(module)}
+    patterns = [match] if isinstance(match, str) else match
+    chosen = {
+        name: layer
+        for name, layer in candidates.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not chosen:
+        raise LayerError(
+            f"no linear layer of the model matches {' or '.join(patterns)!r}; "
+            + (f"it has {_shorten(_generalize(candidates))}" if candidates else "it has none")
+        )
+    owners = _find_owners(model)
+    for name, layer in chosen.items():
+        for parameter in layer.parameters(recurse=False):
+            others = [owner for owner in owners[id(parameter)] if owner != name]
+            if others:
+                raise LayerError(
+                    f"{name!r} shares its weight with {others[0]!r}, and replacing one would part "
+                    "them; choose a pattern that leaves it out"
+                )
+    return chosen
+
+
+def is_linear(module: nn.Module) -> bool:
+    """A plain nn.Linear, or a layer of ours. Subclasses of nn.Linear are left alone: their owners
+    tend to use the weight directly, as nn.MultiheadAttention does."""
+    return type(module) is nn.Linear or (
+        type(module).__module__.startswith("flopwatch.layers.") and hasattr(module, "in_features")
+    )
+
+
+def make_alike(spec: str, name: str, layer: nn.Module) -> nn.Module:
+    """A new layer in the place of an old one."""
+    weight: nn.Parameter = layer.weight  # type: ignore[assignment]
+    try:
+        made = registry.make(
+            spec,
+            layer.in_features,  # type: ignore[arg-type]
+            layer.out_features,  # type: ignore[arg-type]
+            bias=layer.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+    except LayerError as error:
+        raise LayerError(f"{name!r} cannot become {spec}: {error}") from None
+    return made.train(layer.training)
+
+
+def install(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+    """Put layers at the places that their names say."""
+    for name, layer in layers.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer)
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _find_owners(model: nn.Module) -> dict[int, list[str]]:
+    owners: dict[int, list[str]] = defaultdict(list)
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)].append(name)
+    return owners
+
+
+def _generalize(names: Mapping[str, nn.Module]) -> list[str]:
+    """Names with numbers as ``*``, each once: a model of 24 layers has the same ones 24 times."""
+    general = (
+        ".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names
+    )
+    return list(dict.fromkeys(general))
+
+
+def _shorten(names: tuple[str, ...] | list[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown}, and {len(names) - SHOWN} more"
