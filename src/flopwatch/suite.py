@@ -106,7 +106,7 @@ class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
     The first variant is the baseline unless `baseline` names another. `tolerance` is one number,
-    or one for each value of the axis ``dtype``. `quick` gives fewer values for some axes, for
+    one for each value of the axis ``dtype``, or a function of the case. `quick` gives fewer values for some axes, for
     ``--quick``; without it the first value of every axis is taken. `where` drops combinations.
     """
 
@@ -117,7 +117,7 @@ class Suite:
         axes: Mapping[str, Sequence[Any]],
         variants: Sequence[str],
         baseline: str | None = None,
-        tolerance: float | Mapping[str, float] | None = None,
+        tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
         quick: Mapping[str, Sequence[Any]] | None = None,
         where: Callable[[Case], bool] | None = None,
     ) -> None:
@@ -181,6 +181,8 @@ class Suite:
         dtype = str(case.params.get("dtype", "float32"))
         if isinstance(self._tolerance, int | float):
             return float(self._tolerance)
+        if callable(self._tolerance):
+            return float(self._tolerance(case))
         table = TOLERANCES if self._tolerance is None else self._tolerance
         if dtype not in table:
             raise SuiteError(
