@@ -14,7 +14,13 @@ import flopwatch
 
 PACKAGE = Path(flopwatch.__file__).parent
 
-MAY_IMPORT_TORCH = ("flopwatch.suites.", "flopwatch.layers.", "flopwatch.__main__")
+MAY_IMPORT_TORCH = (
+    "flopwatch.suites.",
+    "flopwatch.layers.",
+    "flopwatch.models.learning",
+    "flopwatch.models.step",
+    "flopwatch.__main__",
+)
 
 
 def list_modules() -> list[str]:

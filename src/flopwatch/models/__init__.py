@@ -1,0 +1,1 @@
+"""Causal language models to train: their shapes, what they count, how they are built."""
