@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 
-from .test_run import QUICK, by_variant, run
+from .test_run import QUICK, SilentWatcher, by_variant, run, wait_until
 
 WriteFile = Callable[[str], Path]
 
@@ -33,9 +39,9 @@ def write_file(tmp_path: Path) -> WriteFile:
     return write
 
 
-def measure(path: Path, budget_s: float = 0.3) -> dict[str, Record]:
+def measure(path: Path, **settings: Any) -> dict[str, Record]:
     """Records by variant, which are also what can be read back from the file."""
-    report = run(path, settings=replace(QUICK, budget_s=budget_s))
+    report = run(path, settings=replace(QUICK, **settings))
     assert read(report.out).records == list(report.measured)
     return by_variant(report)
 
@@ -142,3 +148,105 @@ return flopwatch.Workload(
     assert records["odd"].conditions == {"autocast": "off"}
     assert records["odd"].facts == {"parameters": 125e6, "density": 0.25}
     assert records["plain"].conditions == records["plain"].facts == {}
+
+
+STUDIED = """
+def study():
+    {study}
+if case.variant == "plain":
+    return lambda: 1.0
+return flopwatch.Workload(phases={{"call": lambda: 1.0}}, study=study)
+"""
+
+
+def test_a_study_gives_curves_from_the_same_seed(write_file: WriteFile) -> None:
+    study = "for step in range(3): yield {'step': step, 'loss': torch.rand(())}"
+    path = write_file(STUDIED.format(study=study), variants="['plain', 'a', 'b']")
+    watcher = SilentWatcher()
+    records = by_variant(run(path, watcher))
+    assert [record.status for record in records.values()] == ["ok"] * 3
+    assert records["plain"].curves == {}
+    assert records["a"].curves["step"] == [0, 1, 2]
+    assert len(set(records["a"].curves["loss"])) == 3
+    assert records["a"].curves == records["b"].curves
+    assert watcher.said == ["mine: timed; studying a, b"]
+    assert not run(path).measured  # studies are resumed too
+
+
+FAILED_STUDIES = {
+    "raises": ("raise ValueError('enough')", "crash", r"^ValueError: enough \(mine.py:\d+\)$"),
+    "oom": ("torch.zeros(2**42)", "oom", "can't allocate memory"),
+    "nan": (
+        "yield {'loss': float('nan')}",
+        "wrong",
+        "^its study diverged: loss is nan at point 3; the points before it are stored$",
+    ),
+    "names": (
+        "yield {'los': 1}",
+        "crash",
+        "^the study's first point has loss, and point 3 los; yield the same names each time$",
+    ),
+    "segfault": (
+        # The pause makes sure that what was yielded before is sent before it dies.
+        "time.sleep(0.3); yield {'loss': 0}; os.kill(os.getpid(), signal.SIGSEGV)",
+        "crash",
+        "^died with SIGSEGV during study at mine.py:",
+    ),
+    "hangs": (
+        "time.sleep(0.3); yield {'loss': 0}; time.sleep(1000)",
+        "timeout",
+        "^nothing was heard for 3 s during study at mine.py:",
+    ),
+}
+
+
+def test_a_study_that_fails_costs_only_its_variant_and_keeps_what_was_measured(
+    write_file: WriteFile,
+) -> None:
+    study = "yield {'loss': 2}\n    yield {'loss': 1}\n"
+    for variant, (code, _, _) in FAILED_STUDIES.items():
+        study += f"    if case.variant == {variant!r}: {code}\n"
+    variants = ["plain", *FAILED_STUDIES, "last"]
+    path = write_file(STUDIED.format(study=study), variants=repr(variants))
+    records = measure(path, silence_limit_s=3)
+    for variant, (_, status, reason) in FAILED_STUDIES.items():
+        record = records[variant]
+        assert record.status == status, variant
+        assert re.search(reason, record.reason or ""), record.reason
+        assert record.curves["loss"][:2] == [2, 1]
+        assert len(record.rounds) > record.warmup_samples
+    assert records["last"].status == records["plain"].status == "ok"
+    assert records["last"].curves == {"loss": [2, 1]}
+    assert records["last"].rounds == records["plain"].rounds
+
+
+def test_a_study_may_take_longer_than_the_silence_limit_while_points_arrive(
+    write_file: WriteFile,
+) -> None:
+    study = "for step in range(6): time.sleep(0.6); yield {'step': step}"
+    odd = measure(write_file(STUDIED.format(study=study)), silence_limit_s=2.5)["odd"]
+    assert (odd.status, odd.reason) == ("ok", None)
+    assert odd.curves == {"step": [0, 1, 2, 3, 4, 5]}
+
+
+def test_ctrl_c_during_a_study_keeps_what_was_measured(
+    write_file: WriteFile, tmp_path: Path
+) -> None:
+    marker, out = tmp_path / "marker", tmp_path / "out.jsonl"
+    study = "for step in range(10**6): time.sleep(0.01); yield {'step': step}; " + (
+        f"step == 60 and open({str(marker)!r}, 'w')"
+    )
+    path = write_file(STUDIED.format(study=study))
+    command = [sys.executable, "-m", "flopwatch", "run", str(path), "--case-budget", "0.3s"]
+    command += ["--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(marker.exists)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert process.wait(timeout=20) == 130
+    plain, odd = read(out).records
+    assert plain.stop in ("precise", "budget", "stalled")  # it was done before
+    assert (odd.status, odd.stop) == ("ok", "interrupted")
+    assert odd.curves["step"][:61] == list(range(61))
+    assert odd.rounds == plain.rounds

@@ -30,6 +30,7 @@ class Draft:
     loops: list[int] = field(default_factory=list)
     instrumented_ns: list[float] = field(default_factory=list)
     regions: dict[str, Region] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
@@ -48,6 +49,11 @@ class Draft:
             region = self.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
             region.samples_ns.extend(new["samples_ns"])
 
+    def add_points(self, points: list[dict[str, float]]) -> None:
+        for point in points:
+            for name, value in point.items():
+                self.curves.setdefault(name, []).append(value)
+
     def fail(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason
 
@@ -58,6 +64,8 @@ class Harvest:
     def __init__(self, variants: tuple[str, ...]) -> None:
         self.drafts = {variant: Draft(variant=variant) for variant in variants}
         self.finished: dict[str, Any] | None = None
+        self.unstudied: set[str] = set()
+        """Once sampling is finished: variants whose study is still to come."""
         self.progress: dict[str, Any] = {}
         self.peak_memory_bytes: dict[str, int | None] = {}
         self.broken: str | None = None
@@ -65,6 +73,13 @@ class Harvest:
 
     def unfailed(self) -> list[Draft]:
         return [draft for draft in self.drafts.values() if draft.status == "ok"]
+
+    def unfinished(self) -> list[Draft]:
+        """Those that have not failed, but would be cut short if the worker ended now."""
+        return [draft for draft in self.unfailed() if self.is_cut_short(draft)]
+
+    def is_cut_short(self, draft: Draft) -> bool:
+        return self.finished is None or draft.variant in self.unstudied
 
     def take(self, message: dict[str, Any]) -> None:
         """File one message."""
@@ -82,6 +97,7 @@ class Harvest:
         draft = self.drafts[message["variant"]]
         draft.check = _check(message["check"]) or draft.check
         draft.fail(message["status"], message["reason"])
+        self.unstudied.discard(draft.variant)
 
     def _take_samples(self, message: dict[str, Any]) -> None:
         for variant, content in message["samples"].items():
@@ -90,6 +106,13 @@ class Harvest:
 
     def _take_finished(self, message: dict[str, Any]) -> None:
         self.finished = message
+        self.unstudied = set(message["studies"])
+
+    def _take_points(self, message: dict[str, Any]) -> None:
+        self.drafts[message["variant"]].add_points(message["points"])
+
+    def _take_studied(self, message: dict[str, Any]) -> None:
+        self.unstudied.discard(message["variant"])
 
     def _take_peak_memory(self, message: dict[str, Any]) -> None:
         self.peak_memory_bytes = message["by_variant"]
@@ -111,7 +134,9 @@ class Harvest:
         interrupted: bool = False,
     ) -> Record:
         finished = self.finished or {}
-        stop: Stop | None = finished.get("stop", "interrupted" if interrupted else None)
+        stop: Stop | None = finished.get("stop")
+        if interrupted and self.is_cut_short(draft):
+            stop = "interrupted"
         taken = len(draft.rounds)
         warmup_samples = self.progress.get("warmup_rounds")
         if warmup_samples is None or warmup_samples >= taken:
@@ -140,6 +165,7 @@ class Harvest:
             facts=draft.facts,
             instrumented_ns=draft.instrumented_ns,
             regions=draft.regions,
+            curves=draft.curves,
             peak_memory_bytes=self.peak_memory_bytes.get(draft.variant),
             check=draft.check,
             notes=draft.notes + finished.get("notes", []),

@@ -165,12 +165,14 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
                 harvest.take(message)
                 if message["event"] == "samples" and harvest.progress:
                     watcher.progress(harvest.progress)
+                if message["event"] == "finished" and message["studies"]:
+                    watcher.say(f"{group.label}: timed; studying {', '.join(message['studies'])}")
         except KeyboardInterrupt:
             for message in worker.terminate():
                 harvest.take(message)
             return Ending(interrupted=True)
         except Hung:
-            if harvest.finished is not None:  # all is measured; it only does not go home
+            if not harvest.unfinished():  # all is measured; it only does not go home
                 return Ending()
             worker.interrogate()
             reason = explain_hang(limit_s, worker.board.read().stage, worker.log_tail())
@@ -181,10 +183,10 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
 
 def _conclude(harvest: Harvest, worker: Worker) -> Ending:
     """What the end of a worker means for its variants."""
-    if harvest.finished is not None or not harvest.unfailed():
+    if not harvest.unfinished():
         return Ending()
     if harvest.broken is not None:
-        for draft in harvest.unfailed():
+        for draft in harvest.unfinished():
             draft.fail("crash", harvest.broken)
         return Ending()
     assert worker.exit_code is not None
@@ -193,16 +195,19 @@ def _conclude(harvest: Harvest, worker: Worker) -> Ending:
 
 
 def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> Ending:
-    """Fail the variant that was in work; the others need another worker.
+    """Fail the variant that was in work; if others are unfinished, all need another worker, since
+    only times of one worker can be compared.
 
     If none was in work, it is something they share, and another worker would fare no better.
     """
     culprit = worker.board.read().variant_index
     if culprit is None:
-        for draft in harvest.unfailed():
+        for draft in harvest.unfinished():
             draft.fail(status, reason)
         return Ending()
     list(harvest.drafts.values())[culprit].fail(status, reason)
+    if not harvest.unfinished():
+        return Ending()
     return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
 
 

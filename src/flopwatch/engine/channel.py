@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-STAGES = ("start", "build", "check", "reference", "sampling", "finish")
+STAGES = ("start", "build", "check", "reference", "sampling", "finish", "study")
 BOARD_BYTES = 2
 NOBODY = 255
 

@@ -82,6 +82,28 @@ class SampleStream(Observer):
         }
 
 
+class PointStream:
+    """Sends the points of one variant's study."""
+
+    def __init__(self, channel: Channel, variant: str) -> None:
+        self._channel = channel
+        self._variant = variant
+        self._points: list[dict[str, float]] = []
+        self._last_s = time.monotonic()
+        channel.on_terminate(self.send)
+
+    def add(self, point: dict[str, float]) -> None:
+        self._points.append(point)
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send()
+
+    def send(self) -> None:
+        with self._channel.busy():
+            self._last_s = time.monotonic()
+            points, self._points = self._points, []
+            self._channel.send("points", variant=self._variant, points=points)
+
+
 def _round(times_ns: Sequence[float]) -> list[float]:
     # Never 0: what a coarse clock cannot see still took some time.
     return [max(round(ns, 1), 0.1) for ns in times_ns]

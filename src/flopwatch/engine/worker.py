@@ -8,7 +8,9 @@ the board. It sends
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
     samples     samples since the last message, and progress
-    finished    how sampling ended
+    finished    how sampling ended, and whose studies follow
+    points      of a variant's study, since the last message
+    studied     a variant's study is over
     peak_memory, sources          what else the record wants to know
     broken      the suite itself could not be loaded
 
@@ -26,7 +28,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,13 +39,15 @@ from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.sampling import Sampler, run_once
 from flopwatch.engine.sources import digest_sources, is_project_file
-from flopwatch.engine.stream import SampleStream
+from flopwatch.engine.stream import PointStream, SampleStream
+from flopwatch.engine.study import Diverged, take_points
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
 
 Request = dict[str, Any]
+Given = TypeVar("Given")
 
 
 def run_worker(request: Request, descriptors: Sequence[int]) -> None:
@@ -60,7 +64,7 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
 def explain(error: BaseException) -> str:
     """An exception as one line, with the place in the user's code where it arose."""
     message = " ".join(str(error).split())
-    if isinstance(error, FlopwatchError | Unsupported | agreement.WrongResult):
+    if isinstance(error, FlopwatchError | Unsupported | agreement.WrongResult | Diverged):
         return message
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_project_file(frame.filename)]
@@ -75,7 +79,7 @@ def classify(error: BaseException) -> Status:
         return "oom"
     if isinstance(error, RuntimeError) and "can't allocate memory" in message:
         return "oom"
-    if isinstance(error, agreement.WrongResult):
+    if isinstance(error, agreement.WrongResult | Diverged):
         return "wrong"
     if isinstance(error, Unsupported | NotImplementedError) or "not implemented for" in message:
         return "unsupported"
@@ -118,6 +122,7 @@ def measure_group(request: Request, channel: Channel) -> None:
     group = Group(suite, cases, request["baseline"], settings, target, channel)
     group.build()
     group.sample()
+    group.study()
     channel.send("sources", sources=digest_sources(suite_path))
 
 
@@ -186,8 +191,27 @@ class Group:
         ).run()
         stream.send()
         self.channel.board.write(NOBODY, "finish")
-        self.channel.send("finished", stop=outcome.stop, notes=self.target.notes())
+        studies = [variant for variant, load in self.workloads.items() if load.study is not None]
+        notes = self.target.notes()
+        self.channel.send("finished", stop=outcome.stop, notes=notes, studies=studies)
         self.channel.send("peak_memory", by_variant=self._measure_peak_memory())
+
+    def study(self) -> None:
+        for variant, workload in list(self.workloads.items()):
+            if workload.study is None:
+                continue
+            self.channel.board.write(self.index[variant], "study")
+            stream = PointStream(self.channel, variant)
+            try:
+                for point in self._from_seed(take_points, workload.study):
+                    stream.add(point)
+            except Exception as error:
+                stream.send()
+                self.fail(variant, error)
+            else:
+                stream.send()
+                self.channel.send("studied", variant=variant)
+        self.channel.board.write(NOBODY, "finish")
 
     def fail(self, variant: str, error: Exception) -> None:
         self.workloads.pop(variant, None)
@@ -237,7 +261,7 @@ class Group:
             peaks[variant] = self.target.peak_memory_bytes()
         return peaks
 
-    def _from_seed(self, make: Callable[[Case], Any], case: Case) -> Any:
+    def _from_seed(self, make: Callable[[Given], Any], given: Given) -> Any:
         """Call it with all random generators in the same state for every variant."""
         import torch
 
@@ -245,7 +269,7 @@ class Group:
         torch.manual_seed(self.settings.seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.settings.seed % 2**32)
-        return make(case)
+        return make(given)
 
 
 def _settle_in(log: int) -> None:

@@ -1,0 +1,51 @@
+"""Studies: what a workload produces as it runs, point by point, once the timing is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from flopwatch.errors import SuiteError
+
+
+class Diverged(Exception):
+    """A study gave a value that is not finite. What it gave before stays."""
+
+
+def take_points(study: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[dict[str, float]]:
+    """The points of a study as plain numbers, all with the same names."""
+    first: dict[str, float] | None = None
+    for number, point in enumerate(study(), 1):
+        if not isinstance(point, Mapping):
+            raise SuiteError(
+                f"the study yields {type(point).__name__}; yield mappings of names to numbers"
+            )
+        plain = {str(name): _as_number(str(name), value) for name, value in point.items()}
+        first = plain if first is None else first
+        if plain.keys() != first.keys():
+            raise SuiteError(
+                f"the study's first point has {_list(first)}, and point {number} {_list(plain)}; "
+                "yield the same names each time"
+            )
+        for name, value in plain.items():
+            # JSON has no word for it, and there is nothing to learn from what follows.
+            if not math.isfinite(value):
+                raise Diverged(
+                    f"its study diverged: {name} is {value} at point {number}; the points before "
+                    "it are stored"
+                )
+        yield plain
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SuiteError(
+            f"the study yields a {type(value).__name__} as {name!r}; yield numbers"
+        ) from None
+
+
+def _list(point: Mapping[str, float]) -> str:
+    return ", ".join(point) or "nothing"
