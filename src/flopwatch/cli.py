@@ -17,10 +17,12 @@ import click
 
 from flopwatch import __version__
 from flopwatch.errors import FlopwatchError
+from flopwatch.report.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from flopwatch.analysis.summary import Row
     from flopwatch.records.record import Record
     from flopwatch.session import Options
 
@@ -170,12 +172,33 @@ def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
     flopwatch show results/activations.jsonl
     flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
     """
-    from flopwatch.records.store import read
+    _print_rows(_read_records([file], skip_corrupt), as_json)
 
-    contents = read(file, skip_corrupt=skip_corrupt)
-    for warning in contents.warnings:
-        click.echo(f"flopwatch: {warning}", err=True)
-    _print_rows(contents.records, as_json)
+
+@cli.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--layout", type=click.Choice(list(LAYOUTS)), default="plain", show_default=True,
+              help="plain: the usual tables. Others first print what a published benchmark prints, "
+                   "in its words.")  # fmt: skip
+@click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: bool) -> None:
+    """Lay RESULTS out as others have published theirs.
+
+    \b
+    flopwatch table results/dyad.jsonl --layout dyad
+    flopwatch table results/dyad.jsonl --layout dyad --json | jq '.[].total_ms'
+    """
+    from flopwatch.analysis.summary import summarize
+
+    rows = summarize(_read_records(results, skip_corrupt))
+    printout = LAYOUTS[layout](rows)
+    if as_json:
+        click.echo(json.dumps(printout.content))
+        return
+    for line in printout.lines:
+        click.echo(line)
+    _print_tables(rows)
 
 
 @cli.command()
@@ -321,6 +344,15 @@ def _print_preview(preview: Any, as_json: bool) -> None:
     )
 
 
+def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:
+    from flopwatch.records.store import read
+
+    contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
+    for warning in (warning for one in contents for warning in one.warnings):
+        click.echo(f"flopwatch: {warning}", err=True)
+    return [record for one in contents for record in one.records]
+
+
 def _print_rows(records: Sequence[Record], as_json: bool) -> None:
     from flopwatch.analysis.summary import as_dict, summarize
 
@@ -328,6 +360,10 @@ def _print_rows(records: Sequence[Record], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([as_dict(row) for row in rows]))
         return
+    _print_tables(rows)
+
+
+def _print_tables(rows: Sequence[Row]) -> None:
     from flopwatch.report.tables import draw, fit, make_sheets
 
     console = _stdout()

@@ -27,6 +27,8 @@ from flopwatch.records.record import Record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     record: Record
+    against: Record | None = None
+    """The baseline of its own run and group; None for a baseline and where that failed."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """Median of each phase, warm-up left out."""
     total_ns: Estimate | None = None
@@ -91,6 +93,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
     speedup = None if rival is None else estimate_speedup(record, rival)
     return Row(
         record=record,
+        against=rival,
         phases_ns={
             phase: estimate_median(samples[record.warmup_samples :])
             for phase, samples in record.samples_ns.items()
@@ -145,7 +148,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "speedup": _interval(row.speedup),
         "verdict": row.verdict,
         "limit": row.limit,
-        "unlike": {name: {"baseline": a, "own": b} for name, (a, b) in row.unlike.items()},
+        "unlike": unlike_as_dict(row),
         "flops_per_s": row.flops_per_s,
         "bytes_per_s": row.bytes_per_s,
         "peak_memory_bytes": record.peak_memory_bytes,
@@ -162,6 +165,10 @@ def as_dict(row: Row) -> dict[str, Any]:
         "id": record.id,
         "taken_at": record.taken_at,
     }
+
+
+def unlike_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
+    return {name: {"baseline": theirs, "own": own} for name, (theirs, own) in row.unlike.items()}
 
 
 def _inside_as_dict(inside: Inside) -> dict[str, Any]:

@@ -1,0 +1,198 @@
+"""The suite dyad's models in the layout of the published DYAD benchmark.
+
+It prints averages: of one feed-forward layer, over the layers of a model and the runs of it, for
+the forward and the backward pass, and their sum. Its speedups are ratios of those sums. The usual
+tables below it have medians, intervals and ratios within rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
+from flopwatch.case import format_value
+from flopwatch.errors import UsageError
+from flopwatch.records.record import Record
+from flopwatch.report.columns import UNLIKE
+from flopwatch.report.layouts import Printout
+from flopwatch.report.remarks import describe_conditions, describe_unlike
+
+FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
+PUBLISHED_NAMES = {
+    "dense": "Dense",
+    "dyad:it:4": "Sparse",
+    "dyad:it:8": "Sparse_8",
+    "dyad:ot:4": "Sparse_out_T",
+    "dyad:dt:4": "Sparse_d_T",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One variant of one model; times are None where no instrumented run was made."""
+
+    row: Row
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    total_ms: float | None = None
+    speedup: float | None = None
+    """Over the baseline of its own run."""
+
+    @property
+    def record(self) -> Record:
+        return self.row.record
+
+
+def lay_out(rows: Sequence[Row]) -> Printout:
+    entries = [_make_entry(row) for row in rows if _is_of_a_model(row.record)]
+    if not entries:
+        raise UsageError(
+            "the layout 'dyad' shows models of the suite dyad, and these results have none; "
+            "measure some with: flopwatch run dyad --filter level=model"
+        )
+    lines: list[str] = []
+    for alike in _group(entries, lambda entry: conditions(entry.record)):
+        lines += [describe_conditions(alike[0].record), ""]
+        for chapter in _group(alike, lambda entry: _describe_batch(entry.record)):
+            lines += [_describe_batch(chapter[0].record), ""]
+            for model in _group(chapter, lambda entry: _model(entry.record)):
+                lines += _model_lines(model)
+            for variant in _group(chapter, lambda entry: entry.record.variant):
+                lines += _speedup_lines(variant)
+    return Printout(lines=lines, content=[_as_dict(entry) for entry in entries])
+
+
+def published_name(variant: str) -> str:
+    """
+    >>> [published_name(v) for v in ("dense", "dyad:it:8", "dyad:it:4:cat", "dyad:auto:4")]
+    ['Dense', 'Sparse_8', 'CONCAT Sparse', 'dyad:auto:4']
+    """
+    plain = variant.removesuffix(":cat")
+    if plain not in PUBLISHED_NAMES:
+        return variant
+    return PUBLISHED_NAMES[plain] if plain == variant else f"CONCAT {PUBLISHED_NAMES[plain]}"
+
+
+def _is_of_a_model(record: Record) -> bool:
+    batch = record.params.get("batch")
+    return (
+        (record.suite, record.params.get("level")) == ("dyad", "model")
+        and "model" in record.params
+        and isinstance(batch, list)
+        and len(batch) == 2
+    )
+
+
+def _make_entry(row: Row) -> Entry:
+    if row.total_ns is None:
+        return Entry(row=row)
+    total_ms = _total_ms(row.record)
+    baseline_ms = None if row.against is None else _total_ms(row.against)
+    return Entry(
+        row=row,
+        forward_ms=_average_ms(row.record, FORWARD),
+        backward_ms=_average_ms(row.record, BACKWARD),
+        total_ms=total_ms,
+        speedup=baseline_ms / total_ms if baseline_ms and total_ms else None,
+    )
+
+
+def _total_ms(record: Record) -> float | None:
+    forward_ms, backward_ms = _average_ms(record, FORWARD), _average_ms(record, BACKWARD)
+    return None if forward_ms is None or backward_ms is None else forward_ms + backward_ms
+
+
+def _average_ms(record: Record, name: str) -> float | None:
+    region = record.regions.get(name)
+    if region is None or not region.samples_ns:
+        return None
+    return fmean(region.samples_ns) / region.calls / 1e6
+
+
+def _describe_batch(record: Record) -> str:
+    sequences, tokens = record.params["batch"]
+    rest = {k: format_value(v) for k, v in record.params.items()}
+    for told in ("level", "model", "batch"):
+        del rest[told]
+    dtype = [rest.pop("dtype")] if "dtype" in rest else []
+    others = [f"{axis} {value}" for axis, value in rest.items()]
+    head = f"Batch Size - {sequences}, seq_len - {tokens} (time in ms)"
+    return ", ".join([head, *dtype, *others])
+
+
+def _model(record: Record) -> str:
+    return format_value(record.params["model"])
+
+
+def _model_lines(entries: Sequence[Entry]) -> list[str]:
+    facts = next((entry.record.facts for entry in entries if entry.record.facts), {})
+    known = {"hidden_size": "hidden_size {:.0f}", "layers": "{:.0f} num_hidden_layers"}
+    size = ", ".join(text.format(facts[name]) for name, text in known.items() if name in facts)
+    heading = f"{_model(entries[0].record)} ({size})" if size else _model(entries[0].record)
+    lines = [f"--------{heading}-----------", ""]
+    for entry in entries:
+        lines += [_describe_variant(entry.record.variant), _describe_times(entry), ""]
+    return lines
+
+
+def _describe_variant(variant: str) -> str:
+    name = published_name(variant)
+    return name if name == variant else f"{name} ({variant})"
+
+
+def _describe_times(entry: Entry) -> str:
+    if entry.record.status != "ok":
+        return f"{entry.record.status}: {entry.record.reason}"
+    if entry.total_ms is None:
+        return "no run with instruments was made"
+    times = (
+        f"total avg: {entry.total_ms:.4f}, fwd_avg: {entry.forward_ms:.4f}, "
+        f"bwd_avg: {entry.backward_ms:.4f}"
+    )
+    return f"{times}, {describe_unlike(entry.row)}" if entry.row.unlike else times
+
+
+def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
+    """Of one variant, by the width of the model."""
+    known = [entry for entry in entries if entry.speedup and "hidden_size" in entry.record.facts]
+    if not known:
+        return []
+    lines = [f"speedup, {_describe_variant(known[0].record.variant)}"]
+    widths = [entry.record.facts["hidden_size"] for entry in known]
+    for width, entry in sorted(zip(widths, known, strict=True), key=lambda pair: pair[0]):
+        # Models of one width would look the same.
+        model = f" ({_model(entry.record)})" if widths.count(width) > 1 else ""
+        unlike = f", {UNLIKE}" if entry.row.unlike else ""
+        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{unlike}")
+    return [*lines, ""]
+
+
+def _group(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
+    """Those with the same key together, in order of appearance."""
+    groups: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return list(groups.values())
+
+
+def _as_dict(entry: Entry) -> dict[str, Any]:
+    record = entry.record
+    return {
+        "params": record.params,
+        "variant": record.variant,
+        "published_name": published_name(record.variant),
+        "hidden_size": record.facts.get("hidden_size"),
+        "status": record.status,
+        "reason": record.reason,
+        "total_ms": entry.total_ms,
+        "forward_ms": entry.forward_ms,
+        "backward_ms": entry.backward_ms,
+        "speedup": entry.speedup,
+        "unlike": unlike_as_dict(entry.row),
+        "measured_on": describe_conditions(record),
+        "run": record.run,
+        "id": record.id,
+    }
