@@ -89,11 +89,11 @@ def make_row(record: Record, baseline: Record | None) -> Row:
     if not _is_measured(record):
         return Row(record=record)
     total_ns = estimate_median(measured_totals_ns(record))
-    rival = None if record.variant == record.baseline else baseline
-    speedup = None if rival is None else estimate_speedup(record, rival)
+    against = None if record.variant == record.baseline else baseline
+    speedup = None if against is None else estimate_speedup(record, against)
     return Row(
         record=record,
-        against=rival,
+        against=against,
         phases_ns={
             phase: estimate_median(samples[record.warmup_samples :])
             for phase, samples in record.samples_ns.items()
@@ -101,11 +101,11 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         total_ns=total_ns,
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
-        limit=None if rival is None else estimate_limit(record, rival),
-        unlike={} if rival is None else find_unlike(record, rival),
+        limit=None if against is None else estimate_limit(record, against),
+        unlike={} if against is None else find_unlike(record, against),
         flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
-        regions=look_inside(record, rival),
+        regions=look_inside(record, against),
     )
 
 
