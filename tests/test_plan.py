@@ -65,6 +65,27 @@ def test_a_group_that_a_filter_empties_is_gone() -> None:
     assert [group.variants for group in left] == [("plain", "fast")]
 
 
+def test_a_filter_on_an_axis_that_a_case_does_not_have_excludes_it() -> None:
+    two_grids = replace(
+        DESCRIPTION,
+        axes={"shape": [[1, 2]], "causal": [True], "model": ["small"]},
+        cases=[
+            {"variant": "plain", "params": {"shape": [1, 2], "causal": True}},
+            {"variant": "plain", "params": {"model": "small", "causal": True}},
+        ],
+    )
+
+    def labels(**filters: list[str]) -> list[str]:
+        return [group.label for group in make_groups(two_grids, filters)]
+
+    assert (
+        labels() == labels(causal=["true"]) == ["shape=1x2 causal=true", "model=small causal=true"]
+    )
+    assert labels(model=["small"]) == ["model=small causal=true"]
+    with pytest.raises(UsageError, match="each value exists, but not together"):
+        labels(model=["small"], shape=["1x2"])
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -49,6 +49,46 @@ def test_quick_takes_what_is_declared_or_the_first_values() -> None:
     assert {case.dtype for case in cases} == {"float32", "float64"}
 
 
+GRIDS = [{"level": ["layer"], "size": [1, 2]}, {"level": ["model", "layer"], "width": [8, 9]}]
+
+
+def points(suite: Suite, quick: bool = False) -> list[dict[str, Any]]:
+    return [dict(c.params) for c in suite.expand(quick=quick) if c.variant == suite.baseline]
+
+
+def test_several_grids_are_each_crossed_on_their_own() -> None:
+    suite = make_suite(axes=GRIDS)
+    assert points(suite) == [
+        {"level": "layer", "size": 1},
+        {"level": "layer", "size": 2},
+        {"level": "model", "width": 8},
+        {"level": "model", "width": 9},
+        {"level": "layer", "width": 8},
+        {"level": "layer", "width": 9},
+    ]
+    assert suite.axes == {"level": ["layer", "model"], "size": [1, 2], "width": [8, 9]}
+
+
+def test_a_point_of_two_grids_is_one_case() -> None:
+    overlapping = [{"size": [1, 2], "dtype": ["a"]}, {"dtype": ["a", "b"], "size": [2]}]
+    assert [(p["size"], p["dtype"]) for p in points(make_suite(axes=overlapping))] == [
+        (1, "a"),
+        (2, "a"),
+        (2, "b"),
+    ]
+
+
+def test_quick_of_several_grids_is_other_grids_or_the_first_values() -> None:
+    assert points(make_suite(axes=GRIDS), quick=True) == [
+        {"level": "layer", "size": 1},
+        {"level": "model", "width": 8},
+    ]
+    quick = [{"width": [9], "level": ["model"]}]
+    assert points(make_suite(axes=GRIDS, quick=quick), quick=True) == [
+        {"width": 9, "level": "model"}
+    ]
+
+
 def test_an_id_does_not_depend_on_tuple_or_list_or_order_of_axes() -> None:
     one = Case(suite="s", variant="v", params={"shape": (1, 2), "dtype": "x"})
     other = Case(suite="s", variant="v", params={"dtype": "x", "shape": [1, 2]})
@@ -76,6 +116,11 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"axes": {"x": [(1, 2), [1, 2]]}}, "a value twice"),
         ({"axes": {"variant": [1]}}, "a name that cases use themselves"),
         ({"quick": {"sise": [1]}}, "'sise', which is not one of its axes size, dtype"),
+        ({"axes": []}, "an empty list of grids"),
+        ({"axes": [{"x": [1]}, {"id": [1]}]}, "an axis 'id', a name that cases use themselves"),
+        ({"axes": [{"x": [1]}, {"y": []}]}, "'y' of suite 'demo' has no values"),
+        ({"axes": [{"x": [1]}, {"y": [1]}], "quick": {"x": [1]}}, "2 grids; make `quick` a list"),
+        ({"axes": [{"x": [1], "y": [1]}], "quick": [{"x": [1]}]}, "a quick grid of x, and no grid"),
     ],
 )
 def test_a_wrong_declaration_is_told(changes: dict[str, object], complaint: str) -> None:

@@ -28,6 +28,7 @@ class Description:
     name: str
     baseline: str
     axes: Mapping[str, Sequence[Any]]
+    """Of all grids; a case has those of its own grid."""
     variants: Sequence[str]
     cases: Sequence[Mapping[str, Any]]
     """Each with "variant" and "params"; those of a group next to each other."""
@@ -77,7 +78,7 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
     on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
     for case in description.cases:
         params = case["params"]
-        if any(format_value(params[axis]) not in values for axis, values in on_axes.items()):
+        if not _has_values(params, on_axes):
             continue
         group = chosen.get(digest(params)) or Group(
             suite=description.name, baseline=description.baseline, params=params, variants=()
@@ -95,6 +96,13 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             "with --quick: loosen one"
         )
     return groups
+
+
+def _has_values(params: Mapping[str, Any], allowed: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a case has each of these axes, and there one of the values."""
+    return all(
+        axis in params and format_value(params[axis]) in values for axis, values in allowed.items()
+    )
 
 
 def _validate_filters(description: Description, filters: Mapping[str, Sequence[str]]) -> None:

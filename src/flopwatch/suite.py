@@ -17,8 +17,6 @@ even crash: the runner never imports it.
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from flopwatch.case import Case
 from flopwatch.errors import SuiteError
+from flopwatch.grids import Axes, cross, make_grids, make_quick_grids, unite
 from flopwatch.settings import Device
 
 Phase = Callable[..., Any]
@@ -105,29 +104,31 @@ class Workload:
 class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
-    The first variant is the baseline unless `baseline` names another. `tolerance` is one number,
-    one for each value of the axis ``dtype``, or a function of the case. `quick` gives fewer values for some axes, for
-    ``--quick``; without it the first value of every axis is taken. `where` drops combinations.
+    `axes` is a grid, every combination of which is a case, or a list of grids, each crossed on its
+    own: a case has the axes of its grid. The first variant is the baseline unless `baseline` names
+    another. `tolerance` is one number, one for each value of the axis ``dtype``, or a function of
+    the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
+    grids: a list of other ones); without it the first value of every axis is taken. `where` drops
+    combinations.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        axes: Mapping[str, Sequence[Any]],
+        axes: Axes | Sequence[Axes],
         variants: Sequence[str],
         baseline: str | None = None,
         tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
-        quick: Mapping[str, Sequence[Any]] | None = None,
+        quick: Axes | Sequence[Axes] | None = None,
         where: Callable[[Case], bool] | None = None,
     ) -> None:
         self.name = name
-        self.axes = {axis: _axis_values(name, axis, values) for axis, values in axes.items()}
+        self.grids = make_grids(name, axes)
+        self.quick_grids = make_quick_grids(name, self.grids, quick)
+        self.axes = unite(self.grids)
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
-        self.quick = (
-            None if quick is None else {a: _axis_values(name, a, v) for a, v in quick.items()}
-        )
         self.where = where
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
@@ -193,16 +194,9 @@ class Suite:
 
     def expand(self, *, quick: bool = False, device: Device = "cpu") -> list[Case]:
         """All cases, those of one group next to each other."""
-        axes = dict(self.axes)
-        if quick:
-            fewer = {axis: values[:1] for axis, values in axes.items()}
-            axes |= fewer if self.quick is None else self.quick
-        points = (
-            dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-        )
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=device)
-            for point in points
+            for point in cross(self.quick_grids if quick else self.grids)
             for variant in self.variants
         ]
         return cases if self.where is None else [case for case in cases if self.where(case)]
@@ -229,25 +223,3 @@ class Suite:
                 f"suite {self.name!r} has an axis {min(reserved)!r}, a name that cases use "
                 "themselves; choose another"
             )
-        unknown = set(self.quick or {}) - set(self.axes)
-        if unknown:
-            raise SuiteError(
-                f"suite {self.name!r} gives quick values for {min(unknown)!r}, which is not one of "
-                f"its axes {', '.join(self.axes)}"
-            )
-
-
-def _axis_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
-    """The values as JSON will give them back, so that a case has one id before and after."""
-    try:
-        listed: list[Any] = json.loads(json.dumps(list(values), allow_nan=False))
-    except (TypeError, ValueError):
-        raise SuiteError(
-            f"axis {axis!r} of suite {suite!r} has a value that JSON cannot hold; use text, "
-            "numbers, true/false, or lists of them (for a dtype, its name)"
-        ) from None
-    if not listed:
-        raise SuiteError(f"axis {axis!r} of suite {suite!r} has no values")
-    if any(value in listed[:position] for position, value in enumerate(listed)):
-        raise SuiteError(f"axis {axis!r} of suite {suite!r} has a value twice; keep one")
-    return listed

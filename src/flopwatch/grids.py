@@ -1,0 +1,96 @@
+"""Grids: axes with their values, crossed to points.
+
+A suite has one grid or several, and a case is a point of one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flopwatch.case import digest
+from flopwatch.errors import SuiteError
+
+Grid = dict[str, list[Any]]
+Axes = Mapping[str, Sequence[Any]]
+
+
+def make_grids(suite: str, axes: Axes | Sequence[Axes]) -> list[Grid]:
+    """The grids that a suite declares, as JSON will give their values back."""
+    declared = [axes] if isinstance(axes, Mapping) else list(axes)
+    if not declared:
+        raise SuiteError(f"suite {suite!r} has an empty list of grids; give it one, {{}} at least")
+    return [
+        {axis: list_values(suite, axis, values) for axis, values in grid.items()}
+        for grid in declared
+    ]
+
+
+def make_quick_grids(
+    suite: str, grids: Sequence[Grid], quick: Axes | Sequence[Axes] | None
+) -> list[Grid]:
+    """What is left of the grids with ``--quick``."""
+    if quick is None:
+        return [{axis: values[:1] for axis, values in grid.items()} for grid in grids]
+    chosen = make_grids(suite, quick)
+    if isinstance(quick, Mapping):
+        if len(grids) > 1:
+            raise SuiteError(
+                f"suite {suite!r} has {len(grids)} grids; make `quick` a list of grids too"
+            )
+        _refuse_unknown(suite, chosen[0], grids[0])
+        return [{**grids[0], **chosen[0]}]
+    for grid in chosen:
+        if all(grid.keys() != known.keys() for known in grids):
+            raise SuiteError(
+                f"suite {suite!r} has a quick grid of {', '.join(grid) or 'no axis'}, and no grid "
+                "of just these axes; name all axes of one"
+            )
+    return chosen
+
+
+def unite(grids: Sequence[Grid]) -> Grid:
+    """Every axis with all its values, in the order in which they appear."""
+    union: Grid = {}
+    for grid in grids:
+        for axis, values in grid.items():
+            known = union.setdefault(axis, [])
+            known += [value for value in values if value not in known]
+    return union
+
+
+def cross(grids: Sequence[Grid]) -> list[dict[str, Any]]:
+    """All points of all grids, each once."""
+    points = (
+        dict(zip(grid, values, strict=True))
+        for grid in grids
+        for values in itertools.product(*grid.values())
+    )
+    return list({digest(point): point for point in points}.values())
+
+
+def list_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
+    """The values as JSON will give them back, so that a case has one id before and after."""
+    try:
+        listed: list[Any] = json.loads(json.dumps(list(values), allow_nan=False))
+    except (TypeError, ValueError):
+        raise SuiteError(
+            f"axis {axis!r} of suite {suite!r} has a value that JSON cannot hold; use text, "
+            "numbers, true/false, or lists of them (for a dtype, its name)"
+        ) from None
+    if not listed:
+        raise SuiteError(f"axis {axis!r} of suite {suite!r} has no values")
+    if any(value in listed[:position] for position, value in enumerate(listed)):
+        raise SuiteError(f"axis {axis!r} of suite {suite!r} has a value twice; keep one")
+    return listed
+
+
+def _refuse_unknown(suite: str, quick: Grid, grid: Grid) -> None:
+    unknown = quick.keys() - grid.keys()
+    if unknown:
+        raise SuiteError(
+            f"suite {suite!r} gives quick values for {min(unknown)!r}, which is not one of "
+            f"its axes {', '.join(grid)}"
+        )
