@@ -19,6 +19,7 @@ MAY_IMPORT_TORCH = (
     "flopwatch.layers.",
     "flopwatch.models.learning",
     "flopwatch.models.step",
+    "flopwatch.models.workload",
     "flopwatch.__main__",
 )
 

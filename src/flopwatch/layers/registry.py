@@ -94,11 +94,15 @@ def make(
 
 def count_flops(spec: str, tokens: int, in_features: int, out_features: int) -> float | None:
     """Of one forward pass, biases left out; None where the layer does not say."""
+    density = find_density(spec)
+    return None if density is None else 2.0 * tokens * in_features * out_features * density
+
+
+def find_density(spec: str) -> float | None:
+    """How many of a dense layer's FLOPs it needs; None where the layer does not say."""
     parsed = parse(spec)
     density = KINDS[parsed.kind].density
-    if density is None:
-        return None
-    return 2.0 * tokens * in_features * out_features * density(*parsed.arguments)
+    return None if density is None else density(*parsed.arguments)
 
 
 def _signature(make: Maker) -> inspect.Signature:

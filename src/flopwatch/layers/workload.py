@@ -1,0 +1,125 @@
+"""One linear layer as a workload: forward and backward, with all gradients.
+
+Input, weights and the gradient of the output are made once, so that a sample times the layer and
+what it allocates itself: its output, its gradients and its copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flopwatch.layers import registry
+from flopwatch.suite import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where and in what precision something is computed."""
+
+    device: str
+    dtype: str
+    autocast: str | None = None
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What a fair comparison must have in common."""
+        return {"dtype": self.dtype, "autocast": self.autocast or "off"}
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Of a linear layer's output."""
+        dtype: torch.dtype = getattr(torch, self.autocast or self.dtype)
+        return dtype
+
+    def cast(self) -> AbstractContextManager[object]:
+        """Autocast, if it is wanted."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device, getattr(torch, self.autocast))
+
+
+def make_workload(spec: str, tokens: int, shape: tuple[int, int], setting: Setting) -> Workload:
+    """`shape` is in_features x out_features."""
+    layer, x, grad = _make_parts(spec, tokens, shape, setting)
+
+    def forward() -> Tensor:
+        with setting.cast():
+            y: Tensor = layer(x)
+        return y
+
+    return _make_phases(forward, layer, x, grad, setting)
+
+
+def make_reference(spec: str, tokens: int, shape: tuple[int, int], setting: Setting) -> Workload:
+    """The plain formula on the equivalent dense weight, in float32, from the same values."""
+    layer, x, grad = _make_parts(spec, tokens, shape, setting)
+    layer, x, grad = layer.float(), x.detach().float().requires_grad_(), grad.float()
+
+    def forward() -> Tensor:
+        return functional.linear(x, dense_weight(layer), layer.bias)  # type: ignore[arg-type]
+
+    return _make_phases(forward, layer, x, grad, setting)
+
+
+def dense_weight(layer: nn.Module) -> Tensor:
+    """The weight of the nn.Linear that computes the same."""
+    weight: Tensor = layer.to_dense() if hasattr(layer, "to_dense") else layer.weight  # type: ignore[operator,assignment]
+    return weight
+
+
+def make_dense(layer: nn.Module) -> nn.Linear:
+    """The nn.Linear that computes the same, with weights of its own."""
+    weight = dense_weight(layer).detach()
+    outputs, inputs = weight.shape
+    made = nn.Linear(
+        inputs, outputs, bias=layer.bias is not None, device=weight.device, dtype=weight.dtype
+    )
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        if layer.bias is not None:
+            made.bias.copy_(layer.bias)  # type: ignore[arg-type]
+    return made
+
+
+def _make_parts(
+    spec: str, tokens: int, shape: tuple[int, int], setting: Setting
+) -> tuple[nn.Module, Tensor, Tensor]:
+    """The layer, its input and the gradient of its output, the same ones from the same seed."""
+    inputs, outputs = shape
+    device, dtype = setting.device, setting.torch_dtype
+    x = torch.randn(tokens, inputs, device=device, dtype=dtype, requires_grad=True)
+    grad = torch.randn(tokens, outputs, device=device).to(setting.output_dtype)
+    return registry.make(spec, inputs, outputs, device=device, dtype=dtype), x, grad
+
+
+def _make_phases(
+    forward: Callable[[], Tensor], layer: nn.Module, x: Tensor, grad: Tensor, setting: Setting
+) -> Workload:
+    gradients: dict[str, Any] = {"x": x, **dict(layer.named_parameters())}
+
+    def clear_gradients() -> None:
+        for tensor in gradients.values():
+            tensor.grad = None
+
+    def backward(y: Tensor) -> None:
+        y.backward(grad)
+
+    return Workload(
+        phases={"forward": forward, "backward": backward},
+        gradients=gradients,
+        reset=clear_gradients,
+        conditions=setting.conditions,
+        facts={"parameters": sum(p.numel() for p in layer.parameters())},
+    )

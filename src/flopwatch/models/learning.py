@@ -1,0 +1,99 @@
+"""Training a small language model on bytes, for a fixed number of tokens.
+
+Everything but the model is the same for all that are compared: text, order of batches, schedule,
+number of tokens. It answers what a speed costs in loss, at this size; it is no recipe for training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from flopwatch.models.text import Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    sequences: int = 16
+    tokens: int = 128
+    """In one sequence."""
+    train_tokens: int = 1_000_000
+    """At least so many are trained on."""
+    learning_rate: float = 1e-3
+    warmup_share: float = 0.05
+    points: int = 40
+    """How many points the loss curve has."""
+    validation_batches: int = 16
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.sequences * self.tokens
+
+    @property
+    def steps(self) -> int:
+        return max(1, math.ceil(self.train_tokens / self.tokens_per_step))
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then a cosine down to a tenth."""
+        warmup = max(1, round(self.warmup_share * self.steps))
+        if step < warmup:
+            return self.learning_rate * (step + 1) / warmup
+        done = (step - warmup) / max(1, self.steps - warmup)
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+def train(
+    model: nn.Module, text: Text, schedule: Schedule, seed: int = 0
+) -> Iterator[dict[str, float]]:
+    """Train, and yield a point of the curve now and then, the last one after the last step."""
+    device = next(model.parameters()).device
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, weight_decay=0.1)
+    batches = draw_batches(text.train, schedule, seed)
+    validation = draw_batches(text.validation, schedule, seed=0)
+    held_out = [next(validation).to(device) for _ in range(schedule.validation_batches)]
+    every = max(1, schedule.steps // schedule.points)
+    losses: list[Tensor] = []
+    for step in range(schedule.steps):
+        ids = next(batches).to(device)
+        loss: Tensor = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate(step)
+        optimizer.step()
+        losses.append(loss.detach())
+        done = step + 1
+        if done % every == 0 or done == schedule.steps:
+            yield {
+                "step": done,
+                "tokens": done * schedule.tokens_per_step,
+                "train_loss": float(torch.stack(losses).mean()),
+                "validation_loss": evaluate(model, held_out),
+            }
+            losses = []
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: list[Tensor]) -> float:
+    """Mean loss, in nats a byte."""
+    model.eval()
+    losses = [model(input_ids=ids, labels=ids).loss for ids in batches]
+    model.train()
+    return float(torch.stack(losses).mean())
+
+
+def draw_batches(text: bytes, schedule: Schedule, seed: int) -> Iterator[Tensor]:
+    """Batches from random places of the text, the same ones for the same seed."""
+    content = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.arange(schedule.tokens)
+    while True:
+        starts = torch.randint(
+            len(content) - schedule.tokens, (schedule.sequences, 1), generator=generator
+        )
+        yield content[starts + offsets].long()
