@@ -1,0 +1,149 @@
+"""What a speed costs in loss: variants that were trained, against the baseline of their own run.
+
+A record has something to say here if its curves have ``step`` and ``validation_loss``. Training
+time is steps times the median time of a step, as sampled: what was done between steps to take the
+curve does not count.
+
+A faster step that learns less can still lose. Variants are therefore compared at equal loss: the
+worse of the two final losses, which both reach. The gain is the baseline's time to get there over
+the variant's; more than 1, and the variant is worth it. Where a curve goes up and down, a loss is
+reached when it is first reached; between two points the curve is taken to be straight.
+
+Intervals are those of step times alone. Losses come from one training each, with one seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
+
+from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.summary import Row, conditions
+from flopwatch.records.record import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """What one variant learned, and how long it took."""
+
+    row: Row
+    steps: float
+    """How long it was trained."""
+    final_loss: float
+    """Validation loss after the last step."""
+    loss_difference: float | None
+    """From the baseline's final loss; more than 0 is worse. None for the baseline and where there
+    is none."""
+    reaches_baseline: bool | None
+    """Whether it ever came down to the baseline's final loss. None where there is no baseline."""
+    time_to_baseline_ns: Estimate | None
+    """Training time to the baseline's final loss; None where it never came down to it."""
+    gain: Estimate | None
+    """At equal loss: the baseline's time over this one's. None for the baseline and without one."""
+
+
+def assess(rows: Sequence[Row]) -> list[list[Quality]]:
+    """The rows that have loss curves, group by group."""
+    trained = [row for row in rows if read_losses(row.record)]
+    groups = groupby(trained, lambda row: (row.record.group, conditions(row.record)))
+    return [[assess_row(row) for row in group] for _, group in groups]
+
+
+def assess_row(row: Row) -> Quality:
+    """The row must have a loss curve."""
+    losses = read_losses(row.record)
+    steps, final_loss = losses[-1]
+    is_baseline = row.record.variant == row.record.baseline
+    rival = row.record if is_baseline else row.against
+    theirs = [] if rival is None else read_losses(rival)
+    target = theirs[-1][1] if theirs else None
+    reached = None if target is None else find_step(losses, target)
+    return Quality(
+        row=row,
+        steps=steps,
+        final_loss=final_loss,
+        loss_difference=None if target is None or is_baseline else final_loss - target,
+        reaches_baseline=None if target is None else reached is not None,
+        time_to_baseline_ns=None if reached is None else _scale(row.total_ns, reached),
+        gain=None if is_baseline else _estimate_gain(row.speedup, losses, theirs),
+    )
+
+
+def read_losses(record: Record) -> list[tuple[float, float]]:
+    """Steps and validation losses, in order; empty where the record has none."""
+    return read_curve(record, "step", "validation_loss")
+
+
+def read_curve(record: Record, x: str, y: str) -> list[tuple[float, float]]:
+    """The points of one curve over another, in order of x, without those that are not finite."""
+    points = zip(record.curves.get(x, []), record.curves.get(y, []), strict=False)
+    return sorted(point for point in points if all(map(math.isfinite, point)))
+
+
+def find_step(losses: Sequence[tuple[float, float]], target: float) -> float | None:
+    """Where the loss is first at the target or below, or None.
+
+    >>> find_step([(0, 4.0), (10, 3.0), (20, 3.5), (30, 2.0)], 2.5)
+    25.0
+    """
+    lowest = list(accumulate((loss for _, loss in losses), min))
+    reached = next((place for place, low in enumerate(lowest) if low <= target), None)
+    if reached is None:
+        return None
+    step = losses[reached][0]
+    if reached == 0:
+        return step
+    last_step, last_low, low = losses[reached - 1][0], lowest[reached - 1], lowest[reached]
+    return last_step + (step - last_step) * (last_low - target) / (last_low - low)
+
+
+def _estimate_gain(
+    speedup: Estimate | None,
+    losses: Sequence[tuple[float, float]],
+    baseline_losses: Sequence[tuple[float, float]],
+) -> Estimate | None:
+    """At equal loss. A step's speedup is measured within rounds, which is better than the ratio of
+    two times; how many steps it took is exact."""
+    if speedup is None or not baseline_losses:
+        return None
+    target = max(losses[-1][1], baseline_losses[-1][1])
+    step, baseline_step = find_step(losses, target), find_step(baseline_losses, target)
+    if not step or baseline_step is None:  # a loss that is there before the first step
+        return None
+    return _scale(speedup, baseline_step / step)
+
+
+def _scale(estimate: Estimate | None, factor: float) -> Estimate | None:
+    if estimate is None:
+        return None
+    return Estimate(
+        value=estimate.value * factor,
+        low=None if estimate.low is None else estimate.low * factor,
+        high=None if estimate.high is None else estimate.high * factor,
+        samples=estimate.samples,
+    )
+
+
+def as_dict(quality: Quality) -> dict[str, Any]:
+    """For ``--json``: plain numbers with units in their names."""
+    record = quality.row.record
+    return {
+        "variant": record.variant,
+        "parameters": record.facts.get("parameters"),
+        "step_ns": _interval(quality.row.total_ns),
+        "steps": quality.steps,
+        "final_loss": quality.final_loss,
+        "loss_difference": quality.loss_difference,
+        "reaches_baseline": quality.reaches_baseline,
+        "time_to_baseline_ns": _interval(quality.time_to_baseline_ns),
+        "gain": _interval(quality.gain),
+    }
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float | None] | None:
+    if estimate is None:
+        return None
+    return {"median": estimate.value, "low": estimate.low, "high": estimate.high}
