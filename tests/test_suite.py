@@ -69,6 +69,23 @@ def test_several_grids_are_each_crossed_on_their_own() -> None:
     assert suite.axes == {"level": ["layer", "model"], "size": [1, 2], "width": [8, 9]}
 
 
+def test_a_grid_may_have_fewer_variants() -> None:
+    def cases(in_a_hurry: bool = False, **changes: Any) -> list[tuple[int, str]]:
+        suite = make_suite(variants=["a", "b", "c"], **changes)
+        return [(case.size, case.variant) for case in suite.expand(quick=in_a_hurry)]
+
+    grids = [{"size": [1, 2], "variant": ["a", "b"]}, {"size": [2, 3], "variant": ["a", "c"]}]
+    assert cases(axes=grids) == [
+        *((1, "a"), (1, "b")),
+        *((2, "a"), (2, "b"), (2, "c")),  # a group, although of two grids
+        *((3, "a"), (3, "c")),
+    ]
+    assert cases(True, axes=grids) == [(1, "a"), (1, "b"), (2, "a"), (2, "c")]
+    axes = {"size": [1, 2]}
+    assert cases(True, axes=axes, quick={"variant": ["a"]}) == [(1, "a"), (2, "a")]
+    assert make_suite(axes=[{"size": [1], "variant": ["plain"]}]).axes == {"size": [1]}
+
+
 def test_a_point_of_two_grids_is_one_case() -> None:
     overlapping = [{"size": [1, 2], "dtype": ["a"]}, {"dtype": ["a", "b"], "size": [2]}]
     assert [(p["size"], p["dtype"]) for p in points(make_suite(axes=overlapping))] == [
@@ -114,7 +131,10 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"axes": {"x": []}}, "no values"),
         ({"axes": {"x": [1, 2, 1]}}, "a value twice"),
         ({"axes": {"x": [(1, 2), [1, 2]]}}, "a value twice"),
-        ({"axes": {"variant": [1]}}, "a name that cases use themselves"),
+        ({"axes": {"device": [1]}}, "a name that cases use themselves"),
+        ({"axes": {"variant": ["plain", "odd"]}}, "a grid with the variant 'odd', which is not"),
+        ({"axes": [{}, {"variant": ["fast"]}]}, "a grid without its baseline, 'plain'; add it"),
+        ({"quick": {"variant": ["fast"]}}, "a grid without its baseline, 'plain'; add it"),
         ({"quick": {"sise": [1]}}, "'sise', which is not one of its axes size, dtype"),
         ({"axes": []}, "an empty list of grids"),
         ({"axes": [{"x": [1]}, {"id": [1]}]}, "an axis 'id', a name that cases use themselves"),

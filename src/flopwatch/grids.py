@@ -1,6 +1,7 @@
 """Grids: axes with their values, crossed to points.
 
-A suite has one grid or several, and a case is a point of one of them.
+A suite has one grid or several, and a case is a variant at a point of one of them. Where a grid
+has an entry ``variant``, it has only these of the suite's variants.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flopwatch.errors import SuiteError
 
 Grid = dict[str, list[Any]]
 Axes = Mapping[str, Sequence[Any]]
+VARIANT = "variant"
 
 
 def make_grids(suite: str, axes: Axes | Sequence[Axes]) -> list[Grid]:
@@ -33,7 +35,7 @@ def make_quick_grids(
 ) -> list[Grid]:
     """What is left of the grids with ``--quick``."""
     if quick is None:
-        return [{axis: values[:1] for axis, values in grid.items()} for grid in grids]
+        return [shorten(grid) for grid in grids]
     chosen = make_grids(suite, quick)
     if isinstance(quick, Mapping):
         if len(grids) > 1:
@@ -43,12 +45,21 @@ def make_quick_grids(
         _refuse_unknown(suite, chosen[0], grids[0])
         return [{**grids[0], **chosen[0]}]
     for grid in chosen:
-        if all(grid.keys() != known.keys() for known in grids):
+        if all(list_axes(grid) != list_axes(known) for known in grids):
             raise SuiteError(
-                f"suite {suite!r} has a quick grid of {', '.join(grid) or 'no axis'}, and no grid "
-                "of just these axes; name all axes of one"
+                f"suite {suite!r} has a quick grid of {', '.join(list_axes(grid)) or 'no axis'}, "
+                "and no grid of just these axes; name all axes of one"
             )
     return chosen
+
+
+def shorten(grid: Grid) -> Grid:
+    """The first value of every axis, and all variants."""
+    return {axis: values if axis == VARIANT else values[:1] for axis, values in grid.items()}
+
+
+def list_axes(grid: Grid) -> set[str]:
+    return set(grid) - {VARIANT}
 
 
 def unite(grids: Sequence[Grid]) -> Grid:
@@ -58,17 +69,20 @@ def unite(grids: Sequence[Grid]) -> Grid:
         for axis, values in grid.items():
             known = union.setdefault(axis, [])
             known += [value for value in values if value not in known]
+    union.pop(VARIANT, None)
     return union
 
 
-def cross(grids: Sequence[Grid]) -> list[dict[str, Any]]:
-    """All points of all grids, each once."""
-    points = (
-        dict(zip(grid, values, strict=True))
-        for grid in grids
-        for values in itertools.product(*grid.values())
-    )
-    return list({digest(point): point for point in points}.values())
+def cross(grids: Sequence[Grid], variants: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
+    """All points of all grids, each once, with its variants."""
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for grid in grids:
+        axes = [axis for axis in grid if axis != VARIANT]
+        for values in itertools.product(*(grid[axis] for axis in axes)):
+            point = dict(zip(axes, values, strict=True))
+            _, chosen = found.setdefault(digest(point), (point, []))
+            chosen += [one for one in grid.get(VARIANT, variants) if one not in chosen]
+    return list(found.values())
 
 
 def list_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
@@ -88,9 +102,9 @@ def list_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _refuse_unknown(suite: str, quick: Grid, grid: Grid) -> None:
-    unknown = quick.keys() - grid.keys()
+    unknown = list_axes(quick) - list_axes(grid)
     if unknown:
         raise SuiteError(
             f"suite {suite!r} gives quick values for {min(unknown)!r}, which is not one of "
-            f"its axes {', '.join(grid)}"
+            f"its axes {', '.join(axis for axis in grid if axis != VARIANT)}"
         )

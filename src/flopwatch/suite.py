@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from flopwatch.case import Case
 from flopwatch.errors import SuiteError
-from flopwatch.grids import Axes, cross, make_grids, make_quick_grids, unite
+from flopwatch.grids import VARIANT, Axes, cross, make_grids, make_quick_grids, unite
 from flopwatch.settings import Device
 
 Phase = Callable[..., Any]
@@ -105,7 +105,8 @@ class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
     `axes` is a grid, every combination of which is a case, or a list of grids, each crossed on its
-    own: a case has the axes of its grid. The first variant is the baseline unless `baseline` names
+    own: a case has the axes of its grid. A grid with an entry ``variant`` has only those of the
+    `variants`. The first variant is the baseline unless `baseline` names
     another. `tolerance` is one number, one for each value of the axis ``dtype``, or a function of
     the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
     grids: a list of other ones); without it the first value of every axis is taken. `where` drops
@@ -196,8 +197,8 @@ class Suite:
         """All cases, those of one group next to each other."""
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=device)
-            for point in cross(self.quick_grids if quick else self.grids)
-            for variant in self.variants
+            for point, variants in cross(self.quick_grids if quick else self.grids, self.variants)
+            for variant in variants
         ]
         return cases if self.where is None else [case for case in cases if self.where(case)]
 
@@ -217,9 +218,24 @@ class Suite:
                 f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
                 f"variants {', '.join(self.variants)}"
             )
-        reserved = {"variant", "suite", "device", "params", "id", "group"} & set(self.axes)
+        for grid in [*self.grids, *self.quick_grids]:
+            self._validate_variants(grid.get(VARIANT, self.variants))
+        reserved = {"suite", "device", "params", "id", "group"} & set(self.axes)
         if reserved:
             raise SuiteError(
                 f"suite {self.name!r} has an axis {min(reserved)!r}, a name that cases use "
                 "themselves; choose another"
+            )
+
+    def _validate_variants(self, variants: Sequence[Any]) -> None:
+        """Of one grid."""
+        unknown = [variant for variant in variants if variant not in self.variants]
+        if unknown:
+            raise SuiteError(
+                f"suite {self.name!r} has a grid with the variant {unknown[0]!r}, which is not one "
+                f"of its variants {', '.join(self.variants)}"
+            )
+        if self.baseline not in variants:
+            raise SuiteError(
+                f"suite {self.name!r} has a grid without its baseline, {self.baseline!r}; add it"
             )
