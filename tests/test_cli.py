@@ -134,6 +134,22 @@ def test_a_failed_case_gives_exit_code_1(tmp_path: Path) -> None:
     assert "b : crash: ZeroDivisionError" in result.stdout.replace("b: ", "b : ")
 
 
+def test_a_dry_run_says_what_is_on_request(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import flopwatch\n"
+        "suite = flopwatch.Suite('mine', axes={'level': ['layer', 'quality']},\n"
+        "    variants=['a', 'b', 'c'], on_request={'level': ['quality'], 'variant': ['b', 'c']})\n"
+        "@suite.build\ndef build(case):\n    return lambda: 1\n"
+    )
+    result = flopwatch("run", "mine.py", "--dry-run", cwd=tmp_path)
+    assert result.stdout == "level=layer: a\n"
+    assert result.stderr.endswith("on request: --filter level=quality --filter variant=b,c\n")
+    options = ("--dry-run", "--json", "--filter", "level=quality")
+    content = json.loads(flopwatch("run", "mine.py", *options, cwd=tmp_path).stdout)
+    assert content["cases"] == [{"params": {"level": "quality"}, "variant": "a"}]
+    assert content["on_request"] == {"variant": ["b", "c"]}
+
+
 def test_show_says_what_was_found(results: Path) -> None:
     shown = flopwatch("show", results, cwd=results.parent)
     assert shown.returncode == 0
@@ -203,7 +219,9 @@ def test_a_newer_file_is_refused(results: Path) -> None:
     newer = results.read_text().replace(f'"schema":{SCHEMA}', f'"schema":{SCHEMA + 1}')
     results.write_text(newer)
     for arguments in (["show", results], ["query", "SELECT 1 FROM records", results]):
-        assert_refused(flopwatch(*arguments, cwd=results.parent), "schema 2", "upgrade flopwatch")
+        assert_refused(
+            flopwatch(*arguments, cwd=results.parent), f"schema {SCHEMA + 1}", "upgrade flopwatch"
+        )
 
 
 def test_a_torn_line_is_told_and_the_rest_is_read(results: Path) -> None:

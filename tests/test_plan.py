@@ -86,6 +86,25 @@ def test_a_filter_on_an_axis_that_a_case_does_not_have_excludes_it() -> None:
         labels(model=["small"], shape=["1x2"])
 
 
+def test_what_is_on_request_is_only_measured_when_its_axis_is_asked_for() -> None:
+    described = replace(DESCRIPTION, on_request={"shape": [[3, 4]], "variant": ["odd"]})
+
+    def groups(*filters: str) -> list[tuple[str, tuple[str, ...]]]:
+        return [(g.label, g.variants) for g in make_groups(described, parse_filters(filters))]
+
+    assert groups("causal=true") == [("shape=1x2 causal=true", ("plain", "fast"))]
+    assert groups("causal=true", "shape=3x4") == [("shape=3x4 causal=true", ("plain", "fast"))]
+    assert groups("causal=true", "variant=odd") == [("shape=1x2 causal=true", ("plain", "odd"))]
+    assert len(groups("shape=1x2,3x4", "variant=odd,fast")) == 4
+    assert described.list_unasked({"variant": ["fast"]}) == {"shape": ["3x4"]}
+
+
+def test_where_all_is_on_request_that_is_said() -> None:
+    described = replace(DESCRIPTION, on_request={"causal": [True, False]})
+    with pytest.raises(UsageError, match="only measured on request, --filter causal=true,false"):
+        make_groups(described, {})
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

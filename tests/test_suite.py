@@ -106,6 +106,20 @@ def test_quick_of_several_grids_is_other_grids_or_the_first_values() -> None:
     ]
 
 
+def test_quick_leaves_what_is_on_request_to_be_asked_for() -> None:
+    suite = make_suite(
+        axes={"level": ["quality", "layer", "model"], "size": [1, 2]},
+        on_request={"level": ["quality"], "size": [2], "variant": ["fast"]},
+    )
+    assert [(p["level"], p["size"]) for p in points(suite, quick=True)] == [
+        ("layer", 1),
+        ("layer", 2),
+        ("quality", 1),
+        ("quality", 2),
+    ]
+    assert {case.variant for case in suite.expand(quick=True)} == {"plain", "fast"}
+
+
 def test_an_id_does_not_depend_on_tuple_or_list_or_order_of_axes() -> None:
     one = Case(suite="s", variant="v", params={"shape": (1, 2), "dtype": "x"})
     other = Case(suite="s", variant="v", params={"dtype": "x", "shape": [1, 2]})
@@ -136,6 +150,10 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"axes": [{}, {"variant": ["fast"]}]}, "a grid without its baseline, 'plain'; add it"),
         ({"quick": {"variant": ["fast"]}}, "a grid without its baseline, 'plain'; add it"),
         ({"quick": {"sise": [1]}}, "'sise', which is not one of its axes size, dtype"),
+        ({"on_request": {"sise": [1]}}, "'sise' on request, which is not one of its axes size, dt"),
+        ({"on_request": {"size": [3]}}, "size=3 on request, which is not one of its values 1, 2"),
+        ({"on_request": {"variant": ["odd"]}}, "variant=odd on request, which is not one of its"),
+        ({"on_request": {"variant": ["plain"]}}, "its baseline, 'plain', on request"),
         ({"axes": []}, "an empty list of grids"),
         ({"axes": [{"x": [1]}, {"id": [1]}]}, "an axis 'id', a name that cases use themselves"),
         ({"axes": [{"x": [1]}, {"y": []}]}, "'y' of suite 'demo' has no values"),

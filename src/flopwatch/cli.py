@@ -323,7 +323,13 @@ def _make_options(**given: Any) -> Options:
 
 
 def _print_preview(preview: Any, as_json: bool) -> None:
-    from flopwatch.plan import count_cases, format_duration, longest_s, shortest_s
+    from flopwatch.plan import (
+        count_cases,
+        format_duration,
+        format_filters,
+        longest_s,
+        shortest_s,
+    )
     from flopwatch.report.units import plural
 
     groups = preview.groups
@@ -331,7 +337,7 @@ def _print_preview(preview: Any, as_json: bool) -> None:
     if as_json:
         cases = [{"params": g.params, "variant": v} for g in groups for v in g.variants]
         content = {"cases": cases, "shortest_s": shortest, "longest_s": longest}
-        click.echo(json.dumps(content))
+        click.echo(json.dumps({**content, "on_request": preview.on_request}))
         return
     for group in groups:
         click.echo(f"{group.label}: {', '.join(group.variants)}")
@@ -342,6 +348,8 @@ def _print_preview(preview: Any, as_json: bool) -> None:
         "less what the results file already answers",
         err=True,
     )
+    if preview.on_request:
+        click.echo(f"on request: {format_filters(preview.on_request)}", err=True)
 
 
 def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:

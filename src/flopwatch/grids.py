@@ -31,11 +31,11 @@ def make_grids(suite: str, axes: Axes | Sequence[Axes]) -> list[Grid]:
 
 
 def make_quick_grids(
-    suite: str, grids: Sequence[Grid], quick: Axes | Sequence[Axes] | None
+    suite: str, grids: Sequence[Grid], quick: Axes | Sequence[Axes] | None, on_request: Grid
 ) -> list[Grid]:
     """What is left of the grids with ``--quick``."""
     if quick is None:
-        return [shorten(grid) for grid in grids]
+        return [shorten(grid, on_request) for grid in grids]
     chosen = make_grids(suite, quick)
     if isinstance(quick, Mapping):
         if len(grids) > 1:
@@ -53,9 +53,14 @@ def make_quick_grids(
     return chosen
 
 
-def shorten(grid: Grid) -> Grid:
-    """The first value of every axis, and all variants."""
-    return {axis: values if axis == VARIANT else values[:1] for axis, values in grid.items()}
+def shorten(grid: Grid, on_request: Grid) -> Grid:
+    """The first value of every axis, what can be had on request, and all variants."""
+    short = {}
+    for axis, values in grid.items():
+        requested = [value for value in values if value in on_request.get(axis, [])]
+        others = [value for value in values if value not in requested]
+        short[axis] = values if axis == VARIANT else others[:1] + requested
+    return short
 
 
 def list_axes(grid: Grid) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flopwatch.case import case_id, digest, format_value, group_id, label
@@ -32,6 +32,16 @@ class Description:
     variants: Sequence[str]
     cases: Sequence[Mapping[str, Any]]
     """Each with "variant" and "params"; those of a group next to each other."""
+    on_request: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values, by axis or of "variant", that a run must ask for."""
+
+    def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """What is on request and not asked for, as ``--filter`` takes it."""
+        return {
+            axis: [format_value(value) for value in values]
+            for axis, values in self.on_request.items()
+            if axis not in filters
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,9 +86,10 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
     _validate_filters(description, filters)
     chosen: dict[str, Group] = {}
     on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
+    unasked = description.list_unasked(filters)
     for case in description.cases:
         params = case["params"]
-        if not _has_values(params, on_axes):
+        if not _has_values(params, on_axes) or _has_any(case, unasked):
             continue
         group = chosen.get(digest(params)) or Group(
             suite=description.name, baseline=description.baseline, params=params, variants=()
@@ -89,13 +100,33 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
         groups = [group.keep(filters["variant"]) for group in groups]
         groups = [group for group in groups if group.variants]
     if not groups:
-        wanted = " ".join(f"--filter {axis}={','.join(v)}" for axis, v in filters.items())
-        raise UsageError(
-            f"no case of suite {description.name!r} is left after "
-            f"{wanted or 'its own conditions'}; each value exists, but not together, or not "
-            "with --quick: loosen one"
-        )
+        raise UsageError(_explain_nothing(description, filters, unasked))
     return groups
+
+
+def _explain_nothing(
+    description: Description,
+    filters: Mapping[str, Sequence[str]],
+    unasked: Mapping[str, Sequence[str]],
+) -> str:
+    asked, advice = format_filters(filters), "loosen one"
+    if unasked:
+        advice += f", or ask for what is only measured on request, {format_filters(unasked)}"
+    return (
+        f"no case of suite {description.name!r} is left after {asked or 'its own conditions'}; "
+        f"each value exists, but not together, or not with --quick: {advice}"
+    )
+
+
+def format_filters(filters: Mapping[str, Sequence[str]]) -> str:
+    return " ".join(f"--filter {axis}={','.join(values)}" for axis, values in filters.items())
+
+
+def _has_any(case: Mapping[str, Any], refused: Mapping[str, Sequence[str]]) -> bool:
+    facets = {**case["params"], "variant": case["variant"]}
+    return any(
+        axis in facets and format_value(facets[axis]) in values for axis, values in refused.items()
+    )
 
 
 def _has_values(params: Mapping[str, Any], allowed: Mapping[str, Sequence[str]]) -> bool:

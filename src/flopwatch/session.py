@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Preview:
     suite: str
     groups: Sequence[Group]
     settings: Settings
+    on_request: Mapping[str, Sequence[str]]
+    """Values by axis that the suite has, and a run must ask for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +77,15 @@ def preview(options: Options) -> Preview:
     facts = machine.machine(suite_file.path.parent)
     settings = _settle(options, facts, isa.probe().cuda_devices)
     with Launcher(environment={}, preload=()) as launcher:
-        _, groups = _plan(options, suite_file, launcher, settings)
+        description, groups = _plan(options, suite_file, launcher, settings)
     require_budget(options.budget_s, groups)
     fitted = fit_budget(options.budget_s, groups, settings)
-    return Preview(suite=groups[0].suite, groups=groups, settings=fitted)
+    return Preview(
+        suite=description.name,
+        groups=groups,
+        settings=fitted,
+        on_request=description.list_unasked(parse_filters(options.filters)),
+    )
 
 
 def run(options: Options, watcher: runner.Watcher) -> Report:

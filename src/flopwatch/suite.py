@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
-from flopwatch.case import Case
+from flopwatch.case import Case, format_value
 from flopwatch.errors import SuiteError
 from flopwatch.grids import VARIANT, Axes, cross, make_grids, make_quick_grids, unite
 from flopwatch.settings import Device
@@ -110,10 +110,11 @@ class Suite:
     another. `tolerance` is one number, one for each value of the axis ``dtype``, or a function of
     the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
     grids: a list of other ones); without it the first value of every axis is taken. `where` drops
-    combinations.
+    combinations. Values in `on_request` (of axes, or of ``variant``) are only measured where a
+    ``--filter`` on their axis names them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
         self,
         name: str,
         *,
@@ -123,10 +124,12 @@ class Suite:
         tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
         quick: Axes | Sequence[Axes] | None = None,
         where: Callable[[Case], bool] | None = None,
+        on_request: Axes | None = None,
     ) -> None:
         self.name = name
         self.grids = make_grids(name, axes)
-        self.quick_grids = make_quick_grids(name, self.grids, quick)
+        self.on_request = make_grids(name, on_request or {})[0]
+        self.quick_grids = make_quick_grids(name, self.grids, quick, self.on_request)
         self.axes = unite(self.grids)
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
@@ -220,6 +223,7 @@ class Suite:
             )
         for grid in [*self.grids, *self.quick_grids]:
             self._validate_variants(grid.get(VARIANT, self.variants))
+        self._validate_on_request()
         reserved = {"suite", "device", "params", "id", "group"} & set(self.axes)
         if reserved:
             raise SuiteError(
@@ -238,4 +242,24 @@ class Suite:
         if self.baseline not in variants:
             raise SuiteError(
                 f"suite {self.name!r} has a grid without its baseline, {self.baseline!r}; add it"
+            )
+
+    def _validate_on_request(self) -> None:
+        known = {**self.axes, VARIANT: self.variants}
+        for axis, values in self.on_request.items():
+            if axis not in known:
+                raise SuiteError(
+                    f"suite {self.name!r} has {axis!r} on request, which is not one of its axes "
+                    f"{', '.join(known)}"
+                )
+            unknown = [value for value in values if value not in known[axis]]
+            if unknown:
+                raise SuiteError(
+                    f"suite {self.name!r} has {axis}={format_value(unknown[0])} on request, which "
+                    f"is not one of its values {', '.join(map(format_value, known[axis]))}"
+                )
+        if self.baseline in self.on_request.get(VARIANT, []):
+            raise SuiteError(
+                f"suite {self.name!r} has its baseline, {self.baseline!r}, on request; the others "
+                "are compared with it, so it is always measured"
             )

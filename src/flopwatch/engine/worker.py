@@ -95,6 +95,7 @@ def describe(request: Request, channel: Channel) -> None:
         baseline=suite.baseline,
         axes=suite.axes,
         variants=suite.variants,
+        on_request=suite.on_request,
         cases=[{"variant": case.variant, "params": case.params} for case in cases],
     )
 
