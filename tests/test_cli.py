@@ -150,6 +150,35 @@ def test_a_dry_run_says_what_is_on_request(tmp_path: Path) -> None:
     assert content["on_request"] == {"variant": ["b", "c"]}
 
 
+def test_set_measures_other_values(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import flopwatch\n"
+        "def accept(axis, value):\n"
+        "    if value == [0, 0]: raise flopwatch.UsageError('there is nothing in it')\n"
+        "suite = flopwatch.Suite('mine', axes={'shape': [(1, 2), (3, 4)], 'kind': ['a', 'b']},\n"
+        "    variants=['plain', 'odd'], on_request={'kind': ['b']}, accepts=accept)\n"
+        "@suite.build\ndef build(case):\n    return lambda: float(case.shape[0])\n"
+    )
+    run = ("run", "mine.py", "--case-budget", "0.2s", "--set", "shape=5x6")
+    dry = flopwatch(*run, "--dry-run", "--set", "variant=new", "--set", "kind=b", cwd=tmp_path)
+    assert dry.stdout == "shape=5x6 kind=b: plain, new\n"
+    assert "on request" not in dry.stderr
+
+    assert flopwatch(*run, cwd=tmp_path).returncode == 0
+    again = flopwatch(*run, "--set", "variant=new", cwd=tmp_path)
+    assert "1 cases are in results/mine.jsonl already" in again.stderr  # the baseline
+    rows = json.loads(flopwatch("show", "results/mine.jsonl", "--json", cwd=tmp_path).stdout)
+    assert [(row["variant"], row["params"]["shape"]) for row in rows] == [
+        ("plain", [5, 6]),
+        ("odd", [5, 6]),
+        ("new", [5, 6]),
+    ]
+    assert_refused(
+        flopwatch("run", "mine.py", "--set", "shape=0x0", cwd=tmp_path),
+        "flopwatch: --set shape=0x0: there is nothing in it\n",
+    )
+
+
 def test_show_says_what_was_found(results: Path) -> None:
     shown = flopwatch("show", results, cwd=results.parent)
     assert shown.returncode == 0
@@ -169,6 +198,8 @@ def test_show_says_what_was_found(results: Path) -> None:
         (["run", "activations", "--filter", "dtype=int8"], ["no value 'int8'", "float32"]),
         (["run", "activations", "--filter", "dtype"], ["not of the form axis=value"]),
         (["run", "activations", "--budget", "soon"], ["'soon' is not a duration", "10m"]),
+        (["run", "activations", "--set", "dtype=float16"], ["knows only its own values"]),
+        (["run", "activations", "--set", "dtype"], ["--set 'dtype' is not of the form axis=value"]),
         (["run", "activations", "--budget", "1s"], ["a budget of 1s cannot hold 30 cases"]),
         (["run", "activations", "--memory-limit", "lots"], ["'lots' is not a size"]),
         (["run", "activations", "--precision", "0"], ["'0' is not a percentage"]),

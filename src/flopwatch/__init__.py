@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from flopwatch.case import Case
     from flopwatch.engine.agreement import WrongResult
-    from flopwatch.errors import FlopwatchError, Unsupported
+    from flopwatch.errors import FlopwatchError, Unsupported, UsageError
     from flopwatch.inline import Comparison, Measurement, compare, measure
     from flopwatch.records.record import Record
     from flopwatch.records.store import read
@@ -30,6 +30,7 @@ __all__ = [
     "Stopwatch",
     "Suite",
     "Unsupported",
+    "UsageError",
     "Workload",
     "WrongResult",
     "__version__",
@@ -48,6 +49,7 @@ _HOMES = {
     "Stopwatch": "suite",
     "Suite": "suite",
     "Unsupported": "errors",
+    "UsageError": "errors",
     "Workload": "suite",
     "WrongResult": "engine.agreement",
     "compare": "inline",

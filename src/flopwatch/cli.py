@@ -97,6 +97,9 @@ def _percentage(context: click.Context, option: click.Parameter, value: str | No
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
                    "baseline.")  # fmt: skip
+@click.option("--set", "chosen", multiple=True, metavar="AXIS=VALUE[,VALUE]",
+              help="These values instead of the suite's own, where it accepts others; may be "
+                   "repeated.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer cases, ±5 %, 2 s a case.")
 @click.option("--dry-run", is_flag=True, help="List the cases and an estimate of the time; stop.")
 @click.option("--budget", callback=_duration, metavar="TIME",
@@ -314,6 +317,7 @@ def _make_options(**given: Any) -> Options:
         threads=given["threads"],
         memory_limit_bytes=given["memory_limit"],
         filters=given["filters"],
+        chosen=given["chosen"],
         quick=given["quick"],
         budget_s=given["budget"],
         out=given["out"],

@@ -53,6 +53,11 @@ def make_quick_grids(
     return chosen
 
 
+def put_in(chosen: Grid, grids: Sequence[Grid]) -> list[Grid]:
+    """The grids that have all of the chosen axes, with the chosen values there."""
+    return [{**grid, **chosen} for grid in grids if list_axes(chosen) <= list_axes(grid)]
+
+
 def shorten(grid: Grid, on_request: Grid) -> Grid:
     """The first value of every axis, what can be had on request, and all variants."""
     short = {}

@@ -70,13 +70,13 @@ class Group:
         return replace(self, variants=tuple(v for v in self.variants if v in wanted))
 
 
-def parse_filters(texts: Iterable[str]) -> dict[str, list[str]]:
+def parse_filters(texts: Iterable[str], option: str = "--filter") -> dict[str, list[str]]:
     """``["dtype=float32,bfloat16", "size=1024"]`` as allowed values by axis."""
     filters: dict[str, list[str]] = {}
     for text in texts:
         axis, equals, values = text.partition("=")
         if not axis or not equals or not values:
-            raise UsageError(f"--filter {text!r} is not of the form axis=value[,value]")
+            raise UsageError(f"{option} {text!r} is not of the form axis=value[,value]")
         filters.setdefault(axis, []).extend(values.split(","))
     return filters
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from flopwatch.catalog import SuiteFile
 from flopwatch.draft import Draft, Harvest, explain_death, explain_hang
 from flopwatch.engine import environment as machine
-from flopwatch.errors import SuiteError
+from flopwatch.errors import SuiteError, UsageError
 from flopwatch.interrupts import Interrupts
 from flopwatch.launch.local import Hung, Launcher, Worker
 from flopwatch.plan import Description, Group, fit_budget, longest_s
@@ -62,21 +62,28 @@ def new_run_id() -> str:
 
 
 def describe(
-    launcher: Launcher, suite_file: SuiteFile, *, quick: bool, settings: Settings
+    launcher: Launcher,
+    suite_file: SuiteFile,
+    *,
+    quick: bool,
+    chosen: Mapping[str, Sequence[str]],
+    settings: Settings,
 ) -> Description:
-    """Ask a worker what the suite file declares."""
+    """Ask a worker what the suite file declares, with chosen values in place of its own."""
     reply = _ask(
         launcher,
         {
             "kind": "describe",
             "suite_path": str(suite_file.path),
             "quick": quick,
+            "chosen": chosen,
             "device": settings.device,
         },
         settings,
         f"{suite_file.path.name} cannot be loaded",
     )
-    reply.pop("event")
+    if reply.pop("event") == "refused":
+        raise UsageError(reply["reason"])
     return Description(**reply)
 
 

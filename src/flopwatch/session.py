@@ -42,6 +42,8 @@ class Options:
     threads: int | None = None
     memory_limit_bytes: int | None = None
     filters: Sequence[str] = ()
+    chosen: Sequence[str] = ()
+    """Values in place of the suite's own, as ``axis=value,value``."""
     quick: bool = False
     budget_s: float | None = None
     out: Path | None = None
@@ -188,7 +190,10 @@ def _plan(
     options: Options, suite_file: SuiteFile, launcher: Launcher, settings: Settings
 ) -> tuple[Description, list[Group]]:
     filters = parse_filters(options.filters)
-    description = runner.describe(launcher, suite_file, quick=options.quick, settings=settings)
+    chosen = parse_filters(options.chosen, "--set")
+    description = runner.describe(
+        launcher, suite_file, quick=options.quick, chosen=chosen, settings=settings
+    )
     return description, make_groups(description, filters)
 
 

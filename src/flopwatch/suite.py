@@ -26,10 +26,21 @@ from typing import Any, Protocol, TypeVar
 
 from flopwatch.case import Case, format_value
 from flopwatch.errors import SuiteError
-from flopwatch.grids import VARIANT, Axes, cross, make_grids, make_quick_grids, unite
+from flopwatch.grids import (
+    VARIANT,
+    Axes,
+    Grid,
+    cross,
+    make_grids,
+    make_quick_grids,
+    put_in,
+    shorten,
+    unite,
+)
 from flopwatch.settings import Device
 
 Phase = Callable[..., Any]
+Accepts = Callable[[str, Any], object]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
@@ -111,7 +122,9 @@ class Suite:
     the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
     grids: a list of other ones); without it the first value of every axis is taken. `where` drops
     combinations. Values in `on_request` (of axes, or of ``variant``) are only measured where a
-    ``--filter`` on their axis names them.
+    ``--filter`` on their axis names them. `accepts` is called with an axis and a value that
+    ``--set`` asks for; it raises UsageError or ValueError, with a sentence, for what the build
+    function cannot make. Without it, the suite has only its own values.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
@@ -125,6 +138,7 @@ class Suite:
         quick: Axes | Sequence[Axes] | None = None,
         where: Callable[[Case], bool] | None = None,
         on_request: Axes | None = None,
+        accepts: Accepts | None = None,
     ) -> None:
         self.name = name
         self.grids = make_grids(name, axes)
@@ -134,6 +148,7 @@ class Suite:
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
         self.where = where
+        self.accepts = accepts
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self._validate()
@@ -196,11 +211,19 @@ class Suite:
             )
         return float(table[dtype])
 
-    def expand(self, *, quick: bool = False, device: Device = "cpu") -> list[Case]:
-        """All cases, those of one group next to each other."""
+    def expand(
+        self, *, quick: bool = False, device: Device = "cpu", chosen: Grid | None = None
+    ) -> list[Case]:
+        """All cases, those of one group next to each other.
+
+        `chosen` values are taken in place of the suite's own.
+        """
+        grids = put_in(chosen or {}, self.quick_grids if quick else self.grids)
+        if not grids:  # only quick grids may lack the chosen axes
+            grids = put_in(chosen or {}, [shorten(grid, self.on_request) for grid in self.grids])
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=device)
-            for point, variants in cross(self.quick_grids if quick else self.grids, self.variants)
+            for point, variants in cross(grids, self.variants)
             for variant in variants
         ]
         return cases if self.where is None else [case for case in cases if self.where(case)]

@@ -5,6 +5,7 @@ one request and three descriptors: events out, a log for whatever the measured c
 the board. It sends
 
     described   what a suite file declares                       (request "describe")
+    refused     values were asked for that the suite cannot have (request "describe")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
     samples     samples since the last message, and progress
@@ -34,6 +35,7 @@ import msgspec
 
 from flopwatch.case import Case
 from flopwatch.catalog import load_suite
+from flopwatch.choice import choose
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
@@ -41,7 +43,8 @@ from flopwatch.engine.sampling import Sampler, run_once
 from flopwatch.engine.sources import digest_sources, is_project_file
 from flopwatch.engine.stream import PointStream, SampleStream
 from flopwatch.engine.study import Diverged, take_points
-from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.errors import FlopwatchError, Unsupported, UsageError
+from flopwatch.grids import VARIANT
 from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
@@ -88,14 +91,21 @@ def classify(error: BaseException) -> Status:
 
 def describe(request: Request, channel: Channel) -> None:
     suite = load_suite(Path(request["suite_path"]))
-    cases = suite.expand(quick=request["quick"], device=request["device"])
+    try:
+        chosen = choose(suite, request["chosen"])
+    except UsageError as error:
+        channel.send("refused", reason=str(error))
+        return
+    cases = suite.expand(quick=request["quick"], device=request["device"], chosen=chosen)
+    variants = chosen.pop(VARIANT, None)
+    asked = request["chosen"]
     channel.send(
         "described",
         name=suite.name,
         baseline=suite.baseline,
-        axes=suite.axes,
-        variants=suite.variants,
-        on_request=suite.on_request,
+        axes={**suite.axes, **chosen},
+        variants=variants or suite.variants,
+        on_request={axis: v for axis, v in suite.on_request.items() if axis not in asked},
         cases=[{"variant": case.variant, "params": case.params} for case in cases],
     )
 
