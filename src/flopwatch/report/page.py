@@ -10,14 +10,19 @@ from html import escape
 from typing import Any
 
 from flopwatch import __version__
-from flopwatch.analysis.summary import Row, summarize
+from flopwatch.analysis.quality import assess
+from flopwatch.analysis.summary import Row, conditions, summarize
 from flopwatch.case import label
 from flopwatch.records.record import Record
+from flopwatch.report import charts
+from flopwatch.report.columns import verdict_word
+from flopwatch.report.figures import Figure, draw_losses, draw_speedups
+from flopwatch.report.quality import make_quality_sheet
 from flopwatch.report.tables import Sheet, make_sheets
 from flopwatch.report.units import format_speedup, plural
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --quiet: #888; }
+:root { color-scheme: light dark; --line: #8884; --quiet: #666; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 .scroll { overflow-x: auto; }
@@ -27,8 +32,12 @@ th { border-bottom: 2px solid var(--line); } .word { text-align: left; }
 tbody { border-bottom: 1px solid var(--line); }
 .faster { color: #0a7d33; } .slower { color: #c62828; } .unclear { color: #a66a00; }
 @media (prefers-color-scheme: dark) {
+  :root { --quiet: #999; }
   .faster { color: #5fd38a; } .slower { color: #ff8a80; } .unclear { color: #ffca6b; }
 }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem 2rem; }
+figure { flex: 1 1 30rem; max-width: 44rem; margin: 1rem 0; }
+figcaption { color: var(--quiet); font-size: .85rem; }
 details { margin-top: 1rem; } pre { overflow-x: auto; font-size: .8rem; }
 .quiet, footer { color: var(--quiet); font-size: .85rem; }
 footer { margin-top: 3rem; font-size: .85rem; }
@@ -42,7 +51,7 @@ def render_page(records: Sequence[Record]) -> str:
         [
             "<h1>flopwatch report</h1>",
             *(f"<p>{escape(sentence)}</p>" for sentence in summary_sentences(rows)),
-            *(_render_sheet(sheet) for sheet in make_sheets(rows)),
+            *(_render_section(alike) for alike in _divide(rows)),
             _render_environments(rows),
             f"<footer>flopwatch {__version__}. Medians; intervals at 99 %. A speedup is the median "
             "of ratios within rounds; more than 1 is faster than the baseline.</footer>",
@@ -51,7 +60,8 @@ def render_page(records: Sequence[Record]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>flopwatch report</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+        f"<title>flopwatch report</title><style>{STYLE}{charts.STYLE}</style></head>"
+        f"<body>{body}</body></html>\n"
     )
 
 
@@ -86,10 +96,48 @@ def _extreme(which: str, row: Row) -> str:
     )
 
 
+def _divide(rows: Sequence[Row]) -> list[list[Row]]:
+    """What stands in one table: see `make_sheets`."""
+    divided: dict[object, list[Row]] = {}
+    for row in rows:
+        record = row.record
+        like = (record.suite, frozenset(record.params), conditions(record))
+        divided.setdefault(like, []).append(row)
+    return list(divided.values())
+
+
+def _render_section(rows: Sequence[Row]) -> str:
+    """Tables, and what of them can be drawn."""
+    first, *others = make_sheets(rows)
+    return "".join(
+        [
+            _render_sheet(first),
+            _render_figures([draw_speedups(rows)]),
+            *map(_render_sheet, others),
+            *(
+                _render_sheet(make_quality_sheet(group)) + _render_figures(draw_losses(group))
+                for group in assess(rows)
+            ),
+        ]
+    )
+
+
+def _render_figures(figures: Sequence[Figure | None]) -> str:
+    """Side by side where there is room."""
+    drawn = "".join(
+        f'<figure class="scroll">{figure.svg}<figcaption>{escape(figure.caption)}</figcaption>'
+        "</figure>"
+        for figure in figures
+        if figure is not None
+    )
+    return f'<div class="figures">{drawn}</div>' if drawn else ""
+
+
 def _render_sheet(sheet: Sheet) -> str:
+    last = len(sheet.columns) - 1
     kinds = [
-        "word" if position < sheet.text_columns or column == "verdict" else "number"
-        for position, column in enumerate(sheet.columns)
+        "word" if position < sheet.text_columns or position == last else "number"
+        for position in range(len(sheet.columns))
     ]
     head = "".join(
         f'<th class="{kind}">{escape(column)}</th>'
@@ -100,14 +148,16 @@ def _render_sheet(sheet: Sheet) -> str:
         for group in sheet.groups
     )
     remarks = "".join(f"<li>{escape(remark)}</li>" for remark in sheet.remarks)
+    conditions = f"<p class=quiet>{escape(sheet.conditions)}</p>" if sheet.conditions else ""
     return (
         f'<h2>{escape(sheet.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"{bodies}</table></div><p class=quiet>{escape(sheet.conditions)}</p><ul>{remarks}</ul>"
+        f"{bodies}</table></div>{conditions}" + (f"<ul>{remarks}</ul>" if remarks else "")
     )
 
 
 def _render_row(cells: Sequence[str], kinds: Sequence[str]) -> str:
-    verdict = cells[-1] if cells[-1] in ("faster", "slower", "unclear") else ""
+    verdict = verdict_word(cells[-1])
+    verdict = verdict if verdict in ("faster", "slower", "unclear") else ""
     classes = [*kinds[:-1], f"{kinds[-1]} {verdict}"]
     return (
         "<tr>"
