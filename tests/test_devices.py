@@ -21,7 +21,7 @@ class FakeCuda:
         self.queue: list[Any] = []
         self.device_ns = 0.0
         self.synchronizations = 0
-        self.peak_bytes = 0
+        self.held_bytes = self.peak_bytes = 0
         outer = self
 
         class Event:
@@ -54,11 +54,18 @@ class FakeCuda:
     def get_device_properties(self, device: str) -> Any:
         return SimpleNamespace(L2_cache_size=1000)
 
+    def allocate(self, size: int) -> None:
+        self.held_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def memory_allocated(self) -> int:
+        return self.held_bytes
+
     def max_memory_allocated(self) -> int:
         return self.peak_bytes
 
     def reset_peak_memory_stats(self) -> None:
-        self.peak_bytes = 0
+        self.peak_bytes = self.held_bytes
 
 
 def fake_torch(cuda: FakeCuda) -> Any:
@@ -125,13 +132,18 @@ def test_idle_clocks_are_no_throttling() -> None:
         assert target.notes() == []
 
 
-def test_peak_memory_is_the_allocators() -> None:
+def test_peak_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
     cuda = FakeCuda()
     target = CudaTarget(fake_torch(cuda), lambda: 0)
-    cuda.peak_bytes = 5
-    assert target.peak_memory_bytes() == 5
-    target.reset_peak_memory()
-    assert target.peak_memory_bytes() == 0
+    cuda.allocate(1000)  # weights
+    cuda.allocate(500)
+    cuda.allocate(-500)
+
+    def run() -> None:
+        for size in (30, 50, -50, 10, -30):
+            cuda.allocate(size)
+
+    assert target.measure_peak_bytes(lambda: cuda.allocate(7), run) == 80
 
 
 def test_without_nvml_throttling_is_unknown() -> None:
@@ -143,7 +155,6 @@ def test_cpu_target() -> None:
     assert isinstance(target, CpuTarget)
     target.evict()
     assert target.notes() == []
-    assert target.peak_memory_bytes() is None
 
 
 def test_cpu_clock_knows_its_resolution() -> None:

@@ -250,3 +250,76 @@ def test_ctrl_c_during_a_study_keeps_what_was_measured(
     assert (odd.status, odd.stop) == ("ok", "interrupted")
     assert odd.curves["step"][:61] == list(range(61))
     assert odd.rounds == plain.rounds
+
+
+ALLOCATING = """
+size, item = 1_000_000, 4
+weight = torch.ones(size, requires_grad=True)
+kept = [torch.ones(size)]
+
+class Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        temporaries = [torch.empty(size) for _ in range(3)]
+        return torch.zeros(()).expand(size)
+
+def replace():
+    kept[0] = torch.empty(size)  # and only then is the old one released
+    return torch.empty(size)
+
+def one_after_the_other():
+    torch.empty(size)
+    torch.empty(size)
+
+def clear():
+    weight.grad = None
+
+runs = {
+    "nothing": lambda: weight.detach().add_(1),
+    "one": lambda: torch.empty(size),
+    "one_after_the_other": one_after_the_other,
+    "two": lambda: [torch.empty(size), torch.empty(size)],
+    "replaced": replace,
+    "backward": lambda: Custom.apply(weight).backward(),
+    "no_tensors": lambda: bytearray(size),
+}
+def call():
+    runs[case.variant]()
+
+return flopwatch.Workload(phases={"call": call}, reset=clear)
+"""
+
+
+def test_peak_memory_of_tensors_on_a_cpu(write_file: WriteFile) -> None:
+    size = 4_000_000
+    expected = {
+        "nothing": 0,
+        "one": size,
+        "one_after_the_other": size,
+        "two": 2 * size,
+        "replaced": size,
+        "backward": 3 * size,
+        "no_tensors": None,
+    }
+    records = measure(write_file(ALLOCATING, variants=repr(list(expected))))
+    assert {record.status for record in records.values()} == {"ok"}
+    peaks = {variant: record.peak_memory_bytes for variant, record in records.items()}
+    assert peaks.pop("no_tensors") is expected.pop("no_tensors")
+    for variant, peak in peaks.items():
+        assert peak == pytest.approx(expected[variant], abs=4096), variant
+
+
+def test_a_workload_that_cannot_be_watched_has_no_peak_but_its_times(write_file: WriteFile) -> None:
+    body = """
+def call():
+    with torch.autograd.profiler.profile():  # two profilers at once are one too many
+        return torch.ones(3)
+return call
+"""
+    record = measure(write_file(body, variants="['plain']"))["plain"]
+    assert record.status == "ok"
+    assert record.peak_memory_bytes is None

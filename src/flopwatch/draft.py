@@ -31,6 +31,7 @@ class Draft:
     instrumented_ns: list[float] = field(default_factory=list)
     regions: dict[str, Region] = field(default_factory=dict)
     curves: dict[str, list[float]] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
@@ -67,7 +68,6 @@ class Harvest:
         self.unstudied: set[str] = set()
         """Once sampling is finished: variants whose study is still to come."""
         self.progress: dict[str, Any] = {}
-        self.peak_memory_bytes: dict[str, int | None] = {}
         self.broken: str | None = None
         self.sources: dict[str, str] = {}
 
@@ -115,7 +115,7 @@ class Harvest:
         self.unstudied.discard(message["variant"])
 
     def _take_peak_memory(self, message: dict[str, Any]) -> None:
-        self.peak_memory_bytes = message["by_variant"]
+        self.drafts[message["variant"]].peak_memory_bytes = message["peak_memory_bytes"]
 
     def _take_broken(self, message: dict[str, Any]) -> None:
         self.broken = message["reason"]
@@ -166,7 +166,7 @@ class Harvest:
             instrumented_ns=draft.instrumented_ns,
             regions=draft.regions,
             curves=draft.curves,
-            peak_memory_bytes=self.peak_memory_bytes.get(draft.variant),
+            peak_memory_bytes=draft.peak_memory_bytes,
             check=draft.check,
             notes=draft.notes + finished.get("notes", []),
             settings=settings,

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from flopwatch.engine.clock import Clock, CpuClock, CudaClock
+from flopwatch.engine.memory import measure_peak_bytes
 from flopwatch.settings import Device
+
+Untimed = Callable[[], object]
 
 FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where the system does not tell
 
@@ -39,10 +42,11 @@ class Target(Protocol):
     def notes(self) -> list[str]:
         """What went wrong with the device since it was made, as sentences."""
 
-    def reset_peak_memory(self) -> None: ...
+    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
+        """Most memory of tensors that a run holds beyond what was there before it; None: unknown.
 
-    def peak_memory_bytes(self) -> int | None:
-        """Most memory that the device's allocator has held since the reset; None: unknown."""
+        `prepare` is called before a run and does not count.
+        """
 
 
 class CpuTarget:
@@ -64,11 +68,8 @@ class CpuTarget:
     def notes(self) -> list[str]:
         return []
 
-    def reset_peak_memory(self) -> None:
-        pass
-
-    def peak_memory_bytes(self) -> int | None:
-        return None
+    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
+        return measure_peak_bytes(prepare, run)
 
 
 class CudaTarget:
@@ -95,11 +96,13 @@ class CudaTarget:
         reasons = [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
         return [f"the GPU lowered its clocks because of {reason}" for reason in reasons]
 
-    def reset_peak_memory(self) -> None:
-        self._torch.cuda.reset_peak_memory_stats()
-
-    def peak_memory_bytes(self) -> int | None:
-        return int(self._torch.cuda.max_memory_allocated())
+    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
+        cuda = self._torch.cuda
+        prepare()
+        before_bytes = cuda.memory_allocated()
+        cuda.reset_peak_memory_stats()
+        run()
+        return int(cuda.max_memory_allocated() - before_bytes)
 
 
 def open_target(device: Device, cache_bytes: int | None = None) -> Target:

@@ -308,6 +308,10 @@ def run_once(workload: Workload) -> None:
     """All phases once, untimed."""
     if workload.reset is not None:
         workload.reset()
+    run_phases(workload)
+
+
+def run_phases(workload: Workload) -> None:
     value: tuple[Any, ...] = ()
     for phase in workload.phases.values():
         value = (phase(*value),)

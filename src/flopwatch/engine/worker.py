@@ -10,9 +10,10 @@ the board. It sends
     failed      a variant that raised: status and reason
     samples     samples since the last message, and progress
     finished    how sampling ended, and whose studies follow
+    peak_memory what a run of a variant holds at the most
     points      of a variant's study, since the last message
     studied     a variant's study is over
-    peak_memory, sources          what else the record wants to know
+    sources     project files that the group was built from
     broken      the suite itself could not be loaded
 
 and everything that it has no words for (a signal, a hang) the runner sees from outside.
@@ -28,6 +29,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +41,7 @@ from flopwatch.choice import choose
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
-from flopwatch.engine.sampling import Sampler, run_once
+from flopwatch.engine.sampling import Sampler, run_phases
 from flopwatch.engine.sources import digest_sources, is_project_file
 from flopwatch.engine.stream import PointStream, SampleStream
 from flopwatch.engine.study import Diverged, take_points
@@ -133,7 +135,9 @@ def measure_group(request: Request, channel: Channel) -> None:
     group = Group(suite, cases, request["baseline"], settings, target, channel)
     group.build()
     group.sample()
+    group.measure_memory()
     group.study()
+    channel.board.write(NOBODY, "finish")
     channel.send("sources", sources=digest_sources(suite_path))
 
 
@@ -201,11 +205,19 @@ class Group:
             first_calls=self.first_calls,
         ).run()
         stream.send()
-        self.channel.board.write(NOBODY, "finish")
         studies = [variant for variant, load in self.workloads.items() if load.study is not None]
         notes = self.target.notes()
         self.channel.send("finished", stop=outcome.stop, notes=notes, studies=studies)
-        self.channel.send("peak_memory", by_variant=self._measure_peak_memory())
+
+    def measure_memory(self) -> None:
+        for variant, workload in self.workloads.items():
+            self.channel.board.write(self.index[variant], "memory")
+            prepare = workload.reset or (lambda: None)
+            try:
+                peak = self.target.measure_peak_bytes(prepare, partial(run_phases, workload))
+            except Exception:
+                peak = None  # it was timed without fault; that it cannot be watched is not its own
+            self.channel.send("peak_memory", variant=variant, peak_memory_bytes=peak)
 
     def study(self) -> None:
         for variant, workload in list(self.workloads.items()):
@@ -222,7 +234,6 @@ class Group:
             else:
                 stream.send()
                 self.channel.send("studied", variant=variant)
-        self.channel.board.write(NOBODY, "finish")
 
     def fail(self, variant: str, error: Exception) -> None:
         self.workloads.pop(variant, None)
@@ -262,15 +273,6 @@ class Group:
         self.channel.board.write(self.index[case.variant], "reference")
         reference = self._from_seed(self.suite.build_reference, case)
         return None if reference is None else agreement.gather(reference, self.target.clock).values
-
-    def _measure_peak_memory(self) -> dict[str, int | None]:
-        peaks = {}
-        for variant, workload in self.workloads.items():
-            self.target.reset_peak_memory()
-            if self.target.peak_memory_bytes() is not None:
-                run_once(workload)
-            peaks[variant] = self.target.peak_memory_bytes()
-        return peaks
 
     def _from_seed(self, make: Callable[[Given], Any], given: Given) -> Any:
         """Call it with all random generators in the same state for every variant."""
