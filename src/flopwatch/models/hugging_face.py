@@ -37,13 +37,13 @@ def build(
 
     shape = find_shape(model) if isinstance(model, str) else model
     with torch.device(device), _single_initialisation():
-        built = transformers.AutoModelForCausalLM.from_config(
+        built: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
             make_config(shape), attn_implementation=attention
         )
     # Parameters only: rotary positions need their frequencies in full precision.
     for parameter in built.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
-    return built.train()  # type: ignore[no-any-return]
+    return built.train()
 
 
 def make_config(shape: Shape) -> PreTrainedConfig:
