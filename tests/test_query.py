@@ -16,11 +16,12 @@ from flopwatch.errors import CorruptFile, FlopwatchError, NewerSchema, StoreErro
 from flopwatch.records import query as query_module
 from flopwatch.records import record as record_module
 from flopwatch.records.query import VIEWS, query
-from flopwatch.records.record import SCHEMA, Check, Record, encode
+from flopwatch.records.record import SCHEMA, Check, Record, Region, encode
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 
 from .conftest import make_record
+from .test_record import VERSION_1
 
 COUNT = "SELECT count(*) FROM records"
 LINE = encode(make_record()) + b"\n"
@@ -40,6 +41,14 @@ RECORDS = [
         environment={"host": "here"},
         notes=["a doubt"],
         peak_memory_bytes=2**40,
+        conditions={"autocast": "off"},
+        facts={"parameters": 1.5e8},
+        instrumented_ns=[35.5, 36.0],
+        regions={
+            "forward/mlp": Region(calls=2, samples_ns=[4.0, 4.5]),
+            "backward/mlp": Region(calls=1, samples_ns=[9.0, 8.0]),
+        },
+        curves={"loss": [3.0, 2.5, 2.25], "step": [1.0, 2.0, 3.0]},
     ),
     make_record(
         id="2",
@@ -101,7 +110,7 @@ def test_records_has_a_row_a_record(path: Path) -> None:
     assert json.loads(row.pop("settings"))["threads"] == 2
     assert row.pop("file") == str(path)
     assert row.pop("samples") == 3
-    for name in ("flops", "bytes", "environment", "sources"):
+    for name in ("flops", "bytes", "environment", "sources", "conditions", "facts"):
         assert json.loads(row.pop(name)) == getattr(RECORDS[0], name)
     assert row == {name: getattr(RECORDS[0], name) for name in row}
 
@@ -109,7 +118,11 @@ def test_records_has_a_row_a_record(path: Path) -> None:
 def test_every_field_of_a_record_is_reachable() -> None:
     fields = set(Record.__dataclass_fields__)
     assert set(query_module.FIELDS) == fields
-    assert fields - set(VIEWS["records"]) == {"samples_ns", "rounds", "loops"}
+    assert fields - set(VIEWS["records"]) == {
+        *("samples_ns", "rounds", "loops"),  # in samples
+        *("instrumented_ns", "regions"),  # in regions
+        "curves",
+    }
 
 
 def test_samples_has_a_row_a_sample_and_phase(path: Path) -> None:
@@ -117,6 +130,60 @@ def test_samples_has_a_row_a_sample_and_phase(path: Path) -> None:
     assert result.columns == list(VIEWS["samples"])
     assert len(result.rows) == 7
     assert sorted(queried_samples(path), key=str) == sorted(expected_samples(RECORDS), key=str)
+
+
+def test_regions_has_a_row_a_region_and_instrumented_run(path: Path) -> None:
+    result = query([path], "SELECT * EXCLUDE (params) FROM regions ORDER BY region, sample")
+    assert result.columns == [name for name in VIEWS["regions"] if name != "params"]
+    head = ("1", "g", "r", "demo", "dense")
+    assert result.rows == [
+        (*head, "backward", "backward/mlp", 1, 1, 0, 9.0, 35.5),
+        (*head, "backward", "backward/mlp", 1, 2, 1, 8.0, 36.0),
+        (*head, "forward", "forward/mlp", 2, 1, 0, 4.0, 35.5),
+        (*head, "forward", "forward/mlp", 2, 2, 1, 4.5, 36.0),
+    ]
+    beside_plain = "SELECT sum(s.ns) FROM regions r JOIN samples s USING (run, id, sample, phase)"
+    assert rows(path, beside_plain) == [(10.0 + 11.0 + 20.0 + 22.0,)]
+
+
+def test_curves_has_a_row_a_point(path: Path) -> None:
+    result = query([path], "SELECT * EXCLUDE (params) FROM curves ORDER BY curve, point")
+    assert result.columns == [name for name in VIEWS["curves"] if name != "params"]
+    assert [row[5:] for row in result.rows] == [
+        *(("loss", 0, 3.0), ("loss", 1, 2.5), ("loss", 2, 2.25)),
+        *(("step", 0, 1.0), ("step", 1, 2.0), ("step", 2, 3.0)),
+    ]
+    assert {row[:5] for row in result.rows} == {("1", "g", "r", "demo", "dense")}
+
+
+INSIDE = encode(RECORDS[0]) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("view", "bad"),
+    [
+        ("regions", INSIDE.replace(b"[4.0,4.5]", b"[4.0]")),
+        ("regions", INSIDE.replace(b"[4.0,4.5]", b"[4.0,null]")),
+        ("regions", INSIDE.replace(b'"calls":2', b'"calls":0')),
+        ("regions", INSIDE.replace(b"[35.5,36.0]", b"[35.5]")),
+        ("regions", INSIDE.replace(b'"warmup_samples":1', b'"warmup_samples":2')),
+        ("curves", INSIDE.replace(b"2.25]", b"null]")),
+        ("curves", INSIDE.replace(b"2.25]", b"1e999]")),
+    ],
+)
+def test_a_corrupt_region_or_curve_gives_the_error_of_read(
+    tmp_path: Path, view: str, bad: bytes
+) -> None:
+    assert bad != INSIDE
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(LINE + bad + INSIDE)
+    with pytest.raises(CorruptFile) as expected:
+        read(path)
+    with pytest.raises(CorruptFile) as caught:
+        query([path], f"FROM {view}")
+    assert str(caught.value) == str(expected.value)
+    good = query([path], f"SELECT count(*) FROM {view}", skip_corrupt=True)
+    assert good.rows == [({"regions": 4, "curves": 6}[view],)]
 
 
 def test_json_and_aggregates(path: Path) -> None:
@@ -244,6 +311,13 @@ def test_a_newer_schema_gives_the_error_of_read(tmp_path: Path) -> None:
                 query([path], sql, skip_corrupt=skip_corrupt)
 
 
+def test_records_of_version_1_are_queried(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(VERSION_1 + b"\n")
+    assert rows(path, "SELECT variant, facts, schema FROM records") == [("fast", "{}", SCHEMA)]
+    assert rows(path, "FROM regions") == rows(path, "FROM curves") == []
+
+
 def test_old_records_are_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "SCHEMA", SCHEMA + 1)
     monkeypatch.setattr(query_module, "SCHEMA", SCHEMA + 1)
@@ -329,7 +403,10 @@ def test_a_query_survives_anything(tmp_path: Path, place: int, junk: bytes) -> N
     [
         ("SELECT speed FROM samples", r'"speed" not found.*samples \(id, "group",.* ns\)'),
         ("SELECT samples.speed FROM samples", r'"speed"; there are records \(id.*phase'),
-        ("FROM results", r"results does not exist; there are records \(id.* and samples \(id"),
+        (
+            "FROM results",
+            r"results does not exist; there are records \(id.*, samples \(id.*, curves \(id",
+        ),
         ("SELECT medain(ns) FROM samples", 'medain does not exist; did you mean "median"'),
         ("SELECT group FROM records", '"check" and "group" need their double quotes'),
         ("SELEC 1", "syntax error"),

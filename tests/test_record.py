@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.records import record as record_module
-from flopwatch.records.record import Check, Record, decode, encode
+from flopwatch.records.record import Check, Record, Region, decode, encode
 from flopwatch.settings import Settings
 
 from .conftest import make_record
@@ -26,6 +26,11 @@ FULL = make_record(
     warmup_samples=1,
     flops={"forward": {"float32": 1e9}},
     bytes={"forward": 1e6},
+    conditions={"autocast": "off"},
+    facts={"parameters": 125e6},
+    instrumented_ns=[3.0],
+    regions={"forward/mlp": Region(calls=2, samples_ns=[1.5])},
+    curves={"loss": [3.0, 2.5], "step": [1.0, 2.0]},
     peak_memory_bytes=2**40,
     check=Check(against="plain", errors={"output": 1e-6, "grad weight": None}, tolerance=1e-3),
     prediction={"step": 1.5},
@@ -82,6 +87,12 @@ def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
         ({"peak_memory_bytes": -1}, "a peak memory is less than 0"),
         ({"samples_ns": {"forward": [1.0, float("nan")]}}, "not a record"),
         ({"samples_ns": {"forward": [1.0, float("inf")]}}, "not a record"),
+        ({"instrumented_ns": [1.0, 2.0]}, "2 instrumented runs but 1 samples"),
+        ({"instrumented_ns": []}, "0 instrumented runs but 1 of forward/mlp"),
+        ({"regions": {"f/a": Region(calls=0, samples_ns=[1.0])}}, "region f/a has 0 calls"),
+        ({"curves": {"loss": [1.0], "step": []}}, "its curves differ in length"),
+        ({"curves": {"loss": [float("nan")]}}, "not a record"),
+        ({"facts": {"loss": float("inf")}}, "not a record"),
         ({"status": "splendid"}, "not a record"),
         ({"params": None}, "not a record"),
     ],
@@ -127,6 +138,31 @@ def test_a_newer_schema_asks_for_an_upgrade(schema: int) -> None:
 def test_unknown_fields_are_ignored() -> None:
     content = {**content_of(FULL), "colour": "blue"}
     assert decode(json.dumps(content).encode()) == FULL
+
+
+VERSION_1 = (
+    b'{"id":"470b0ba25e235238","group":"e1b2","run":"20261116T080000-1a2b3c","suite":"demo",'
+    b'"variant":"fast","baseline":"plain","params":{"size":4,"shape":[2,3]},"status":"ok",'
+    b'"reason":null,"samples_ns":{"call":[9.5,8.0]},"rounds":[0,1],"loops":[1,4],'
+    b'"warmup_samples":1,"steady":true,"stop":"precise","flops":{"call":{"float32":64.0}},'
+    b'"bytes":{"call":128.0},"peak_memory_bytes":null,"check":{"against":"plain",'
+    b'"errors":{"output":0.0},"tolerance":0.0001},"prediction":null,"notes":[],"settings":'
+    b'{"device":"cpu","threads":2,"cache":"hot","allocator":"retain","precision":0.02,'
+    b'"budget_s":10.0,"memory_limit_bytes":null,"silence_limit_s":300.0,"seed":0},'
+    b'"environment":{"host":"here"},"sources":{"mine.py":"abc"},'
+    b'"taken_at":"2026-11-16T08:00:01+00:00","schema":1}'
+)
+
+
+def test_a_record_of_version_1_is_read() -> None:
+    record = decode(VERSION_1)
+    assert (record.schema, record.variant, record.samples_ns) == (
+        record_module.SCHEMA,
+        "fast",
+        {"call": [9.5, 8.0]},
+    )
+    assert record.conditions == record.facts == record.regions == record.curves == {}
+    assert record.instrumented_ns == []
 
 
 def test_old_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """SQL over results files, by DuckDB.
 
-Two views show all the files at once:
+Four views show all the files at once:
 
     records   one row a record; params, settings, environment and the like are JSON, so that an
               axis is reached by ``params->>'dtype'``
     samples   one row a sample and phase, warm-up included and marked
+    regions   one row a region and instrumented run
+    curves    one row a point of a curve
 
     SELECT suite, variant, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL
 
@@ -56,6 +58,11 @@ FIELDS = {
     "stop": "VARCHAR",
     "flops": "JSON",
     "bytes": "JSON",
+    "conditions": "JSON",
+    "facts": "JSON",
+    "instrumented_ns": "DOUBLE[]",
+    "regions": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
+    "curves": "MAP(VARCHAR, DOUBLE[])",
     "peak_memory_bytes": "BIGINT",
     "check": "JSON",
     "prediction": "JSON",
@@ -69,14 +76,15 @@ FIELDS = {
 """The fields of a record. Declared, not inferred: inference reads a part of every file twice, and
 files with different parameters would get different types."""
 
-IN_SAMPLES = ("samples_ns", "rounds", "loops")
+UNNESTED = ("samples_ns", "rounds", "loops", "instrumented_ns", "regions", "curves")
+"""Fields with views of their own."""
 
+OF_RECORD = ("id", "group", "run", "suite", "variant", "params")
 VIEWS = {
-    "records": (*(name for name in FIELDS if name not in IN_SAMPLES), "samples", "file"),
-    "samples": (
-        *("id", "group", "run", "suite", "variant", "params"),
-        *("phase", "sample", "round", "loops", "warmup", "ns"),
-    ),
+    "records": (*(name for name in FIELDS if name not in UNNESTED), "samples", "file"),
+    "samples": (*OF_RECORD, "phase", "sample", "round", "loops", "warmup", "ns"),
+    "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
+    "curves": (*OF_RECORD, "curve", "point", "value"),
 }
 
 RESERVED = ("check", "group")
@@ -94,6 +102,29 @@ UNNEST_SAMPLES = """(
     )
     WHERE CASE WHEN ns > 0 AND ns < 'inf'::DOUBLE AND "round" >= 0 AND loops >= 1 THEN true
         ELSE error('a sample is not valid') END
+)"""
+
+# An instrumented run follows the sample of the same number, which is not one of warm-up.
+UNNEST_REGIONS = """(
+    SELECT *, split_part(region, '/', 1) AS phase, rounds[sample + 1] AS "round"
+    FROM (
+        SELECT * EXCLUDE (entry), entry.key AS region, entry.value.calls AS calls,
+            unnest(entry.value.samples_ns) AS ns, unnest(instrumented_ns) AS run_ns,
+            warmup_samples + generate_subscripts(instrumented_ns, 1) - 1 AS sample
+        FROM (SELECT *, unnest(map_entries(regions)) AS entry FROM {rows})
+    )
+    WHERE CASE WHEN isfinite(ns) AND isfinite(run_ns) AND calls >= 1
+            AND rounds[sample + 1] IS NOT NULL THEN true
+        ELSE error('a region is not valid') END
+)"""
+
+UNNEST_CURVES = """(
+    SELECT * FROM (
+        SELECT * EXCLUDE (entry), entry.key AS curve, unnest(entry.value) AS "value",
+            generate_subscripts(entry.value, 1) - 1 AS point
+        FROM (SELECT *, unnest(map_entries(curves)) AS entry FROM {rows})
+    )
+    WHERE CASE WHEN isfinite("value") THEN true ELSE error('a curve is not valid') END
 )"""
 
 
@@ -197,7 +228,13 @@ def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path])
             format = 'newline_delimited', compression = 'uncompressed', filename = true,
             maximum_object_size = {MAX_LINE_BYTES})
     )"""
-    for view, origin in {"records": rows, "samples": UNNEST_SAMPLES.format(rows=rows)}.items():
+    origins = {
+        "records": rows,
+        "samples": UNNEST_SAMPLES.format(rows=rows),
+        "regions": UNNEST_REGIONS.format(rows=rows),
+        "curves": UNNEST_CURVES.format(rows=rows),
+    }
+    for view, origin in origins.items():
         names = ", ".join(map(_name, VIEWS[view]))
         connection.execute(f"CREATE VIEW {view} AS SELECT {names} FROM {origin}")
 
@@ -231,7 +268,7 @@ def _explain(error: duckdb.Error) -> UsageError:
         advice = [f"{' and '.join(map(_name, RESERVED))} need their double quotes"]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
-        advice = [f"there are {' and '.join(views)}"]
+        advice = [f"there are {', '.join(views)}"]
     return UsageError("; ".join(["the query cannot be run: " + message.rstrip(" .!:"), *advice]))
 
 
