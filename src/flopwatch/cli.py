@@ -366,20 +366,23 @@ def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:
 
 
 def _print_rows(records: Sequence[Record], as_json: bool) -> None:
-    from flopwatch.analysis.summary import as_dict, summarize
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.report.layouts import lay_out_plain
 
     rows = summarize(records)
     if as_json:
-        click.echo(json.dumps([as_dict(row) for row in rows]))
+        click.echo(json.dumps(lay_out_plain(rows).content))
         return
     _print_tables(rows)
 
 
 def _print_tables(rows: Sequence[Row]) -> None:
+    from flopwatch.report.quality import make_quality_sheets
     from flopwatch.report.tables import draw, fit, make_sheets
 
     console = _stdout()
-    sheets = [part for sheet in make_sheets(rows) for part in fit(sheet, console.width)]
+    whole = [*make_sheets(rows), *make_quality_sheets(rows)]
+    sheets = [part for sheet in whole for part in fit(sheet, console.width)]
     for position, sheet in enumerate(sheets):
         if position:
             console.print()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.statistics import Estimate, as_interval
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.records.record import Record
 
@@ -133,17 +133,11 @@ def as_dict(quality: Quality) -> dict[str, Any]:
     return {
         "variant": record.variant,
         "parameters": record.facts.get("parameters"),
-        "step_ns": _interval(quality.row.total_ns),
+        "step_ns": as_interval(quality.row.total_ns),
         "steps": quality.steps,
         "final_loss": quality.final_loss,
         "loss_difference": quality.loss_difference,
         "reaches_baseline": quality.reaches_baseline,
-        "time_to_baseline_ns": _interval(quality.time_to_baseline_ns),
-        "gain": _interval(quality.gain),
+        "time_to_baseline_ns": as_interval(quality.time_to_baseline_ns),
+        "gain": as_interval(quality.gain),
     }
-
-
-def _interval(estimate: Estimate | None) -> dict[str, float | None] | None:
-    if estimate is None:
-        return None
-    return {"median": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -57,6 +57,13 @@ class Estimate:
         return Estimate(value=1 / self.value, low=low, high=high, samples=self.samples)
 
 
+def as_interval(estimate: Estimate | None) -> dict[str, float | None] | None:
+    """For JSON."""
+    if estimate is None:
+        return None
+    return {"median": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
 def median(values: Sequence[float]) -> float:
     return _median_of_sorted(sorted(values))
 

@@ -16,6 +16,7 @@ from flopwatch.analysis.samples import measured_totals_ns, pair_ratio, totals_by
 from flopwatch.analysis.statistics import (
     Estimate,
     Verdict,
+    as_interval,
     estimate_median,
     judge,
 )
@@ -143,9 +144,9 @@ def as_dict(row: Row) -> dict[str, Any]:
         "baseline": record.baseline,
         "status": record.status,
         "reason": record.reason,
-        "total_ns": _interval(row.total_ns),
-        "phases_ns": {phase: _interval(estimate) for phase, estimate in row.phases_ns.items()},
-        "speedup": _interval(row.speedup),
+        "total_ns": as_interval(row.total_ns),
+        "phases_ns": {phase: as_interval(estimate) for phase, estimate in row.phases_ns.items()},
+        "speedup": as_interval(row.speedup),
         "verdict": row.verdict,
         "limit": row.limit,
         "unlike": unlike_as_dict(row),
@@ -155,7 +156,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "conditions": record.conditions,
         "facts": record.facts,
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
-        "instruments": _interval(estimate_instruments([record])),
+        "instruments": as_interval(estimate_instruments([record])),
         "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
         "steady": record.steady,
@@ -174,15 +175,9 @@ def unlike_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
 def _inside_as_dict(inside: Inside) -> dict[str, Any]:
     return {
         "calls": inside.calls,
-        "call_ns": _interval(inside.call_ns),
-        "share": _interval(inside.share),
-        "speedup": _interval(inside.speedup),
+        "call_ns": as_interval(inside.call_ns),
+        "share": as_interval(inside.share),
+        "speedup": as_interval(inside.speedup),
         "verdict": inside.verdict,
         "limit": inside.limit,
     }
-
-
-def _interval(estimate: Estimate | None) -> dict[str, float | None] | None:
-    if estimate is None:
-        return None
-    return {"median": estimate.value, "low": estimate.low, "high": estimate.high}

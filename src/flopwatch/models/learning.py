@@ -25,9 +25,11 @@ class Schedule:
     """At least so many are trained on."""
     learning_rate: float = 1e-3
     warmup_share: float = 0.05
-    points: int = 40
-    """How many points the loss curve has."""
-    validation_batches: int = 16
+    points: int = 25
+    """How many points the loss curve has, if there are enough steps."""
+    steps_between: int = 10
+    """At least so many lie between points: validating should not take longer than training."""
+    validation_batches: int = 8
 
     @property
     def tokens_per_step(self) -> int:
@@ -55,7 +57,7 @@ def train(
     batches = draw_batches(text.train, schedule, seed)
     validation = draw_batches(text.validation, schedule, seed=0)
     held_out = [next(validation).to(device) for _ in range(schedule.validation_batches)]
-    every = max(1, schedule.steps // schedule.points)
+    every = max(schedule.steps_between, round(schedule.steps / schedule.points))
     losses: list[Tensor] = []
     for step in range(schedule.steps):
         ids = next(batches).to(device)

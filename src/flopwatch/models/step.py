@@ -28,6 +28,7 @@ class SharedModel:
     exchanged: Mapping[str, nn.Module]
     """The layers that the model came with and that variants replace, by name."""
     hidden_size: int
+    layers: int
     optimizer: torch.optim.Optimizer = field(init=False)
     """Of all parameters that are not exchanged."""
 

@@ -51,6 +51,7 @@ def _make_phases(
         facts={
             "parameters": sum(p.numel() for p in shared.model.parameters()),
             "hidden_size": shared.hidden_size,
+            "layers": shared.layers,
         },
     )
 
@@ -63,6 +64,7 @@ def _share_model(shape: Shape, batch: tuple[int, int], device: str, dtype: str) 
         ids=torch.randint(shape.vocabulary, batch, device=device),
         exchanged=find_linear(model, ARCHITECTURES[shape.architecture].feed_forward),
         hidden_size=shape.hidden_size,
+        layers=shape.layers,
     )
 
 

@@ -24,9 +24,11 @@ class Printout:
 
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
     """The usual tables and nothing else."""
-    from flopwatch.analysis.summary import as_dict
+    from flopwatch.analysis import quality, summary
 
-    return Printout(lines=[], content=[as_dict(row) for row in rows])
+    trained = {id(q.row): quality.as_dict(q) for group in quality.assess(rows) for q in group}
+    content = [{**summary.as_dict(row), "quality": trained.get(id(row))} for row in rows]
+    return Printout(lines=[], content=content)
 
 
 def lay_out_dyad(rows: Sequence[Row]) -> Printout:

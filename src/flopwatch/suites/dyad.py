@@ -1,0 +1,185 @@
+"""DYAD, structured-sparse linear layers, against dense: alone, inside models, and in quality.
+
+Three levels:
+
+    layer     one linear layer, forward and backward; the FLOP limit is 2 at 4 blocks, 4 at 8
+    model     a whole training step with the feed-forward layers exchanged, and those layers timed
+              inside the running model by hooks
+    quality   (on request) a small language model trained on bytes with each variant: what the
+              speed costs in loss
+
+All variants of a group have the same dtype and autocast state. The published comparison has not:
+its dense layers ran in float32 and its sparse ones under float16 autocast. ``autocast=published``
+(on request) is that mixture, and is marked as not like for like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import flopwatch
+from flopwatch.errors import UsageError
+from flopwatch.layers import registry
+from flopwatch.models.shapes import SHAPES, Shape, cut_opt, find_shape
+
+if TYPE_CHECKING:
+    from flopwatch.layers.workload import Setting
+
+FAST = ["dense", "dyad:auto:4", "dyad:auto:8"]
+FORMS = ["dyad:it:4:cat", "dyad:it:8:cat", "dyad:it:4:published", "dyad:it:8:published"]
+VARIANTS = [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:ot:8", "dyad:dt:4", *FORMS]
+
+Grid = dict[str, list[Any]]
+PRECISION: Grid = {"dtype": ["float32", "bfloat16"], "autocast": ["off", "bfloat16", "published"]}
+LAYER: Grid = {
+    "level": ["layer"],
+    "tokens": [512, 4096],
+    "shape": [(768, 3072), (3072, 768), (1024, 4096), (4096, 1024), (2048, 8192), (8192, 2048)],
+    **PRECISION,
+    "variant": VARIANTS,
+}
+MODEL: Grid = {
+    "level": ["model"],
+    "model": [name for name in SHAPES if not name.startswith("llama")],
+    "batch": [(1, 128), (4, 128), (32, 128)],  # sequences, tokens
+    **PRECISION,
+    "variant": [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:dt:4", *FORMS[:2]],
+}
+QUALITY: Grid = {
+    "level": ["quality"],
+    "hidden_size": [256],
+    "train_tokens": [1_000_000],
+    "dtype": ["float32"],
+    "autocast": ["off"],
+    "variant": [*FAST, "dyad:it:4"],
+}
+QUICK: Grid = {"dtype": ["float32"], "autocast": ["off"]}
+
+
+def is_sensible(case: flopwatch.Case) -> bool:
+    """Autocast does nothing to a model that is short already."""
+    return bool(case.autocast == "off" or case.dtype == "float32")
+
+
+def find_tolerance(case: flopwatch.Case) -> float:
+    """Relative to the largest value. Through a whole model, rounding adds up."""
+    if case.autocast == "off" and case.dtype == "float32":
+        return 1e-4
+    return 3e-2 if case.level == "layer" else 2e-1
+
+
+def accept(axis: str, value: Any) -> None:
+    """Whether a value from the command line makes sense."""
+    if axis == "variant":
+        registry.parse(value)
+    elif axis == "model":
+        find_shape(value)
+    elif axis in PRECISION or axis == "level":
+        raise UsageError(f"the suite dyad has all values of {axis!r} already; use --filter")
+
+
+suite = flopwatch.Suite(
+    "dyad",
+    axes=[LAYER, MODEL, QUALITY],
+    variants=VARIANTS,
+    quick=[
+        {**LAYER, **QUICK, "tokens": [512], "shape": [(768, 3072), (3072, 768)],
+         "variant": [*FAST, "dyad:it:4:published"]},
+        {**MODEL, **QUICK, "model": ["opt-6l-768"], "batch": [(1, 128)], "variant": FAST},
+        {**QUALITY, "train_tokens": [100_000], "variant": FAST},
+    ],
+    on_request={
+        "level": ["quality"],
+        "autocast": ["published"],
+        "batch": [(32, 128)],  # the published one: minutes for a step on a small CPU
+    },
+    where=is_sensible,
+    tolerance=find_tolerance,
+    accepts=accept,
+)  # fmt: skip
+
+
+@suite.build
+def build(case: flopwatch.Case) -> flopwatch.Workload:
+    if case.level == "layer":
+        from flopwatch.layers.workload import make_workload
+
+        return make_workload(case.variant, case.tokens, case.shape, make_setting(case))
+    from flopwatch.models import workload
+
+    made = workload.make_workload(
+        find_model(case), case.variant, find_batch(case), make_setting(case)
+    )
+    return made if case.level == "model" else add_study(case, made)
+
+
+@suite.reference
+def reference(case: flopwatch.Case) -> flopwatch.Workload:
+    """The same function, with dense weights."""
+    if case.level == "layer":
+        from flopwatch.layers.workload import make_reference
+
+        return make_reference(case.variant, case.tokens, case.shape, make_setting(case))
+    from flopwatch.models import workload
+
+    return workload.make_reference(
+        find_model(case), case.variant, find_batch(case), make_setting(case)
+    )
+
+
+@suite.flops
+def count_flops(case: flopwatch.Case) -> dict[str, float]:
+    if case.level == "layer":
+        forward = registry.count_flops(case.variant, case.tokens, *case.shape)
+        return {} if forward is None else {"forward": forward, "backward": 2 * forward}
+    from flopwatch.models.workload import count_step_flops
+
+    return count_step_flops(find_model(case), case.variant, find_batch(case))
+
+
+def make_setting(case: flopwatch.Case) -> Setting:
+    from flopwatch.layers.workload import Setting
+
+    casts = {
+        "off": None,
+        "bfloat16": "bfloat16",
+        "published": None if case.variant == "dense" else "float16",
+    }
+    return Setting(device=case.device, dtype=case.dtype, autocast=casts[case.autocast])
+
+
+def find_model(case: flopwatch.Case) -> Shape:
+    if case.level == "model":
+        return find_shape(case.model)
+    # Four layers of OPT, on bytes.
+    return replace(cut_opt(case.hidden_size, layers=4), vocabulary=256)
+
+
+def find_batch(case: flopwatch.Case) -> tuple[int, int]:
+    sequences, tokens = case.batch if case.level == "model" else (16, 128)
+    return sequences, tokens
+
+
+def add_study(case: flopwatch.Case, made: flopwatch.Workload) -> flopwatch.Workload:
+    from flopwatch.models.text import read_standard_library
+
+    # Another Python has other sources: losses on them are not comparable.
+    conditions = {**made.conditions, "text": read_standard_library().digest}
+    return replace(made, conditions=conditions, study=lambda: study(case))
+
+
+def study(case: flopwatch.Case) -> Iterator[dict[str, float]]:
+    """Train a fresh model on the standard library's sources."""
+    from flopwatch import layers
+    from flopwatch.models.hugging_face import build as build_model
+    from flopwatch.models.learning import Schedule, train
+    from flopwatch.models.text import read_standard_library
+
+    sequences, tokens = find_batch(case)
+    schedule = Schedule(sequences=sequences, tokens=tokens, train_tokens=case.train_tokens)
+    model = build_model(find_model(case), device=case.device, dtype=case.dtype)
+    if case.variant != "dense":
+        layers.swap(model, case.variant, match="*.fc[12]")
+    yield from train(model, read_standard_library(), schedule)
