@@ -105,7 +105,7 @@ def _percentage(context: click.Context, option: click.Parameter, value: str | No
 @click.option("--budget", callback=_duration, metavar="TIME",
               help="For the whole run, e.g. 10m. It is divided over the cases.")  # fmt: skip
 @click.option("--case-budget", callback=_duration, metavar="TIME",
-              help="For one case, warm-up included.  [default: 10s]")  # fmt: skip
+              help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]")  # fmt: skip
 @click.option("--precision", callback=_percentage, metavar="PERCENT",
               help="Stop when intervals reach at most this far to either side.  [default: 2%]"
               )  # fmt: skip
@@ -141,6 +141,7 @@ def run(dry_run: bool, as_json: bool, **given: Any) -> None:
     flopwatch run activations --quick
     flopwatch run my_suite.py --filter dtype=float32 --budget 5m
     flopwatch run my_suite.py --dry-run
+    flopwatch run my_suite.py --set tokens=1024 --set width=5120,8192
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     from flopwatch import session
@@ -310,6 +311,7 @@ def _make_options(**given: Any) -> Options:
             allocator=given["allocator"],
             precision=given["precision"] or defaults.precision,
             budget_s=given["case_budget"] or defaults.budget_s,
+            min_rounds=0 if given["case_budget"] else defaults.min_rounds,
             silence_limit_s=given["timeout"] or defaults.silence_limit_s,
             seed=given["seed"],
         ),
