@@ -130,7 +130,8 @@ def test_a_budget_is_divided_over_the_cases() -> None:
     all_groups = make_groups(DESCRIPTION, {})  # 12 cases in 4 groups
     settings = fit_budget(24.8, all_groups, Settings(budget_s=10))
     assert settings.budget_s == pytest.approx(2.0)
-    assert fit_budget(None, all_groups, Settings(budget_s=10)).budget_s == 10
+    assert settings.min_rounds == 0  # the budget is kept
+    assert fit_budget(None, all_groups, Settings(budget_s=10)) == Settings(budget_s=10)
     assert fit_budget(1e6, all_groups, Settings(budget_s=10)).budget_s == 10
 
 

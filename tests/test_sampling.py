@@ -230,6 +230,20 @@ def test_the_budget_ends_sampling(clock: FakeClock) -> None:
     assert 2 <= clock.now_s() < 2.5
 
 
+@pytest.mark.parametrize(("min_rounds", "measured"), [(8, 8), (0, 1)])
+def test_slow_calls_get_enough_rounds_for_an_interval(
+    clock: FakeClock, min_rounds: int, measured: int
+) -> None:
+    """Unless somebody has set the budget."""
+    sampler, outcome = run(
+        clock,
+        {"a": clock.workload(3e9), "b": clock.workload(4e9)},
+        settings=Settings(budget_s=2, min_rounds=min_rounds),
+    )
+    assert outcome.stop == "budget"
+    assert sampler.round - outcome.warmup_rounds == measured
+
+
 def test_two_modes_that_do_not_narrow_stall() -> None:
     widths = dict.fromkeys((12, 25, 50, 100, 110), 0.3)
     assert is_stalled(widths)

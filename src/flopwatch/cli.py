@@ -105,7 +105,8 @@ def _percentage(context: click.Context, option: click.Parameter, value: str | No
 @click.option("--budget", callback=_duration, metavar="TIME",
               help="For the whole run, e.g. 10m. It is divided over the cases.")  # fmt: skip
 @click.option("--case-budget", callback=_duration, metavar="TIME",
-              help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]")  # fmt: skip
+              help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]"
+              )  # fmt: skip
 @click.option("--precision", callback=_percentage, metavar="PERCENT",
               help="Stop when intervals reach at most this far to either side.  [default: 2%]"
               )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
@@ -108,11 +108,14 @@ def measure(
     function: Function,
     *,
     precision: float = 0.02,
-    budget_s: float = 10.0,
+    budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
 ) -> Measurement:
-    """Time one function: its median, until that is known to `precision` or the budget is spent."""
+    """Time one function: its median, until that is known to `precision` or the budget is spent.
+
+    Unless `budget_s` says otherwise that is 10 s, and long enough for 8 samples.
+    """
     name = getattr(function, "__name__", "function")
     settings = _settings(precision, budget_s, cache, device)
     return next(iter(_sample({name: function}, settings)[0].values()))
@@ -122,7 +125,7 @@ def compare(
     functions: Mapping[str, Function],
     *,
     precision: float = 0.02,
-    budget_s: float = 10.0,
+    budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
     tolerance: float | None = None,
@@ -130,8 +133,9 @@ def compare(
 ) -> Comparison:
     """Time functions side by side against the first one.
 
-    With a `tolerance` their results must agree with the first one's, or WrongResult is raised:
-    largest deviation over the largest magnitude.
+    Each has `budget_s`; unless given, 10 s, and long enough for 8 rounds. With a `tolerance` their
+    results must agree with the first one's, or WrongResult is raised: largest deviation over the
+    largest magnitude.
     """
     if len(functions) < 2:
         raise UsageError("compare needs at least two functions; measure times a single one")
@@ -179,14 +183,17 @@ def _sample(
 
 
 def _settings(
-    precision: float, budget_s: float, cache: Cache, device: Device | None, seed: int = 0
+    precision: float, budget_s: float | None, cache: Cache, device: Device | None, seed: int = 0
 ) -> Settings:
     if not 0 < precision < 1:
         raise UsageError(f"precision {precision} is not between 0 and 1; 0.02 means 2 %")
+    chosen = device or _device_in_use()
+    settings = Settings(device=chosen, precision=precision, cache=cache, seed=seed)
+    if budget_s is None:
+        return settings
     if budget_s <= 0:
         raise UsageError(f"budget_s {budget_s} is not more than 0")
-    chosen = device or _device_in_use()
-    return Settings(device=chosen, precision=precision, budget_s=budget_s, cache=cache, seed=seed)
+    return replace(settings, budget_s=budget_s, min_rounds=0)
 
 
 def _device_in_use() -> Device:

@@ -162,7 +162,8 @@ def fit_budget(budget_s: float | None, groups: Sequence[Group], settings: Settin
     if budget_s is None or not groups:
         return settings
     per_case_s = (budget_s - WORKER_S * len(groups)) / count_cases(groups)
-    return replace(settings, budget_s=min(settings.budget_s, max(per_case_s, MIN_CASE_S)))
+    per_case_s = min(settings.budget_s, max(per_case_s, MIN_CASE_S))
+    return replace(settings, budget_s=per_case_s, min_rounds=0)
 
 
 def require_budget(budget_s: float | None, groups: Sequence[Group]) -> None:

@@ -26,6 +26,9 @@ class Settings:
     """Sampling stops when intervals reach at most this far to either side, relatively."""
     budget_s: float = 10.0
     """Time that one case may take for warm-up and sampling."""
+    min_rounds: int = 8
+    """Measured all the same where the budget is too short for them: with fewer there is no
+    interval. 0 where somebody has set the budget."""
     memory_limit_bytes: int | None = None
     silence_limit_s: float = 300.0
     """A worker that reports nothing for this long is taken for hung and ended."""

@@ -243,7 +243,7 @@ class Sampler:
                 if is_stalled(widths):
                     return "stalled"
             self._report(widths[max(widths)] if widths else None)
-            if self._elapsed_s() >= self._budget_s:
+            if self._elapsed_s() >= self._budget_s and taken >= self._settings.min_rounds:
                 return "budget"
         return "budget"
 
