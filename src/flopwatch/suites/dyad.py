@@ -1,4 +1,4 @@
-"""DYAD, structured-sparse linear layers, against dense: alone, inside models, and in quality.
+"""DYAD, structured-sparse linear layers, against dense: alone, in models, and in loss.
 
 Three levels:
 
