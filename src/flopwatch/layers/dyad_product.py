@@ -78,11 +78,12 @@ class Product(torch.autograd.Function):
                 grad = read_both(grad_y[rows], structure.blocks)
             else:
                 grad = view_blocks(grad_y[rows], structure.blocks)
-            if need_weight:
-                grad_weights.append(batch_outer(read[:, rows], grad, structure))
+            # First what needs room for a moment, then what stays.
             if grad_x is not None:
                 _multiply_back(grad, weight, grad_x[rows], structure)
-            del grad
+            if need_weight:
+                grad_weights.append(batch_outer(read[:, rows], grad, structure))
+            del grad  # before the next one is made
         return (
             grad_x,
             add_up(grad_weights) if need_weight else None,

@@ -79,14 +79,17 @@ class TrainingStep:
             optimizer.step()
 
     def vectors(self) -> dict[str, nn.Parameter]:
-        """Biases and norms of all layers: their gradients, compared, cover every part of the
-        backward pass, and are small."""
+        """Biases and norms between the exchanged layers: their gradients, compared, cover every
+        part of the backward pass, and are small. The exchanged layers' own are left out: where a
+        value before a ReLU is next to 0, rounding decides whether its token counts."""
         self.prepare()
         return {
             name: parameter
             for name, parameter in self.shared.model.named_parameters()
             # The softmax does not see a key's bias: its gradient is 0, and what is there is noise.
-            if parameter.dim() == 1 and not name.endswith("k_proj.bias")
+            if parameter.dim() == 1
+            and not name.endswith("k_proj.bias")
+            and name.rpartition(".")[0] not in self.layers
         }
 
     @contextmanager
