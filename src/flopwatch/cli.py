@@ -214,7 +214,8 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
 def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
     """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
 
-    Two views: `records` has one row a record, `samples` one row a sample and phase.
+    Views: `records` has one row a record, `samples` one a sample and phase, `regions` one a sample
+    and region, `curves` one a point of a curve.
 
     \b
     flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"

@@ -16,7 +16,7 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from flopwatch.layers.dyad_forms import Structure, multiply_cat
 
-PART_TOKENS = {"cpu": 1024, "cuda": 16384}
+PART_TOKENS = {"cpu": 512, "cuda": 16384}
 """Tokens at a time: fewer make the products less efficient, more take memory."""
 
 
@@ -46,18 +46,17 @@ class Product(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure
     ) -> Tensor:
-        blocks = structure.blocks
         y = x.new_empty(len(x), structure.out_features)
-        read = read_both(x, blocks) if structure.reads_transposed else view_blocks(x, blocks)
+        kept = x
         if structure.writes_transposed:
             for rows in parts(y):
-                write_both(batch_multiply(read[:, rows], weight), bias, y[rows])
+                write_both(batch_multiply(_read(x[rows], structure), weight), bias, y[rows])
         else:
-            torch.bmm(read, weight, out=view_blocks(y, blocks))
+            kept = read_both(x, structure.blocks)
+            torch.bmm(kept, weight, out=view_blocks(y, structure.blocks))
             if bias is not None:
                 y += bias
-        # A view of x is kept as x itself, so that autograd notices if it is written to.
-        ctx.save_for_backward(read if structure.reads_transposed else x, weight)
+        ctx.save_for_backward(kept, weight)
         ctx.structure = structure
         return y
 
@@ -65,32 +64,38 @@ class Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         structure: Structure = ctx.structure
-        read, weight = ctx.saved_tensors
-        if not structure.reads_transposed:
-            read = view_blocks(read, structure.blocks)
+        kept, weight = ctx.saved_tensors
         need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         grad_x = grad_y.new_empty(len(grad_y), structure.in_features) if need_x else None
-        grad_weights = []
+        grad_weight = None
         # `dt` would have to copy both sides: it goes through the tokens in parts.
-        all_rows = parts(grad_y) if structure.variant == "dt" else [slice(None)]
-        for rows in all_rows:
-            if structure.writes_transposed:
-                grad = read_both(grad_y[rows], structure.blocks)
-            else:
-                grad = view_blocks(grad_y[rows], structure.blocks)
+        for rows in parts(grad_y) if structure.variant == "dt" else [slice(None)]:
+            grad = _read_back(grad_y[rows], structure)
             # First what needs room for a moment, then what stays.
             if grad_x is not None:
                 _multiply_back(grad, weight, grad_x[rows], structure)
             if need_weight:
-                grad_weights.append(batch_outer(read[:, rows], grad, structure))
-            del grad  # before the next one is made
+                read = kept if structure.variant == "it" else _read(kept[rows], structure)
+                grad_weight = add_to(grad_weight, batch_outer(read, grad, structure))
         return (
             grad_x,
-            add_up(grad_weights) if need_weight else None,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
             # A matrix-vector product: several times faster than a sum over rows.
             torch.mv(grad_y.t(), grad_y.new_ones(len(grad_y))) if need_bias else None,
             None,
         )
+
+
+def _read(x: Tensor, structure: Structure) -> Tensor:
+    """What the product reads of the input: a copy in both orders, or a view."""
+    read = read_both if structure.reads_transposed else view_blocks
+    return read(x, structure.blocks)
+
+
+def _read_back(grad_y: Tensor, structure: Structure) -> Tensor:
+    """What the products of the backward pass read of the output's gradient."""
+    read = read_both if structure.writes_transposed else view_blocks
+    return read(grad_y, structure.blocks)
 
 
 def _multiply_back(grad: Tensor, weight: Tensor, grad_x: Tensor, structure: Structure) -> None:
@@ -104,7 +109,7 @@ def _multiply_back(grad: Tensor, weight: Tensor, grad_x: Tensor, structure: Stru
 
 def parts(rows: Tensor) -> Iterator[slice]:
     """The rows in slices of a bearable size; one, if empty, where there are none."""
-    size = PART_TOKENS.get(rows.device.type, 1024)
+    size = PART_TOKENS.get(rows.device.type, PART_TOKENS["cuda"])
     for start in range(0, max(len(rows), 1), size):
         yield slice(start, start + size)
 
@@ -153,12 +158,11 @@ def batch_outer(read: Tensor, grad: Tensor, structure: Structure) -> Tensor:
     return torch.stack([torch.bmm(half.mT, own) for half, own in halves])
 
 
-def add_up(summands: Iterable[Tensor]) -> Tensor:
+def add_to(total: Tensor | None, summand: Tensor) -> Tensor:
     """Their sum, in float32 where they are shorter: many of them would lose the small ones."""
-    total, *others = summands
-    if others and total.dtype.itemsize == 2:
-        return sum(others, start=total.float()).to(total.dtype)
-    return sum(others, start=total)
+    if total is None:
+        return summand
+    return (total.float() if total.dtype.itemsize == 2 else total).add_(summand)
 
 
 def _kernels_for(rows: Tensor) -> Any:
