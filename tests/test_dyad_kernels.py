@@ -88,7 +88,7 @@ def test_the_whole_layer_with_kernels(
     interpreted: ModuleType, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: the fast product with the kernels in the place of the plain copies."""
-    monkeypatch.setattr(dyad_product, "_kernels_for", lambda rows: interpreted)
+    monkeypatch.setattr(dyad_product, "_find_kernels", lambda rows: interpreted)
     monkeypatch.setitem(dyad_product.PART_TOKENS, "cpu", 3)
     layer = Dyad(8, 12, 4, variant, dtype=torch.float64)
     x = torch.randn(7, 8, dtype=torch.float64, requires_grad=True)

@@ -164,14 +164,13 @@ def test_batches_are_the_same_for_the_same_seed() -> None:
     assert torch.equal(first[:, 1:], first[:, :-1] + 1)  # runs of the text
 
 
-def test_the_rate_warms_up_and_decays() -> None:
+def test_the_rate_warms_up() -> None:
     schedule = Schedule(train_tokens=100 * 2048, learning_rate=1.0)
     rates = [schedule.rate(step) for step in range(schedule.steps)]
     assert len(rates) == 100
     assert rates[0] == 0.2
-    assert max(rates) == rates[4] == 1.0
-    assert rates[5:] == sorted(rates[5:], reverse=True)
-    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+    assert set(rates[4:]) == {1.0}
+    assert rates[:5] == sorted(rates[:5])
 
 
 def learn(spec: str, seed: int = 0) -> list[dict[str, float]]:

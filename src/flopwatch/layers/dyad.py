@@ -85,7 +85,7 @@ class Dyad(nn.Module):
 
     def reset_parameters(self) -> None:
         """As published: uniform, bounded like a dense layer of the same input."""
-        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        bound = 1 / math.sqrt(self.in_features)
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
@@ -130,7 +130,8 @@ def _cast_for_autocast(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """In autocast's dtype where it is on; like autocast, leave float64 alone."""
     device = x.device.type
-    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+    available = torch.amp.is_autocast_available(device)  # not on meta
+    if not available or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x, weight, bias
     dtype = torch.get_autocast_dtype(device)
     return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -140,7 +141,8 @@ def convert_published(state: Mapping[str, Tensor], variant: str = "it") -> dict[
     """A state dict of the published implementation as one of ours.
 
     Its layers hold ``wl`` and ``wu``, (blocks, out / blocks, in / blocks), and a column as bias;
-    whatever else the state holds is kept as it is, so that it may be a whole model's.
+    whatever else the state holds is kept as it is, so that it may be a whole model's. `variant` is
+    that of the layers, which their weights do not tell.
     """
     converted = dict(state)
     for key in [key for key in state if key == "wl" or key.endswith(".wl")]:

@@ -17,6 +17,7 @@ faster.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ def view_blocks(rows: Tensor, blocks: int) -> Tensor:
 def read_both(rows: Tensor, blocks: int) -> Tensor:
     """A copy of (tokens, features) as (blocks, tokens, 2 features / blocks): in direct order,
     then in transposed order."""
-    if kernels := _kernels_for(rows):
+    if kernels := _find_kernels(rows):
         return kernels.read_both(rows, blocks)
     transposed = rows.unflatten(-1, (-1, blocks)).permute(2, 0, 1)
     return torch.cat([view_blocks(rows, blocks), transposed], dim=2)
@@ -130,7 +131,7 @@ def read_both(rows: Tensor, blocks: int) -> Tensor:
 
 def write_both(both: Tensor, bias: Tensor | None, rows: Tensor) -> None:
     """The opposite: into `rows` the sum of both orders, and the bias."""
-    if kernels := _kernels_for(rows):
+    if kernels := _find_kernels(rows):
         kernels.write_both(both, bias, rows)
         return
     blocks = len(both)
@@ -146,8 +147,12 @@ def batch_multiply(read: Tensor, weight: Tensor) -> Tensor:
     half of the inner dimension with its own half of the weight."""
     if weight.dim() == 3:
         return torch.bmm(read, weight)
-    halves = zip(read.chunk(2, dim=2), weight.unbind(0), strict=True)
-    return torch.cat([torch.bmm(half, own) for half, own in halves], dim=2)
+    blocks, tokens, _ = read.shape
+    product = read.new_empty(blocks, tokens, 2 * weight.shape[-1])
+    halves = zip(read.chunk(2, dim=2), weight.unbind(0), product.chunk(2, dim=2), strict=True)
+    for half, own, out in halves:
+        torch.bmm(half, own, out=out)
+    return product
 
 
 def batch_outer(read: Tensor, grad: Tensor, structure: Structure) -> Tensor:
@@ -165,10 +170,13 @@ def add_to(total: Tensor | None, summand: Tensor) -> Tensor:
     return (total.float() if total.dtype.itemsize == 2 else total).add_(summand)
 
 
-def _kernels_for(rows: Tensor) -> Any:
+def _find_kernels(rows: Tensor) -> Any:
     """The Triton kernels, where they can run."""
-    if not rows.is_cuda:
-        return None
+    return _load_kernels() if rows.is_cuda else None
+
+
+@cache
+def _load_kernels() -> Any:
     try:
         from flopwatch.layers.kernels import dyad
     except ImportError:  # a build of torch without Triton

@@ -6,9 +6,10 @@
 
 The command line, the suites and the library all read specs here. A layer of one's own is one line:
 
-    register("low-rank", lambda inputs, outputs, rank, **rest: LowRank(inputs, outputs, rank))
+    register("low-rank", lambda i, o, rank, **rest: LowRank(i, o, rank, **rest))
 
-makes ``low-rank:64`` work everywhere. This module does not import torch; makers do.
+makes ``low-rank:64`` work in the same process: register it in the suite file that measures it. This
+module does not import torch; makers do.
 """
 
 from __future__ import annotations
@@ -69,10 +70,9 @@ def parse(text: str) -> Spec:
     kind = KINDS[name]
     try:
         _signature(kind.make).bind(*spec.arguments)
-        if kind.density is not None:
-            kind.density(*spec.arguments)
     except TypeError:
         raise LayerError(f"{text!r} is not of the form {kind.syntax}") from None
+    find_density(spec)  # it knows which arguments make sense
     return spec
 
 
@@ -94,15 +94,14 @@ def make(
 
 def count_flops(spec: str, tokens: int, in_features: int, out_features: int) -> float | None:
     """Of one forward pass, biases left out; None where the layer does not say."""
-    density = find_density(spec)
+    density = find_density(parse(spec))
     return None if density is None else 2.0 * tokens * in_features * out_features * density
 
 
-def find_density(spec: str) -> float | None:
+def find_density(spec: Spec) -> float | None:
     """How many of a dense layer's FLOPs it needs; None where the layer does not say."""
-    parsed = parse(spec)
-    density = KINDS[parsed.kind].density
-    return None if density is None else density(*parsed.arguments)
+    density = KINDS[spec.kind].density
+    return None if density is None else density(*spec.arguments)
 
 
 def _signature(make: Maker) -> inspect.Signature:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -11,9 +11,6 @@ from torch import nn
 
 from flopwatch.errors import LayerError
 from flopwatch.layers import registry
-
-SHOWN = 12
-"""Names that a message lists at the most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +26,8 @@ class Swap:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.layers)} layers are now {self.spec} ({_shorten(self.layers)}); the model "
-            f"has {self.parameters_after:,} parameters instead of {self.parameters_before:,}"
+            f"{len(self.layers)} layers are now {self.spec} ({_shorten(self.layers, 4)}); the "
+            f"model has {self.parameters_after:,} parameters instead of {self.parameters_before:,}"
         )
 
 
@@ -55,7 +52,7 @@ def swap(model: nn.Module, spec: str, match: str | list[str] = "*") -> Swap:
 
 def find_linear(model: nn.Module, match: str | list[str] = "*") -> dict[str, nn.Module]:
     """The model's linear layers whose names match; at least one, and none with shared weights."""
-    candidates = {name: module for name, module in model.named_modules() if is_linear(module)}
+    candidates = {name: module for name, module in _name_modules(model) if is_linear(module)}
     patterns = [match] if isinstance(match, str) else match
     chosen = {
         name: layer
@@ -67,6 +64,8 @@ def find_linear(model: nn.Module, match: str | list[str] = "*") -> dict[str, nn.
             f"no linear layer of the model matches {' or '.join(patterns)!r}; "
             + (f"it has {_shorten(_generalize(candidates))}" if candidates else "it has none")
         )
+    if "" in chosen:
+        raise LayerError("the model is itself a linear layer; make another one with layers.make")
     owners = _find_owners(model)
     for name, layer in chosen.items():
         for parameter in layer.parameters(recurse=False):
@@ -101,6 +100,13 @@ def make_alike(spec: str, name: str, layer: nn.Module) -> nn.Module:
         )
     except LayerError as error:
         raise LayerError(f"{name!r} cannot become {spec}: {error}") from None
+    for parameter in made.parameters():
+        if (parameter.device, parameter.dtype) != (weight.device, weight.dtype):
+            raise LayerError(
+                f"the maker of {spec} gave {name!r} a parameter in {parameter.dtype} on "
+                f"{parameter.device}, not in {weight.dtype} on {weight.device}; let it pass on the "
+                "device and dtype that it is given"
+            )
     return made.train(layer.training)
 
 
@@ -115,9 +121,14 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _name_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All of them; one that stands at two places, under both names."""
+    return model.named_modules(remove_duplicate=False)
+
+
 def _find_owners(model: nn.Module) -> dict[int, list[str]]:
     owners: dict[int, list[str]] = defaultdict(list)
-    for name, module in model.named_modules():
+    for name, module in _name_modules(model):
         for parameter in module.parameters(recurse=False):
             owners[id(parameter)].append(name)
     return owners
@@ -131,6 +142,6 @@ def _generalize(names: Mapping[str, nn.Module]) -> list[str]:
     return list(dict.fromkeys(general))
 
 
-def _shorten(names: tuple[str, ...] | list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown}, and {len(names) - SHOWN} more"
+def _shorten(names: tuple[str, ...] | list[str], most: int = 12) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown}, and {len(names) - most} more"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,30 +68,25 @@ def make_reference(spec: str, tokens: int, shape: tuple[int, int], setting: Sett
     layer, x, grad = _make_parts(spec, tokens, shape, setting)
     layer, x, grad = layer.float(), x.detach().float().requires_grad_(), grad.float()
 
-    def forward() -> Tensor:
-        return functional.linear(x, dense_weight(layer), layer.bias)  # type: ignore[arg-type]
-
-    return _make_phases(forward, layer, x, grad, setting)
+    return _make_phases(partial(Plain(layer), x), layer, x, grad, setting)
 
 
 def dense_weight(layer: nn.Module) -> Tensor:
-    """The weight of the nn.Linear that computes the same."""
+    """The weight of the nn.Linear that computes the same: `to_dense` of layers that have it."""
     weight: Tensor = layer.to_dense() if hasattr(layer, "to_dense") else layer.weight  # type: ignore[operator,assignment]
     return weight
 
 
-def make_dense(layer: nn.Module) -> nn.Linear:
-    """The nn.Linear that computes the same, with weights of its own."""
-    weight = dense_weight(layer).detach()
-    outputs, inputs = weight.shape
-    made = nn.Linear(
-        inputs, outputs, bias=layer.bias is not None, device=weight.device, dtype=weight.dtype
-    )
-    with torch.no_grad():
-        made.weight.copy_(weight)
-        if layer.bias is not None:
-            made.bias.copy_(layer.bias)  # type: ignore[arg-type]
-    return made
+class Plain(nn.Module):
+    """A layer's own parameters in the plain formula of nn.Linear: what it must agree with."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self._dense_weight = partial(dense_weight, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self._dense_weight(), self.bias)  # type: ignore[arg-type]
 
 
 def _make_parts(

@@ -40,12 +40,10 @@ class Schedule:
         return max(1, math.ceil(self.train_tokens / self.tokens_per_step))
 
     def rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to a tenth."""
+        """Linear warm-up, then constant: with a rate that falls, a loss in mid-training could not
+        be compared with one at the end, as it is at equal loss."""
         warmup = max(1, round(self.warmup_share * self.steps))
-        if step < warmup:
-            return self.learning_rate * (step + 1) / warmup
-        done = (step - warmup) / max(1, self.steps - warmup)
-        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+        return self.learning_rate * min(1.0, (step + 1) / warmup)
 
 
 def train(
@@ -64,7 +62,6 @@ def train(
         loss: Tensor = model(input_ids=ids, labels=ids).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step)
         optimizer.step()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +17,26 @@ from flopwatch.layers.replacement import install
 from flopwatch.suite import Stopwatch
 
 
-@dataclass(frozen=True, kw_only=True)
 class SharedModel:
     """What all variants have in common."""
 
-    model: nn.Module
-    """Called like a transformers model: with input_ids and labels, gives an object with a loss."""
-    ids: Tensor
-    exchanged: Mapping[str, nn.Module]
-    """The layers that the model came with and that variants replace, by name."""
-    hidden_size: int
-    layers: int
-    optimizer: torch.optim.Optimizer = field(init=False)
-    """Of all parameters that are not exchanged."""
+    def __init__(self, model: nn.Module, ids: Tensor, exchanged: Mapping[str, nn.Module]) -> None:
+        """`model` is called like one of transformers: with input_ids and labels, it gives an object
+        with a loss. `exchanged` are the layers that variants replace, by name."""
+        self.model = model
+        self.ids = ids
+        self.exchanged = exchanged
+        own = {id(p) for layer in exchanged.values() for p in layer.parameters()}
+        self.optimizer = make_optimizer([p for p in model.parameters() if id(p) not in own])
+        self._installed = exchanged
 
-    def __post_init__(self) -> None:
-        own = {id(p) for layer in self.exchanged.values() for p in layer.parameters()}
-        kept = [p for p in self.model.parameters() if id(p) not in own]
-        object.__setattr__(self, "optimizer", make_optimizer(kept))
+    def exchange(self, layers: Mapping[str, nn.Module]) -> None:
+        """Put these layers in. Those before them keep no gradients, which would fill the memory
+        with those of all variants."""
+        for layer in self._installed.values():
+            layer.zero_grad(set_to_none=True)
+        install(self.model, layers)
+        self._installed = layers
 
 
 def make_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -61,7 +62,7 @@ class TrainingStep:
 
     def prepare(self) -> None:
         """Put this variant's layers in, and clear all gradients."""
-        install(self.shared.model, self.layers)
+        self.shared.exchange(self.layers)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -78,23 +79,28 @@ class TrainingStep:
         for optimizer in self.optimizers:
             optimizer.step()
 
-    def vectors(self) -> dict[str, nn.Parameter]:
-        """Biases and norms between the exchanged layers: their gradients, compared, cover every
-        part of the backward pass, and are small. The exchanged layers' own are left out: where a
-        value before a ReLU is next to 0, rounding decides whether its token counts."""
+    def find_comparable(self) -> dict[str, nn.Parameter]:
+        """Parameters whose gradients tell whether the step is right: all norms and biases, which
+        cover every part of the backward pass and are small, and those of the last exchanged layer.
+
+        Left out are the other exchanged layers, since where a value before a ReLU is next to 0,
+        rounding decides whether its token counts; and the biases of keys, which the softmax does
+        not see: their gradient is 0 but for noise.
+        """
         self.prepare()
+        *others, last = self.layers
         return {
             name: parameter
             for name, parameter in self.shared.model.named_parameters()
-            # The softmax does not see a key's bias: its gradient is 0, and what is there is noise.
-            if parameter.dim() == 1
+            if (parameter.dim() == 1 or name.startswith(f"{last}."))
             and not name.endswith("k_proj.bias")
-            and name.rpartition(".")[0] not in self.layers
+            and name.rpartition(".")[0] not in others
         }
 
     @contextmanager
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
-        """Time this variant's layers inside the step, by hooks."""
+        """Time this variant's layers inside the step, by hooks. What torch itself does to hook
+        into a layer's backward pass, a few microseconds, falls into its forward region."""
         hooks = [
             hook
             for layer in self.layers.values()

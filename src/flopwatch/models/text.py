@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from flopwatch.errors import FlopwatchError
+
 VALIDATION_EVERY = 16
 """One file in so many is kept for validation."""
 LIMIT_BYTES = 16 * 2**20
@@ -29,6 +31,11 @@ def read_standard_library() -> Text:
     """The modules at the top of the standard library, in alphabetical order."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    if len(texts) < VALIDATION_EVERY:
+        raise FlopwatchError(
+            f"the sources of Python's standard library are not in {folder}; "
+            "use a Python that has them"
+        )
     validation = texts[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]
     del texts[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]
     return Text(train=b"".join(texts)[:LIMIT_BYTES], validation=b"".join(validation))

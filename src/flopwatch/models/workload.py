@@ -12,7 +12,7 @@ from torch import nn
 
 from flopwatch.layers import registry
 from flopwatch.layers.replacement import find_linear, make_alike
-from flopwatch.layers.workload import Setting, make_dense
+from flopwatch.layers.workload import Plain, Setting
 from flopwatch.models.counts import count_flops, count_parameters
 from flopwatch.models.hugging_face import build
 from flopwatch.models.shapes import ARCHITECTURES, Shape
@@ -27,21 +27,21 @@ def make_workload(shape: Shape, spec: str, batch: tuple[int, int], setting: Sett
     """`batch` is sequences x tokens. Calls with the same arguments, but for `spec` and autocast,
     share one model."""
     shared = _share_model(shape, batch, setting.device, setting.dtype)
-    return _make_phases(shared, _make_layers(shared, spec), setting)
+    return _make_phases(shape, shared, _make_layers(shared, spec), setting)
 
 
 def make_reference(shape: Shape, spec: str, batch: tuple[int, int], setting: Setting) -> Workload:
-    """The same with dense layers that compute the same."""
+    """The same, the exchanged layers in the plain formula of nn.Linear."""
     shared = _share_model(shape, batch, setting.device, setting.dtype)
-    layers = {name: make_dense(layer) for name, layer in _make_layers(shared, spec).items()}
-    return _make_phases(shared, layers, setting)
+    layers = {name: Plain(layer) for name, layer in _make_layers(shared, spec).items()}
+    return _make_phases(shape, shared, layers, setting)
 
 
 def _make_phases(
-    shared: SharedModel, layers: Mapping[str, nn.Module], setting: Setting
+    shape: Shape, shared: SharedModel, layers: Mapping[str, nn.Module], setting: Setting
 ) -> Workload:
     step = TrainingStep(shared, layers, setting.cast)
-    gradients = step.vectors()
+    gradients = step.find_comparable()
     return Workload(
         phases={"forward": step.forward, "backward": step.backward, "optimizer": step.update},
         gradients=gradients,
@@ -50,8 +50,8 @@ def _make_phases(
         conditions=setting.conditions,
         facts={
             "parameters": sum(p.numel() for p in shared.model.parameters()),
-            "hidden_size": shared.hidden_size,
-            "layers": shared.layers,
+            "hidden_size": shape.hidden_size,
+            "layers": shape.layers,
         },
     )
 
@@ -60,11 +60,9 @@ def _make_phases(
 def _share_model(shape: Shape, batch: tuple[int, int], device: str, dtype: str) -> SharedModel:
     model = build(shape, device=device, dtype=dtype)
     return SharedModel(
-        model=model,
+        model,
         ids=torch.randint(shape.vocabulary, batch, device=device),
         exchanged=find_linear(model, ARCHITECTURES[shape.architecture].feed_forward),
-        hidden_size=shape.hidden_size,
-        layers=shape.layers,
     )
 
 
@@ -80,7 +78,7 @@ def count_step_flops(shape: Shape, spec: str, batch: tuple[int, int]) -> dict[st
     """By phase, and of the exchanged layers inside them; nothing where the spec does not say."""
     sequences, tokens = batch
     dense = count_flops(shape, batch=sequences, tokens=tokens)
-    density = registry.find_density(spec)
+    density = registry.find_density(registry.parse(spec))
     if density is None:
         return {}
     inside = dense.feed_forward * density

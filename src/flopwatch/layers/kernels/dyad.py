@@ -68,16 +68,19 @@ def read_both(rows: Tensor, blocks: int) -> Tensor:
     tokens, features = rows.shape
     both = rows.new_empty(blocks, tokens, 2 * features // blocks)
     if rows.numel():
-        read_both_kernel[_grid(rows)](
-            rows, both, tokens, features, rows.stride(0), BLOCKS=blocks, TILE=TILE
-        )
+        with torch.cuda.device_of(rows):  # Triton launches on the current one
+            read_both_kernel[_grid(rows)](
+                rows, both, tokens, features, rows.stride(0), BLOCKS=blocks, TILE=TILE
+            )
     return both
 
 
 def write_both(both: Tensor, bias: Tensor | None, rows: Tensor) -> None:
     """Into `rows`, whose features are contiguous, the sum of both orders, and the bias."""
     tokens, features = rows.shape
-    if rows.numel():
+    if not rows.numel():
+        return
+    with torch.cuda.device_of(rows):
         write_both_kernel[_grid(rows)](
             both.contiguous(),
             bias,
