@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import math
-import random
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from flopwatch.engine.memory import measure_peak_bytes
 from flopwatch.errors import LayerError
 from flopwatch.layers import Dyad, convert_published
 from flopwatch.layers.dyad import FORMS
@@ -255,13 +255,45 @@ def test_torch_compile(variant: str) -> None:
     assert_same(found, run_dense(layer, x, grad))
 
 
-def test_traces_into_one_graph() -> None:
+@each_variant
+def test_traces_into_one_graph(variant: str) -> None:
     """What torch.compile needs, without the time that its C++ compiler takes."""
-    layer = make_layer(16, 32, 4)
+    layer = make_layer(16, 32, 4, variant)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     x, grad = torch.randn(6, 16).double(), torch.randn(6, 32).double()
     found = {n.removeprefix("_orig_mod."): v for n, v in run(compiled, x, grad).items()}
     assert_same(found, run_dense(layer, x, grad))
+
+
+def test_meta_tensors_have_shapes() -> None:
+    layer = Dyad(8, 12, 4, device="meta")
+    assert layer(torch.empty(2, 8, device="meta")).shape == (2, 12)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 256), (256, 64)])
+@each_variant
+def test_no_variant_takes_more_memory_than_dense_and_one_copy(
+    variant: str, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the side that the variant moves, in both orders; for `dt` of the input's."""
+    monkeypatch.setitem(PART_TOKENS, "cpu", 128)
+    tokens = 2048
+
+    def find_peak(layer: nn.Module) -> int:
+        x, grad = torch.randn(tokens, inputs, requires_grad=True), torch.randn(tokens, outputs)
+
+        def clear() -> None:
+            layer.zero_grad()
+            x.grad = None
+
+        peak = measure_peak_bytes(clear, lambda: layer(x).backward(grad))
+        assert peak is not None
+        return peak
+
+    dense = find_peak(nn.Linear(inputs, outputs))
+    copy = 4 * tokens * 2 * (outputs if variant == "ot" else inputs)
+    assert dense < find_peak(Dyad(inputs, outputs, 4, variant)) <= dense + copy
+    assert find_peak(Dyad(inputs, outputs, 4, variant, form="split")) > dense + copy / 2
 
 
 @pytest.mark.parametrize(
@@ -320,7 +352,7 @@ def multiply_as_published(
 
 @each_variant
 def test_published_checkpoints_load(variant: str) -> None:
-    torch.manual_seed(random.randrange(1000))
+    torch.manual_seed(0)
     lower, upper = torch.randn(2, 3, 4, 2).double()
     state = {"fc.wl": lower, "fc.wu": upper, "fc.bias": torch.randn(12, 1).double()}
     model = nn.ModuleDict({"fc": make_layer(6, 12, 3, variant), "norm": nn.LayerNorm(6)})

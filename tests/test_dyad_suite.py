@@ -91,9 +91,11 @@ def test_the_published_mixture_is_marked(tmp_path: Path) -> None:
 
 def test_autocast_and_short_types_are_alike_for_all(tmp_path: Path) -> None:
     options = ["--set", "tokens=24", "--set", "shape=64x128", "--set", "variant=dyad:auto:4"]
+    options += ["--filter", "dtype=float32,bfloat16", "--filter", "autocast=off,bfloat16"]
     measure(tmp_path, *options)
     records = read(tmp_path / "out.jsonl").records
     found = {(r.variant, r.conditions["dtype"], r.conditions["autocast"]) for r in records}
+    assert {name for r in records for name in r.flops["forward"]} == {"float32", "bfloat16"}
     settings = [("float32", "off"), ("float32", "bfloat16"), ("bfloat16", "off")]
     assert found == {(v, *s) for v in ("dense", "dyad:auto:4") for s in settings}
 
@@ -114,7 +116,7 @@ def test_learning_is_measured_inside_and_out(tmp_path: Path) -> None:
     assert records["dyad:auto:4"].facts["parameters"] < records["dense"].facts["parameters"]
     shown = flopwatch(tmp_path, "show", "out.jsonl")
     assert "instruments cost" in shown
-    assert "not reached" in shown or "faster" in shown
+    assert "gain at equal loss" in shown
     page = tmp_path / "page.html"
     flopwatch(tmp_path, "report", "out.jsonl", "-o", str(page))
     assert "<svg" in page.read_text()
@@ -151,9 +153,10 @@ def test_nothing_pointless_is_measured(suite: Suite) -> None:
         (["--set", "variant=dyad:it"], "is not of the form dyad:VARIANT:BLOCKS"),
         (["--set", "variant=sparse"], "no layer is called 'sparse'"),
         (["--set", "model=opt-9"], "there is no model 'opt-9'; choose one of opt-125m"),
-        (["--set", "dtype=float8"], "has all values of 'dtype' already; use --filter"),
-        (["--set", "shape=768"], "shape"),
-        (["--set", "tokens=0"], "tokens"),
+        (["--set", "dtype=float8"], "knows only its own values of 'dtype'; use --filter"),
+        (["--set", "shape=768"], "give it values like 768x768"),
+        (["--set", "tokens=0"], "tokens is 0; give it values like 768"),
+        (["--set", "hidden_size=100"], "its heads are 64 wide"),
     ],
 )
 def test_bad_values_get_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
@@ -167,8 +170,8 @@ def test_bad_values_get_one_sentence(tmp_path: Path, options: list[str], sentenc
 def test_blocks_that_do_not_divide_are_a_row(tmp_path: Path) -> None:
     options = ["--set", "tokens=8", "--set", "shape=64x96", "--set", "variant=dyad:it:64"]
     done = run(tmp_path, *options, "--filter", "dtype=float32", "--filter", "autocast=off")
-    assert done.returncode in (0, 1)
-    assert "64 blocks do not divide 64 input and 96 output features" in done.stdout
+    assert done.returncode == 0  # a combination that does not exist is no failure
+    assert "unsupported: 64 blocks do not divide 64 input and 96 output features" in done.stdout
     dense: Any = next(r for r in read(tmp_path / "out.jsonl").records if r.variant == "dense")
     assert dense.status == "ok"
 

@@ -153,6 +153,24 @@ def test_all_or_nothing() -> None:
     assert type(model[0]) is nn.Linear
 
 
+def test_a_model_that_is_a_linear_layer_itself() -> None:
+    with pytest.raises(LayerError, match="itself a linear layer; make another one"):
+        layers.swap(nn.Linear(8, 8), "dyad:it:4")
+
+
+def test_a_layer_at_two_places_is_not_parted() -> None:
+    layer = nn.Linear(8, 8)
+    with pytest.raises(LayerError, match="'0' shares its weight with '1'"):
+        layers.swap(nn.Sequential(layer, layer), "dyad:it:4")
+
+
+def test_makers_must_pass_on_dtype_and_device() -> None:
+    layers.register("careless", lambda i, o, **rest: nn.Linear(i, o, bias=rest["bias"]))
+    model = make_model().to(torch.bfloat16)
+    with pytest.raises(LayerError, match="a parameter in torch.float32 on cpu, not in torch.bf"):
+        layers.swap(model, "careless", match="*.fc1")
+
+
 def test_subclasses_of_linear_are_left_alone() -> None:
     """Attention multiplies by out_proj.weight itself."""
     model = nn.TransformerEncoderLayer(8, 2, 16)

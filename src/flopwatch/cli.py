@@ -1,4 +1,4 @@
-"""The command line: one thin function a command, and the only place that prints.
+"""The command line: one thin function a command. It and `report.console` are all that prints.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 fine, 1 some cases failed, 2 usage,
 130 interrupted. Imports happen inside the commands, so that `flopwatch --help` answers at once.
@@ -20,13 +20,8 @@ from flopwatch.errors import FlopwatchError
 from flopwatch.report.layouts import LAYOUTS
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from flopwatch.analysis.summary import Row
     from flopwatch.records.record import Record
     from flopwatch.session import Options
-
-WIDE = 200  # columns where stdout is not a terminal: nobody's tables should be cut in a pipe
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -146,13 +141,14 @@ def run(dry_run: bool, as_json: bool, **given: Any) -> None:
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     from flopwatch import session
+    from flopwatch.report.console import open_stderr
     from flopwatch.report.progress import make_watcher
 
     options = _make_options(**given)
     if dry_run:
         _print_preview(session.preview(options), as_json)
         return
-    with make_watcher(_stderr()) as watcher:
+    with make_watcher(open_stderr()) as watcher:
         report = session.run(options, watcher)
     _print_rows([*report.answered, *report.measured], as_json)
     watcher.say(f"records: {report.out}")
@@ -195,6 +191,7 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
     flopwatch table results/dyad.jsonl --layout dyad --json | jq '.[].total_ms'
     """
     from flopwatch.analysis.summary import summarize
+    from flopwatch.report.console import print_rows
 
     rows = summarize(_read_records(results, skip_corrupt))
     printout = LAYOUTS[layout](rows)
@@ -203,7 +200,7 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
         return
     for line in printout.lines:
         click.echo(line)
-    _print_tables(rows)
+    print_rows(rows)
 
 
 @cli.command()
@@ -224,6 +221,7 @@ def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) 
     flopwatch query "DESCRIBE samples"
     """
     from flopwatch.records.query import query as ask
+    from flopwatch.report.console import print_table
     from flopwatch.session import RESULTS
 
     paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
@@ -236,7 +234,7 @@ def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) 
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
         click.echo(json.dumps(rows, default=str))
         return
-    _print_table(result.columns, [[_cell(value) for value in row] for row in result.rows])
+    print_table(result.columns, result.rows)
 
 
 @cli.command()
@@ -352,8 +350,8 @@ def _print_preview(preview: Any, as_json: bool) -> None:
     click.echo(
         f"{plural(count_cases(groups), 'case')} in {plural(len(groups), 'group')}, between "
         f"{format_duration(shortest)} (if all are steady) and {format_duration(longest)} "
-        "(if all spend their budget), and the time to build them; "
-        "less what the results file already answers",
+        "(if all spend their budget), longer where eight rounds do; and the time to build, check "
+        "and study them; less what the results file already answers",
         err=True,
     )
     if preview.on_request:
@@ -371,60 +369,14 @@ def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:
 
 def _print_rows(records: Sequence[Record], as_json: bool) -> None:
     from flopwatch.analysis.summary import summarize
+    from flopwatch.report.console import print_rows
     from flopwatch.report.layouts import lay_out_plain
 
     rows = summarize(records)
     if as_json:
         click.echo(json.dumps(lay_out_plain(rows).content))
         return
-    _print_tables(rows)
-
-
-def _print_tables(rows: Sequence[Row]) -> None:
-    from flopwatch.report.quality import make_quality_sheets
-    from flopwatch.report.tables import draw, fit, make_sheets
-
-    console = _stdout()
-    whole = [*make_sheets(rows), *make_quality_sheets(rows)]
-    sheets = [part for sheet in whole for part in fit(sheet, console.width)]
-    for position, sheet in enumerate(sheets):
-        if position:
-            console.print()
-        console.print(draw(sheet))
-        for remark in sheet.remarks:
-            console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
-    if not rows:
-        click.echo("no records", err=True)
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(header_style="bold")
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    _stdout().print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _stdout() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else WIDE)
-
-
-def _stderr() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True)
+    print_rows(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

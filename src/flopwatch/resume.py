@@ -73,9 +73,12 @@ def is_answer(record: Record, settings: Settings) -> bool:
         "precise": then.precision <= settings.precision,
         "stalled": True,  # more time would not have helped
         # A run's budget is divided anew after every group, so that shares vary.
-        "budget": then.budget_s >= 0.75 * settings.budget_s,
+        "budget": then.budget_s >= 0.75 * settings.budget_s
+        and len(record.rounds) - record.warmup_samples >= settings.min_rounds,
     }
-    return reasons.get(record.stop or "", False)
+    # Times do not depend on the seed; what a study gives does.
+    is_same_study = not record.curves or then.seed == settings.seed
+    return is_same_study and reasons.get(record.stop or "", False)
 
 
 def _is_roomier(limit_bytes: int | None, than_bytes: int | None) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, as_interval
@@ -86,18 +86,14 @@ def read_curve(record: Record, x: str, y: str) -> list[tuple[float, float]]:
 def find_step(losses: Sequence[tuple[float, float]], target: float) -> float | None:
     """Where the loss is first at the target or below, or None.
 
-    >>> find_step([(0, 4.0), (10, 3.0), (20, 3.5), (30, 2.0)], 2.5)
-    25.0
+    >>> find_step([(0, 4.0), (10, 3.0), (20, 3.5), (30, 1.0)], 2.0)
+    26.0
     """
-    lowest = list(accumulate((loss for _, loss in losses), min))
-    reached = next((place for place, low in enumerate(lowest) if low <= target), None)
-    if reached is None:
-        return None
-    step = losses[reached][0]
-    if reached == 0:
-        return step
-    last_step, last_low, low = losses[reached - 1][0], lowest[reached - 1], lowest[reached]
-    return last_step + (step - last_step) * (last_low - target) / (last_low - low)
+    reached = next((place for place, (_, loss) in enumerate(losses) if loss <= target), None)
+    if not reached:
+        return None if reached is None else losses[0][0]
+    (last_step, last_loss), (step, loss) = losses[reached - 1], losses[reached]
+    return last_step + (step - last_step) * (last_loss - target) / (last_loss - loss)
 
 
 def _estimate_gain(

@@ -56,7 +56,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     baselines = {
         (record.run, record.group): record
         for record in listed
-        if record.variant == record.baseline and _is_measured(record)
+        if record.variant == record.baseline and _is_timed(record)
     }
     by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
     newest = {(record.id, conditions(record)): record for record in by_age}
@@ -84,6 +84,13 @@ def _is_complete(record: Record) -> bool:
 
 def _is_measured(record: Record) -> bool:
     return record.status == "ok" and len(record.rounds) > record.warmup_samples
+
+
+def _is_timed(record: Record) -> bool:
+    """Whether it serves as a baseline: also if something after its timing failed, a study say."""
+    return len(record.rounds) > record.warmup_samples and (
+        record.status == "ok" or record.stop is not None
+    )
 
 
 def make_row(record: Record, baseline: Record | None) -> Row:

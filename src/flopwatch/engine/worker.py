@@ -135,8 +135,8 @@ def measure_group(request: Request, channel: Channel) -> None:
     group = Group(suite, cases, request["baseline"], settings, target, channel)
     group.build()
     group.sample()
-    group.measure_memory()
     group.study()
+    group.measure_memory()  # last: whatever goes wrong in it costs nobody their times
     channel.board.write(NOBODY, "finish")
     channel.send("sources", sources=digest_sources(suite_path))
 

@@ -102,15 +102,17 @@ def _read_back(grad_y: Tensor, structure: Structure) -> Tensor:
 def _multiply_back(grad: Tensor, weight: Tensor, grad_x: Tensor, structure: Structure) -> None:
     """Into grad_x what the gradient of the output, in blocks, means for the input."""
     if structure.reads_transposed:
-        for rows in parts(grad_x):
+        # No larger than a dense layer's weight gradient, which is not there yet.
+        for rows in parts(grad_x, most=max(structure.out_features // 2, 1)):
             write_both(batch_multiply(grad[:, rows], weight.mT), None, grad_x[rows])
     else:
         torch.bmm(grad, weight.mT, out=view_blocks(grad_x, structure.blocks))
 
 
-def parts(rows: Tensor) -> Iterator[slice]:
+def parts(rows: Tensor, most: int | None = None) -> Iterator[slice]:
     """The rows in slices of a bearable size; one, if empty, where there are none."""
     size = PART_TOKENS.get(rows.device.type, PART_TOKENS["cuda"])
+    size = size if most is None else min(size, most)
     for start in range(0, max(len(rows), 1), size):
         yield slice(start, start + size)
 

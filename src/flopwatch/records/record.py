@@ -25,9 +25,17 @@ from flopwatch.settings import Settings
 
 SCHEMA = 2
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: lambda content: content,  # version 2 only adds fields, each with a default
-}
+
+def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 adds fields, whose defaults mean that nothing was there; but no budget waited for a
+    number of rounds."""
+    settings = content.get("settings")
+    if isinstance(settings, dict):
+        content = {**content, "settings": {**settings, "min_rounds": 0}}
+    return content
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_1}
 """From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]

@@ -3,6 +3,9 @@
 It prints averages: of one feed-forward layer, over the layers of a model and the runs of it, for
 the forward and the backward pass, and their sum. Its speedups are ratios of those sums. The usual
 tables below it have medians, intervals and ratios within rounds.
+
+A name is that of the published layer; the spec beside it says in which form ours computed it. The
+published code itself is the form ``published``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from flopwatch.report.layouts import Printout
 from flopwatch.report.remarks import describe_conditions, describe_unlike
 
 FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
+PUBLISHED_FORMS = {":published-cat": "CONCAT ", ":published": "", ":cat": "CONCAT "}
+"""By the end of a spec: what stands before the published name."""
 PUBLISHED_NAMES = {
     "dense": "Dense",
     "dyad:it:4": "Sparse",
@@ -70,10 +75,11 @@ def published_name(variant: str) -> str:
     >>> [published_name(v) for v in ("dense", "dyad:it:8", "dyad:it:4:cat", "dyad:auto:4")]
     ['Dense', 'Sparse_8', 'CONCAT Sparse', 'dyad:auto:4']
     """
-    plain = variant.removesuffix(":cat")
+    end = next((end for end in PUBLISHED_FORMS if variant.endswith(end)), "")
+    plain = variant.removesuffix(end)
     if plain not in PUBLISHED_NAMES:
         return variant
-    return PUBLISHED_NAMES[plain] if plain == variant else f"CONCAT {PUBLISHED_NAMES[plain]}"
+    return PUBLISHED_FORMS.get(end, "") + PUBLISHED_NAMES[plain]
 
 
 def _is_of_a_model(record: Record) -> bool:

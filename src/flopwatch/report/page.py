@@ -78,7 +78,11 @@ def summary_sentences(rows: Sequence[Row]) -> list[str]:
         f"{plural(len(measured), 'case')} of {', '.join(suites)} measured, {when}; "
         f"{len(failed) or 'none'} failed."
     ]
-    decided = [row for row in rows if row.verdict in ("faster", "slower") and row.speedup]
+    decided = [
+        row
+        for row in rows
+        if row.verdict in ("faster", "slower") and row.speedup and not row.unlike
+    ]
     if decided:
         best = max(decided, key=lambda row: row.speedup.value if row.speedup else 0)
         worst = min(decided, key=lambda row: row.speedup.value if row.speedup else 0)

@@ -43,8 +43,7 @@ class TimeLeft:
         per_case_s = sum(known) / len(known) if known else self._budget_s
         running_s = time.monotonic() - self._started_s
         left_s = per_case_s * self._cases_left + WORKER_S * self._groups_left - running_s
-        sign = "about" if known else "at most"
-        return f"{sign} {format_duration(max(left_s, 1))} left"
+        return f"about {format_duration(max(left_s, 1))} left"
 
 
 def describe_progress(progress: dict[str, Any], precision: float) -> str:

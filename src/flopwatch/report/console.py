@@ -1,0 +1,56 @@
+"""What the command line prints with rich: tables of results, tables of anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flopwatch.analysis.summary import Row
+from flopwatch.report.quality import make_quality_sheets
+from flopwatch.report.tables import draw, fit, make_sheets
+
+WIDE = 200
+"""Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Results, as tables that fit the terminal, with what there is to remark."""
+    console = open_stdout()
+    whole = [*make_sheets(rows), *make_quality_sheets(rows)]
+    sheets = [part for sheet in whole for part in fit(sheet, console.width)]
+    for position, sheet in enumerate(sheets):
+        if position:
+            console.print()
+        console.print(draw(sheet))
+        for remark in sheet.remarks:
+            console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
+    if not rows:
+        open_stderr().print("no records")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(header_style="bold")
+    for column in columns:
+        table.add_column(escape(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_format_cell(value)) for value in row))
+    open_stdout().print(table)
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def open_stdout() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def open_stderr() -> Console:
+    return Console(stderr=True)
