@@ -89,7 +89,7 @@ def test_the_baseline_has_a_time_but_no_gain() -> None:
     ("losses", "target", "step"),
     [
         ([4.0, 2.0, 3.0, 2.5], 2.5, 175.0),  # its final loss, long before the end
-        ([4.0, 3.5, 5.0, 2.5], 3.0, 380.0),  # from the lowest so far, not from the bump
+        ([4.0, 3.5, 5.0, 2.5], 3.0, 380.0),  # straight from the bump
         ([3.0, 3.0, 3.0, 3.0], 3.0, 100.0),
         ([3.0, 2.0, 1.0, 0.5], 9.0, 100.0),  # there at the first point
         ([4.0, 3.0, 2.0, 1.0], 1.0, 400.0),
