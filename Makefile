@@ -25,7 +25,7 @@ fix: .venv/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Every figure that the documentation states, measured one after the other (about an hour).
+# Every figure that the documentation states, measured one after the other (about an hour and a half).
 figures: .venv/.bench
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
