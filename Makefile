@@ -10,8 +10,9 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 bench: .venv/.bench
 	bash benchmarks/tour.sh
 
+# Without coverage, which doubles the time of every child process that imports torch.
 test: .venv/.test check
-	$(BIN)/pytest -m "not slow and not gpu" --cov --cov-report=term
+	$(BIN)/pytest -m "not slow and not gpu"
 
 test-all: .venv/.test check
 	$(BIN)/pytest -m "not gpu" --cov --cov-report=term

@@ -89,6 +89,7 @@ def test_the_published_mixture_is_marked(tmp_path: Path) -> None:
     assert "not like for like: autocast off in the baseline, float16 here" in shown
 
 
+@pytest.mark.slow
 def test_autocast_and_short_types_are_alike_for_all(tmp_path: Path) -> None:
     options = ["--set", "tokens=24", "--set", "shape=64x128", "--set", "variant=dyad:auto:4"]
     options += ["--filter", "dtype=float32,bfloat16", "--filter", "autocast=off,bfloat16"]

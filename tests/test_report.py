@@ -350,7 +350,7 @@ def test_terminal_progress_shows_group_precision_and_time_left() -> None:
     drawn = console.file.getvalue()
     assert "size=4" in drawn
     assert "±3.1 % (aim ±2 %)" in drawn
-    assert "at most 20s left" in drawn
+    assert "about 20s left" in drawn
 
 
 def test_progress_sentences() -> None:
@@ -362,7 +362,7 @@ def test_progress_sentences() -> None:
 
 def test_time_left_learns_from_the_groups_so_far() -> None:
     left = TimeLeft([GROUP, GROUP], Settings(budget_s=10))
-    assert left.text() == "at most 40s left"
+    assert left.text() == "about 40s left"
     left.begin_group()
     left.end_group(GROUP)
     assert left.text() == "about 1s left"
