@@ -53,7 +53,7 @@ def test_specs_make_layers() -> None:
     ("spec", "sentence"),
     [
         ("mine:4", "'mine:4' is not of the form mine$"),
-        ("sparse:4", "no layer is called 'sparse'; there are dense, dyad, mine"),
+        ("sparse:4", "no layer is called 'sparse'; there are dense, dyad"),
         ("", "no layer is called ''"),
         ("dense:4", "'dense:4' is not of the form dense$"),
         ("dyad:it", r"'dyad:it' is not of the form dyad:VARIANT:BLOCKS\[:FORM\]"),

@@ -91,7 +91,7 @@ def draw_lines(
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     x_ticks = choose_ticks(min(0, *xs), max(xs))
-    y_ticks = choose_ticks(min(ys), max(ys) if top is None else top)
+    y_ticks = choose_ticks(min(ys), max(ys) if top is None else max(top, min(ys)))
     if not x_ticks or not y_ticks:
         return ""
     height = 70 + max(250, LINE_HEIGHT * len(series))
