@@ -23,11 +23,11 @@ from flopwatch.report.units import format_speedup, plural
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #666; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 92rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .75rem; text-align: right; white-space: nowrap; }
+th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 2px solid var(--line); } .word { text-align: left; }
 tbody { border-bottom: 1px solid var(--line); }
 .faster { color: #0a7d33; } .slower { color: #c62828; } .unclear { color: #a66a00; }
