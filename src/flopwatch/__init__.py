@@ -6,7 +6,9 @@ functions where they stand with `measure` and `compare`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flopwatch.lazy import load_lazily
 
 __version__ = "0.1.0"
 
@@ -58,13 +60,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: `flopwatch --help` should not wait for what it does not need.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flopwatch' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"flopwatch.{_HOMES[name]}"), name)
+__getattr__ = load_lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,9 @@ print(layers.swap(model, "dyad:auto:4", match="*.fc[12]"))
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flopwatch.lazy import load_lazily
 
 if TYPE_CHECKING:
     from flopwatch.layers.dyad import Dyad, convert_published
@@ -27,13 +29,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: specs are read where torch is not wanted.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flopwatch.layers' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"flopwatch.layers.{_HOMES[name]}"), name)
+__getattr__ = load_lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,9 @@ from dataclasses import astuple, dataclass
 
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 
+FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
+"""The feed-forward layers as regions of a training step."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardFlops:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flopwatch.layers.replacement import install
+from flopwatch.models.counts import BACKWARD, FORWARD
 from flopwatch.suite import Stopwatch
 
 
@@ -116,6 +117,3 @@ class TrainingStep:
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"

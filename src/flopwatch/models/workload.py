@@ -13,10 +13,10 @@ from torch import nn
 from flopwatch.layers import registry
 from flopwatch.layers.replacement import find_linear, make_alike
 from flopwatch.layers.workload import Plain, Setting
-from flopwatch.models.counts import count_flops, count_parameters
+from flopwatch.models.counts import BACKWARD, FORWARD, count_flops, count_parameters
 from flopwatch.models.hugging_face import build
 from flopwatch.models.shapes import ARCHITECTURES, Shape
-from flopwatch.models.step import BACKWARD, FORWARD, SharedModel, TrainingStep
+from flopwatch.models.step import SharedModel, TrainingStep
 from flopwatch.suite import Workload
 
 ADAMW_FLOPS = 12

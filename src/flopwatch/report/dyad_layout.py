@@ -18,12 +18,12 @@ from typing import Any
 from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
 from flopwatch.case import format_value
 from flopwatch.errors import UsageError
+from flopwatch.models.counts import BACKWARD, FORWARD
 from flopwatch.records.record import Record
 from flopwatch.report.columns import UNLIKE
 from flopwatch.report.layouts import Printout
 from flopwatch.report.remarks import describe_conditions, describe_unlike
 
-FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
 PUBLISHED_FORMS = {":published-cat": "CONCAT ", ":published": "", ":cat": "CONCAT "}
 """By the end of a spec: what stands before the published name."""
 PUBLISHED_NAMES = {

@@ -11,14 +11,14 @@ from typing import Any
 
 from flopwatch import __version__
 from flopwatch.analysis.quality import assess
-from flopwatch.analysis.summary import Row, conditions, summarize
+from flopwatch.analysis.summary import Row, summarize
 from flopwatch.case import label
 from flopwatch.records.record import Record
 from flopwatch.report import charts
 from flopwatch.report.columns import verdict_word
 from flopwatch.report.figures import Figure, draw_losses, draw_speedups
 from flopwatch.report.quality import make_quality_sheet
-from flopwatch.report.tables import Sheet, make_sheets
+from flopwatch.report.tables import Sheet, divide, make_sheets
 from flopwatch.report.units import format_speedup, plural
 
 STYLE = """
@@ -51,7 +51,7 @@ def render_page(records: Sequence[Record]) -> str:
         [
             "<h1>flopwatch report</h1>",
             *(f"<p>{escape(sentence)}</p>" for sentence in summary_sentences(rows)),
-            *(_render_section(alike) for alike in _divide(rows)),
+            *(_render_section(alike) for alike in divide(rows)),
             _render_environments(rows),
             f"<footer>flopwatch {__version__}. Medians; intervals at 99 %. A speedup is the median "
             "of ratios within rounds; more than 1 is faster than the baseline.</footer>",
@@ -98,16 +98,6 @@ def _extreme(which: str, row: Row) -> str:
         f"{which} speedup: {record.variant} over {record.baseline} in {record.suite}, "
         f"{format_speedup(row.speedup)} at {label(record.params)}."
     )
-
-
-def _divide(rows: Sequence[Row]) -> list[list[Row]]:
-    """What stands in one table: see `make_sheets`."""
-    divided: dict[object, list[Row]] = {}
-    for row in rows:
-        record = row.record
-        like = (record.suite, frozenset(record.params), conditions(record))
-        divided.setdefault(like, []).append(row)
-    return list(divided.values())
 
 
 def _render_section(rows: Sequence[Row]) -> str:

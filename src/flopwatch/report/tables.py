@@ -49,12 +49,17 @@ class Sheet:
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One sheet for every suite, set of axes and set of conditions, and one of their regions, if
     any."""
+    return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
+
+
+def divide(rows: Sequence[Row]) -> list[list[Row]]:
+    """What stands in one table: rows of the same suite, axes and conditions."""
     chosen: dict[tuple[str, frozenset[str], str], list[Row]] = {}
     for row in rows:
         record = row.record
         like = (record.suite, frozenset(record.params), conditions(record))
         chosen.setdefault(like, []).append(row)
-    return [sheet for alike in chosen.values() for sheet in _make_sheets(alike)]
+    return list(chosen.values())
 
 
 def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FAST = ["dense", "dyad:auto:4", "dyad:auto:8"]
 FORMS = ["dyad:it:4:cat", "dyad:it:8:cat", "dyad:it:4:published", "dyad:it:8:published"]
-VARIANTS = [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:dt:4", *FORMS]
+VARIANTS = [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:ot:8", "dyad:dt:4", *FORMS]
 
 Grid = dict[str, list[Any]]
 PRECISION: Grid = {"dtype": ["float32", "bfloat16"], "autocast": ["off", "bfloat16", "published"]}
@@ -38,14 +38,12 @@ LAYER: Grid = {
     "tokens": [512, 4096],
     "shape": [(768, 3072), (3072, 768), (1024, 4096), (4096, 1024), (2048, 8192), (8192, 2048)],
     **PRECISION,
-    "variant": [*VARIANTS, "dyad:ot:8"],
 }
 MODEL: Grid = {
     "level": ["model"],
     "model": [name for name in SHAPES if not name.startswith("llama")],
     "batch": [(1, 128), (4, 128), (32, 128)],  # sequences, tokens
     **PRECISION,
-    "variant": VARIANTS,
 }
 QUALITY: Grid = {
     "level": ["quality"],
@@ -96,7 +94,7 @@ def accept(axis: str, value: Any) -> None:
 suite = flopwatch.Suite(
     "dyad",
     axes=[LAYER, MODEL, QUALITY],
-    variants=[*VARIANTS, "dyad:ot:8"],
+    variants=VARIANTS,
     quick=[
         {**LAYER, **QUICK, "tokens": [512], "shape": [(768, 3072), (3072, 768)],
          "variant": [*FAST, "dyad:it:4:published"]},

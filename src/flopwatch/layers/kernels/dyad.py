@@ -14,6 +14,14 @@ TILE = 1024
 
 
 @triton.jit
+def find_places(n, token, tokens, size, BLOCKS: tl.constexpr):
+    """Where feature n of a token stands among (blocks, tokens, 2 size), in either order."""
+    direct = ((n // size).to(tl.int64) * tokens + token) * 2 * size + n % size
+    transposed = ((n % BLOCKS).to(tl.int64) * tokens + token) * 2 * size + size + n // BLOCKS
+    return direct, transposed
+
+
+@triton.jit
 def read_both_kernel(
     rows,
     both,
@@ -27,9 +35,7 @@ def read_both_kernel(
     n = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = n < features
     value = tl.load(rows + token * row_stride + n, mask=inside)
-    size = features // BLOCKS
-    direct = ((n // size).to(tl.int64) * tokens + token) * 2 * size + n % size
-    transposed = ((n % BLOCKS).to(tl.int64) * tokens + token) * 2 * size + size + n // BLOCKS
+    direct, transposed = find_places(n, token, tokens, features // BLOCKS, BLOCKS)
     tl.store(both + direct, value, mask=inside)
     tl.store(both + transposed, value, mask=inside)
 
@@ -50,9 +56,7 @@ def write_both_kernel(
     token = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = n < features
-    size = features // BLOCKS
-    direct = ((n // size).to(tl.int64) * tokens + token) * 2 * size + n % size
-    transposed = ((n % BLOCKS).to(tl.int64) * tokens + token) * 2 * size + size + n // BLOCKS
+    direct, transposed = find_places(n, token, tokens, features // BLOCKS, BLOCKS)
     value = tl.load(both + direct, mask=inside).to(WIDE)
     value += tl.load(both + transposed, mask=inside).to(WIDE)
     if HAS_BIAS:
