@@ -65,10 +65,13 @@ def multiply(
     with a scale a column or one for all. The sum over k is exact; it is then multiplied by a's
     scale, by b's, and the bias is added, in float32.
     """
-    product = multiply_exactly(a, b).float() * a_scales[:, None] * b_scales
-    if bias is not None:
-        product = product + bias.float()
-    return product.to(dtype)
+    return scale_sums(multiply_exactly(a, b), a_scales, b_scales, bias).to(dtype)
+
+
+def scale_sums(sums: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None) -> Tensor:
+    """What sums of products of whole numbers stand for, and the bias."""
+    product = sums.float() * a_scales[:, None] * b_scales
+    return product if bias is None else product + bias.float()
 
 
 def multiply_exactly(a: Tensor, b: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
     dense              nn.Linear
     dyad:it:4          DYAD, variant it, 4 blocks
     dyad:ot:8:cat      variant ot, 8 blocks, computed in the form "cat"
+    switchback:global  SwitchBack, int8 forward and input gradient, one scale for the weight
+    llm-int8           the weight's gradient in int8 too
 
 The command line, the suites and the library all read specs here. A layer of one's own is one line:
 
@@ -15,9 +17,9 @@ module does not import torch; makers do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flopwatch.errors import LayerError
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 Argument = int | str
+Product = Literal["output", "input gradient", "weight gradient"]
+PRODUCTS: dict[str, tuple[Product, ...]] = {
+    "forward": ("output",),
+    "backward": ("input gradient", "weight gradient"),
+}
+"""What a linear layer computes, by phase; in a dense one each takes the same FLOPs."""
 Maker = Callable[..., "nn.Module"]
 """Called with in_features, out_features and the spec's arguments, whole numbers as int, and with
 bias, device and dtype by name."""
@@ -37,6 +45,8 @@ class Kind:
     make: Maker
     density: Callable[..., float] | None
     """From the spec's arguments: how many of a dense layer's FLOPs it needs. None: unknown."""
+    int8: Sequence[Product]
+    """Which of its three products it computes in int8; the others are in the layer's dtype."""
     syntax: str
 
 
@@ -54,11 +64,17 @@ class Spec:
 KINDS: dict[str, Kind] = {}
 
 
-def register(name: str, make: Maker, *, density: Callable[..., float] | None = None) -> None:
+def register(
+    name: str,
+    make: Maker,
+    *,
+    density: Callable[..., float] | None = None,
+    int8: Sequence[Product] = (),
+) -> None:
     """Give a layer a name to be asked for. A name that is taken is replaced."""
     if not name or ":" in name or "," in name:
         raise LayerError(f"{name!r} is no name for a layer; take one without ':' and ','")
-    KINDS[name] = Kind(make=make, density=density, syntax=_describe_syntax(name, make))
+    KINDS[name] = Kind(make=make, density=density, int8=int8, syntax=_describe_syntax(name, make))
 
 
 def parse(text: str) -> Spec:
@@ -96,6 +112,26 @@ def count_flops(spec: str, tokens: int, in_features: int, out_features: int) -> 
     """Of one forward pass, biases left out; None where the layer does not say."""
     density = find_density(parse(spec))
     return None if density is None else 2.0 * tokens * in_features * out_features * density
+
+
+def count_flops_by_dtype(
+    spec: str, tokens: int, in_features: int, out_features: int, dtype: str
+) -> dict[str, dict[str, float]]:
+    """By phase and by what it is computed in, `dtype` or int8; empty where it does not say.
+
+    >>> count_flops_by_dtype("switchback:global", 4, 2, 3, "float32")
+    {'forward': {'int8': 48.0}, 'backward': {'int8': 48.0, 'float32': 48.0}}
+    """
+    flops = count_flops(spec, tokens, in_features, out_features)
+    if flops is None:
+        return {}
+    int8 = KINDS[parse(spec).kind].int8
+    counts: dict[str, dict[str, float]] = {phase: {} for phase in PRODUCTS}
+    for phase, products in PRODUCTS.items():
+        for product in products:
+            kind = "int8" if product in int8 else dtype
+            counts[phase][kind] = counts[phase].get(kind, 0.0) + flops
+    return counts
 
 
 def find_density(spec: Spec) -> float | None:
@@ -164,5 +200,53 @@ def _count_dyad_density(variant: str, blocks: int, form: str = "fast") -> float:
     return 2 / blocks
 
 
+def _make_switchback(
+    in_features: int, out_features: int, scales: str, save: str = "inputs", **options: Any
+) -> nn.Module:
+    from flopwatch.layers.switchback import SwitchBack
+
+    return SwitchBack(in_features, out_features, scales=scales, save=save, **options)
+
+
+def _make_llm_int8(in_features: int, out_features: int, **options: Any) -> nn.Module:
+    from flopwatch.layers.switchback import SwitchBack
+
+    return SwitchBack(in_features, out_features, weight_gradient="int8", **options)
+
+
+SWITCHBACK_WORDS = {
+    "scales": ("rowwise", "global"),
+    "save": ("inputs", "int8"),
+    "weight_gradient": ("standard", "int8"),
+}
+
+
+def check_switchback(**words: str) -> None:
+    """That SwitchBack knows these words."""
+    for name, word in words.items():
+        if word not in SWITCHBACK_WORDS[name]:
+            raise LayerError(
+                f"{name} is {word!r}, which SwitchBack does not know; "
+                f"take {' or '.join(SWITCHBACK_WORDS[name])}"
+            )
+
+
+def _count_switchback_density(scales: str, save: str = "inputs") -> float:
+    check_switchback(scales=scales, save=save)
+    return 1.0
+
+
 register("dense", _make_dense, density=lambda: 1.0)
 register("dyad", _make_dyad, density=_count_dyad_density)
+register(
+    "switchback",
+    _make_switchback,
+    density=_count_switchback_density,
+    int8=("output", "input gradient"),
+)
+register(
+    "llm-int8",
+    _make_llm_int8,
+    density=lambda: 1.0,
+    int8=("output", "input gradient", "weight gradient"),
+)
