@@ -64,9 +64,40 @@ def test_the_limit_of_a_layer_is_its_flops_weighted_by_time(
     assert compared({**steady(forward=1e6, backward=1e6), **declared}, LAYER).limit == limit
 
 
-def test_the_limit_adds_dtypes_up() -> None:
-    mixed = {"flops": {"forward": {"float16": 2, "float32": 3}, "backward": {"float16": 10}}}
-    assert compared({**LAYER, **mixed}, LAYER).limit == 2.0
+@pytest.mark.parametrize(
+    ("forward", "backward", "limit"),
+    [
+        # int8 everywhere, a quarter of the bits
+        ({"int8": 10}, {"int8": 20}, 4.0),
+        # SwitchBack: one of the backward pass's two products stays in float32
+        ({"int8": 10}, {"int8": 10, "float32": 10}, 4 / (1 / 4 + 3 / 1.6)),
+        # half of the FLOPs, in half of the bits
+        ({"float16": 5}, {"float16": 10}, 4.0),
+        ({"float16": 2, "float32": 3}, {"bfloat16": 10}, 4 / (1 / 2.5 + 3 / 4)),
+        # wider numbers: it must be slower
+        ({"float64": 10}, {"float64": 20}, 0.5),
+        # twice the FLOPs in half of the bits
+        ({"float16": 20}, {"float16": 40}, None),
+        # a name that tells no width
+        ({"decimal": 5}, {"decimal": 10}, 2.0),
+    ],
+)
+def test_the_limit_counts_flops_by_their_width(
+    forward: dict[str, float], backward: dict[str, float], limit: float | None
+) -> None:
+    own = {**LAYER, "flops": {"forward": forward, "backward": backward}}
+    assert compared(own, LAYER).limit == (None if limit is None else pytest.approx(limit))
+
+
+def test_the_limit_of_switchback_is_2_where_backward_takes_twice_the_time() -> None:
+    dense = {**LAYER, **steady(forward=1e6, backward=2e6)}
+    halves = {"forward": {"int8": 10}, "backward": {"int8": 10, "float32": 10}}
+    assert compared({**dense, "flops": halves}, dense).limit == pytest.approx(2.0)
+
+
+def test_the_same_narrow_type_on_both_sides_is_no_advantage() -> None:
+    narrow = {**LAYER, "flops": {"forward": {"int8": 10}, "backward": {"int8": 20}}}
+    assert compared(narrow, narrow).limit is None
 
 
 def test_the_limit_of_an_unmeasured_variant_or_beside_an_unmeasured_baseline_is_unknown() -> None:

@@ -1,9 +1,13 @@
 """What arithmetic alone would give: the speedup if time followed FLOPs, part by part (Amdahl).
 
+FLOPs count by the width of their numbers: at best, arithmetic on 16 bits is twice as fast as on 32,
+and on 8 bits four times. The cost of a part is the sum of its FLOPs times their bits.
+
 The parts of a run are its regions and what is left of each phase. Each part of the baseline is
-given the time that the variant's FLOPs would take at the baseline's own speed in that part; the
+given the time that the variant's cost would take at the baseline's own speed in that part; the
 limit is the baseline's time over the sum. A variant that stays below it loses time to something
-other than arithmetic (memory, launches, copies); one above it does its arithmetic at a higher rate.
+other than arithmetic (memory, launches, copies) or has no faster arithmetic for its narrow numbers;
+one above it does its arithmetic at a higher rate.
 
 Regions are timed in runs with instruments, phases in plain ones. A region's time is therefore its
 share of the instrumented run, times the plain run: exact if instruments slow everything alike, and
@@ -17,19 +21,24 @@ count in the rest of its phase, on both sides.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 
 from flopwatch.analysis.samples import measured_totals_ns
 from flopwatch.analysis.statistics import median
 from flopwatch.records.record import Record
 
+WIDTH = re.compile(r"(?:b?float|u?int)(\d+)")
+PLAIN_BITS = 32
+"""Of a dtype whose name does not tell."""
+
 
 def estimate_limit(record: Record, baseline: Record) -> float | None:
-    """The speedup over the baseline that FLOPs allow; None where they do not differ."""
+    """The speedup over the baseline that arithmetic allows; None where its cost does not differ."""
     times_ns = _part_times_ns(baseline)
     known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
     ratios = {
-        part: compare_flops(_part_flops(record, part, known), _part_flops(baseline, part, known))
+        part: compare_costs(_part_cost(record, part, known), _part_cost(baseline, part, known))
         for part in times_ns
     }
     if all(ratio is None for ratio in ratios.values()):
@@ -40,14 +49,14 @@ def estimate_limit(record: Record, baseline: Record) -> float | None:
 
 def limit_region(record: Record, baseline: Record, region: str) -> float | None:
     """The same for one region by itself."""
-    return compare_flops(_count_flops(record, region), _count_flops(baseline, region))
+    return compare_costs(_find_cost(record, region), _find_cost(baseline, region))
 
 
-def compare_flops(flops: float, baseline_flops: float) -> float | None:
-    """How many times fewer than the baseline's; None where that is unknown, or equal."""
-    if flops <= 0 or baseline_flops <= 0 or math.isclose(flops, baseline_flops):
+def compare_costs(cost: float, baseline_cost: float) -> float | None:
+    """How many times less than the baseline's; None where that is unknown, or equal."""
+    if cost <= 0 or baseline_cost <= 0 or math.isclose(cost, baseline_cost):
         return None
-    return baseline_flops / flops
+    return baseline_cost / cost
 
 
 def _part_times_ns(record: Record) -> dict[str, float]:
@@ -73,11 +82,21 @@ def region_shares(record: Record, region: str) -> list[float]:
     return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
 
 
-def _part_flops(record: Record, part: str, known: Collection[str]) -> float:
+def _part_cost(record: Record, part: str, known: Collection[str]) -> float:
     inside = [name for name in known if name.startswith(f"{part}/")]
-    return _count_flops(record, part) - sum(_count_flops(record, name) for name in inside)
+    return _find_cost(record, part) - sum(_find_cost(record, name) for name in inside)
 
 
-def _count_flops(record: Record, key: str) -> float:
-    """Of all dtypes; 0 where nothing is declared."""
-    return sum(record.flops.get(key, {}).values())
+def _find_cost(record: Record, key: str) -> float:
+    """FLOPs times their bits, of all dtypes; 0 where nothing is declared."""
+    counts = record.flops.get(key, {})
+    return sum(count * find_bits(dtype) for dtype, count in counts.items())
+
+
+def find_bits(dtype: str) -> int:
+    """
+    >>> [find_bits(dtype) for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn", "decimal")]
+    [32, 16, 8, 8, 32]
+    """
+    width = WIDTH.match(dtype)
+    return int(width[1]) if width else PLAIN_BITS

@@ -30,7 +30,7 @@ class Inside:
     """Over the same region of the baseline; None for the baseline and where it has no such one."""
     verdict: Verdict | None
     limit: float | None
-    """The speedup that FLOPs alone would give; None where they do not differ."""
+    """The speedup that arithmetic alone would give; None where its cost does not differ."""
 
 
 def look_inside(record: Record, baseline: Record | None) -> dict[str, Inside]:

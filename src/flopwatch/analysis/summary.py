@@ -38,7 +38,7 @@ class Row:
     """Over the baseline; more than 1 is faster. None for the baseline and where it failed."""
     verdict: Verdict | None = None
     limit: float | None = None
-    """The speedup that FLOPs alone would give; None where they do not differ."""
+    """The speedup that arithmetic alone would give; None where its cost does not differ."""
     unlike: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """Where the case's own conditions differ from the baseline's: by field, the baseline's value
     and this one's. With any of them the comparison is not like for like."""

@@ -112,7 +112,7 @@ def draw_lines(
 
 def draw_dots(dots: Sequence[Dot], *, baseline: str) -> str:
     """A lane for every name: speedups with their intervals, on a scale of ratios, and a mark where
-    FLOPs put the limit."""
+    arithmetic puts the limit."""
     lanes: dict[str, list[Dot]] = {}
     for dot in dots:
         lanes.setdefault(dot.name, []).append(dot)
@@ -299,7 +299,7 @@ def _draw_keys(dots: Sequence[Dot], bottom: float) -> list[str]:
     """What the marks mean, those that there are, side by side below the chart."""
     keys = []
     if any(dot.limit is not None for dot in dots):
-        keys.append((_limit_mark, "what FLOPs alone would give"))
+        keys.append((_limit_mark, "what arithmetic would give"))
     if not all(dot.is_like for dot in dots):
         keys.append((lambda x, y: _dot_mark(x, y, is_like=False), UNLIKE))
     y = bottom + 32
