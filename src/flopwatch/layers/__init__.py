@@ -3,6 +3,7 @@
 from flopwatch import layers
 
 layer = layers.make("dyad:auto:4", 768, 3072)
+layer = layers.SwitchBack(768, 3072)
 print(layers.swap(model, "dyad:auto:4", match="*.fc[12]"))
 """
 
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from flopwatch.layers.dyad import Dyad, convert_published
     from flopwatch.layers.registry import make, register
     from flopwatch.layers.replacement import Swap, swap
+    from flopwatch.layers.switchback import SwitchBack
 
-__all__ = ["Dyad", "Swap", "convert_published", "make", "register", "swap"]
+__all__ = ["Dyad", "Swap", "SwitchBack", "convert_published", "make", "register", "swap"]
 
 _HOMES = {
     "Dyad": "dyad",
     "Swap": "replacement",
+    "SwitchBack": "switchback",
     "convert_published": "dyad",
     "make": "registry",
     "register": "registry",

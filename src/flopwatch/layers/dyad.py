@@ -12,14 +12,14 @@ With `blocks` blocks it has, and computes, 2 / blocks of a dense layer. See arXi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flopwatch.errors import LayerError
 from flopwatch.layers import dyad_forms, dyad_product
+from flopwatch.layers.drop_in import DropIn
 from flopwatch.layers.dyad_forms import Structure
 
 Form = Callable[[Tensor, Tensor, Tensor | None, Structure], Tensor]
@@ -34,7 +34,7 @@ FORMS: dict[str, Form] = {
 """Ways to compute the same function of the same weight."""
 
 
-class Dyad(nn.Module):
+class Dyad(DropIn):
     """A drop-in for `nn.Linear`.
 
     `variant` says which side of the layer the second half takes in transposed order: ``it`` the
@@ -55,25 +55,23 @@ class Dyad(nn.Module):
         *,
         form: str = "fast",
     ) -> None:
-        super().__init__()
         if form not in FORMS:
             raise LayerError(f"{form!r} is no form of DYAD; take one of {', '.join(FORMS)}")
         if variant == "auto":
             variant = "it" if out_features >= in_features else "ot"
-        self.in_features = in_features
-        self.out_features = out_features
-        self.form = form
-        self.structure = Structure(
+        structure = Structure(
             in_features=in_features, out_features=out_features, blocks=blocks, variant=variant
         )
-        shape = self.structure.weight_shape
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias: nn.Parameter | None
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
-        self.reset_parameters()
+        super().__init__(
+            in_features,
+            out_features,
+            weight_shape=structure.weight_shape,
+            bias=bias,
+            device=device,
+            dtype=dtype,
+        )
+        self.form = form
+        self.structure = structure
 
     @property
     def blocks(self) -> int:
@@ -83,23 +81,8 @@ class Dyad(nn.Module):
     def variant(self) -> str:
         return self.structure.variant
 
-    def reset_parameters(self) -> None:
-        """As published: uniform, bounded like a dense layer of the same input."""
-        bound = 1 / math.sqrt(self.in_features)
-        nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
-        x, weight, bias = _cast_for_autocast(x, self.weight, self.bias)
-        if x.dtype != weight.dtype:
-            raise LayerError(
-                f"the input is {x.dtype} but the layer {weight.dtype}; convert one of them with "
-                ".to(), or use torch.autocast"
-            )
-        y = FORMS[self.form](x.reshape(-1, self.in_features), weight, bias, self.structure)
-        return y.reshape(*x.shape[:-1], self.out_features)
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return FORMS[self.form](x, weight, bias, self.structure)
 
     def to_dense(self) -> Tensor:
         """The equivalent weight of an `nn.Linear`, differentiable."""
@@ -111,30 +94,6 @@ class Dyad(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"blocks={self.blocks}, variant={self.variant}, bias={self.bias is not None}{form}"
         )
-
-    def _check(self, x: Tensor) -> None:
-        if not x.is_floating_point():
-            raise LayerError(
-                f"a linear layer takes floating-point input, not {x.dtype}; convert it with "
-                f".to({self.weight.dtype})"
-            )
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise LayerError(
-                f"the last dimension of the input must be {self.in_features}, the layer's "
-                f"in_features; the input is {tuple(x.shape)}"
-            )
-
-
-def _cast_for_autocast(
-    x: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """In autocast's dtype where it is on; like autocast, leave float64 alone."""
-    device = x.device.type
-    available = torch.amp.is_autocast_available(device)  # not on meta
-    if not available or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
-        return x, weight, bias
-    dtype = torch.get_autocast_dtype(device)
-    return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def convert_published(state: Mapping[str, Tensor], variant: str = "it") -> dict[str, Tensor]:

@@ -89,9 +89,10 @@ def find_largest(x: Tensor, dim: int) -> Tensor:
 
 
 def make_scale(largest: Tensor) -> Tensor:
-    return torch.where(largest < SMALLEST, 0.0, largest / LARGEST)
+    return torch.where(largest < SMALLEST, 0.0, largest / torch.full_like(largest, LARGEST))
 
 
 def _round(x: Tensor, largest: Tensor) -> Tensor:
-    q = torch.round(x.float() * (LARGEST / largest))
+    # Two tensors, since torch divides by numbers in other ways, which round twice.
+    q = torch.round(x.float() * (torch.full_like(largest, LARGEST) / largest))
     return torch.where(largest >= SMALLEST, q, 0.0).to(torch.int8).contiguous()

@@ -213,7 +213,10 @@ WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 def _load() -> Any:
     library = native.load("int8")
-    return None if isinstance(library, str) else library
+    if isinstance(library, str):
+        return None
+    library.count_scratch.restype = ctypes.c_int64  # ctypes takes results for int otherwise
+    return library
 
 
 def _threads(size: int) -> int:

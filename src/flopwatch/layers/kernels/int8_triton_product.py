@@ -1,0 +1,162 @@
+"""The int8 product on GPUs: exact sums on tensor cores, then scales and bias, in one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SHORTEST_SIDE = 64
+"""Of a tile of the product, for the narrowest matrix too."""
+
+TILES = [
+    # m, n, k, stages, warps
+    (128, 256, 128, 3, 8),
+    (256, 128, 128, 3, 8),
+    (128, 256, 64, 4, 8),
+    (256, 128, 64, 4, 8),
+    (128, 128, 128, 4, 8),
+    (128, 128, 128, 3, 4),
+    (128, 128, 64, 4, 4),
+    (64, 256, 128, 3, 4),
+    (128, 64, 128, 4, 4),
+    (64, 128, 128, 4, 4),
+    (64, 64, 128, 5, 4),
+]
+"""What is tried; all of them fit into the shared memory and the registers of sm_80 and sm_90."""
+GROUP = 8
+"""Rows of tiles whose programs run one after the other, to meet in the L2 cache."""
+
+CONFIGS = [
+    triton.Config(
+        {"TILE_M": m, "TILE_N": n, "TILE_K": k, "GROUP": GROUP}, num_stages=stages, num_warps=warps
+    )
+    for m, n, k, stages, warps in TILES
+]
+
+
+def drop_large_tiles(
+    configs: list[triton.Config], named: dict[str, Any], **_: Any
+) -> list[triton.Config]:
+    """Without the tiles that would be more than half empty."""
+    highest = max(SHORTEST_SIDE, triton.next_power_of_2(named["m"]))
+    widest = max(SHORTEST_SIDE, triton.next_power_of_2(named["n"]))
+    return [
+        config
+        for config in configs
+        if config.kwargs["TILE_M"] <= highest and config.kwargs["TILE_N"] <= widest
+    ]
+
+
+@triton.autotune(
+    CONFIGS,
+    # The stride tells which way b lies: tiles that suit one way need not suit the other.
+    key=["m", "n", "k", "b_row_stride"],
+    prune_configs_by={"early_config_prune": drop_large_tiles},
+)
+@triton.heuristics({"EVEN_K": lambda given: given["k"] % given["TILE_K"] == 0})
+@triton.jit
+def multiply_kernel(
+    a,
+    b,
+    a_scales,
+    b_scales,
+    bias,
+    out,
+    m,
+    n,
+    k,
+    a_row_stride,
+    b_row_stride,
+    b_column_stride,
+    ONE_B_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    tile_row, tile_column = find_place(tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N), GROUP)
+    row = tile_row.to(tl.int64) * TILE_M + tl.arange(0, TILE_M)
+    column = tile_column.to(tl.int64) * TILE_N + tl.arange(0, TILE_N)
+    step = tl.arange(0, TILE_K)
+    a += row[:, None] * a_row_stride + step[None, :]
+    b += step[:, None].to(tl.int64) * b_row_stride + column[None, :] * b_column_stride
+    in_rows = (row < m)[:, None]
+    in_columns = (column < n)[None, :]
+
+    total = tl.zeros((TILE_M, TILE_N), tl.int32)
+    for start in range(0, k, TILE_K):
+        if EVEN_K:
+            a_tile = tl.load(a, mask=in_rows, other=0)
+            b_tile = tl.load(b, mask=in_columns, other=0)
+        else:
+            left = step < k - start
+            a_tile = tl.load(a, mask=in_rows & left[None, :], other=0)
+            b_tile = tl.load(b, mask=in_columns & left[:, None], other=0)
+        total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
+        a += TILE_K
+        b += b_row_stride.to(tl.int64) * TILE_K
+
+    product = total.to(tl.float32) * tl.load(a_scales + row, mask=row < m)[:, None]
+    if ONE_B_SCALE:
+        product *= tl.load(b_scales)
+    else:
+        product *= tl.load(b_scales + column, mask=column < n)[None, :]
+    if HAS_BIAS:
+        product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
+    places = out + row[:, None] * n + column[None, :]
+    tl.store(places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)
+
+
+@triton.jit
+def find_place(high, wide, GROUP: tl.constexpr):
+    """The row and column of this program's tile, down the columns of one group after the other."""
+    program = tl.program_id(0)
+    first = program // (GROUP * wide) * GROUP
+    rows = tl.minimum(high - first, GROUP)
+    place = program % (GROUP * wide)
+    return first + place % rows, place // rows
+
+
+def multiply(
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    (m, k), n = a.shape, b.shape[1]
+    out = a.new_empty(m, n, dtype=dtype)
+    if not out.numel():
+        return out
+    if a.stride(1) != 1:
+        a = a.contiguous()
+    if 1 not in b.stride():
+        b = b.contiguous()
+
+    def count_tiles(chosen: dict[str, int]) -> tuple[int]:
+        return (triton.cdiv(m, chosen["TILE_M"]) * triton.cdiv(n, chosen["TILE_N"]),)
+
+    with torch.cuda.device_of(a):  # Triton launches on the current one
+        multiply_kernel[count_tiles](
+            a,
+            b,
+            a_scales.contiguous(),
+            b_scales.contiguous(),
+            bias if bias is None else bias.contiguous(),
+            out,
+            m,
+            n,
+            k,
+            a.stride(0),
+            *b.stride(),
+            ONE_B_SCALE=b_scales.dim() == 0,
+            HAS_BIAS=bias is not None,
+        )
+    return out

@@ -1,0 +1,219 @@
+"""SwitchBack: a linear layer that multiplies int8 where training can bear it. See arXiv 2304.13013.
+
+    >>> import torch
+    >>> layer = SwitchBack(8, 12)
+    >>> layer(torch.ones(2, 3, 8)).shape
+    torch.Size([2, 3, 12])
+
+A linear layer computes three products: its output, the gradient of its input, and the gradient of
+its weight. The first two run over the features, and are computed in int8. The third runs over all
+tokens of a batch, where the errors of int8 would add up most, and stays in standard precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from flopwatch.errors import LayerError
+from flopwatch.layers import int8_ops
+from flopwatch.layers.drop_in import DropIn, cast_for_autocast
+from flopwatch.layers.registry import check_switchback
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is quantised, and how."""
+
+    scales: str
+    """Of the weight: ``rowwise``, one for each output, and for the input's gradient one for each
+    input; or ``global``, one for all. Those of activations and gradients: one a token."""
+    save: str
+    """For the backward pass: the ``inputs`` as they are, or as ``int8``."""
+    weight_gradient: str
+    """Computed in ``standard`` precision, or in ``int8`` as well."""
+
+
+class SwitchBack(DropIn):
+    """A drop-in for `nn.Linear`, with the same parameters.
+
+    `scales` says how the weight is quantised, ``rowwise`` or ``global``. ``save="int8"`` keeps the
+    quantised activations for the backward pass, a quarter of the memory in float32, instead of
+    the activations. ``weight_gradient="int8"`` computes the third product in int8 too, as LLM.int8()
+    would: it is here to be compared with.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        scales: str = "rowwise",
+        save: str = "inputs",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        weight_gradient: str = "standard",
+    ) -> None:
+        check_switchback(scales=scales, save=save, weight_gradient=weight_gradient)
+        super().__init__(
+            in_features,
+            out_features,
+            weight_shape=(out_features, in_features),
+            bias=bias,
+            device=device,
+            dtype=dtype,
+        )
+        self.recipe = Recipe(scales=scales, save=save, weight_gradient=weight_gradient)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> Self:
+        """A layer with the very parameters of a dense one."""
+        made = cls(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            device="meta",
+            dtype=linear.weight.dtype,
+            **options,
+        )
+        made.weight, made.bias = linear.weight, linear.bias
+        return made.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.weight is not None else self._infer(x)
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        _check_dtype(x.dtype)
+        y: Tensor = _Product.apply(x, weight, bias, self.recipe)
+        return y
+
+    def prepare_for_inference(self) -> Self:
+        """Quantise the weight for good. The layer then holds the weight as int8 only, and can no
+        longer be trained."""
+        if self.weight is None:
+            return self
+        _check_dtype(self.weight.dtype)
+        weight, scales = quantize_weight(self.weight.detach(), self.recipe)
+        self.register_buffer("weight_int8", weight)
+        # As whole numbers, which .half() and the like leave alone.
+        self.register_buffer("weight_scales", scales.view(torch.int32))
+        self.register_parameter("weight", None)
+        if self.bias is not None:
+            self.bias.requires_grad_(False)
+        return self
+
+    def extra_repr(self) -> str:
+        recipe = self.recipe
+        prepared = ", prepared for inference" if self.weight is None else ""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, scales={recipe.scales}, save={recipe.save}, "
+            f"weight_gradient={recipe.weight_gradient}{prepared}"
+        )
+
+    def _infer(self, x: Tensor) -> Tensor:
+        self._check(x)
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise LayerError(
+                "the layer was prepared for inference and has no gradients; call it under "
+                "torch.no_grad(), or train a layer that is not prepared"
+            )
+        x, _, bias = cast_for_autocast(x, x, self.bias)
+        _check_dtype(x.dtype)
+        rows, scales = int8_ops.quantize_rowwise(x.reshape(-1, self.in_features))
+        weight: Tensor = self.weight_int8  # type: ignore[assignment]
+        weight_scales: Tensor = self.weight_scales  # type: ignore[assignment]
+        y = int8_ops.multiply(
+            rows, weight.t(), scales, weight_scales.view(torch.float32), bias, x.dtype
+        )
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+
+def _check_dtype(dtype: torch.dtype) -> None:
+    if dtype not in DTYPES:
+        raise LayerError(
+            f"SwitchBack computes in float32, bfloat16 or float16, not in {dtype}; convert layer "
+            "and input with .to()"
+        )
+
+
+def quantize_weight(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """For the forward product."""
+    if recipe.scales == "global":
+        return int8_ops.quantize_global(weight)
+    return int8_ops.quantize_rowwise(weight)
+
+
+def quantize_weight_back(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """For the input's gradient: (out, in) with a scale for every input, or one for all. It is
+    stored by columns, as GPUs multiply it."""
+    if recipe.scales == "global":
+        transposed, scales = int8_ops.quantize_global_transpose(weight)
+    else:
+        transposed, scales = int8_ops.quantize_columnwise_transpose(weight)
+    return transposed.t(), scales
+
+
+class _Product(torch.autograd.Function):
+    """x @ weight.T + bias, two of its three products in int8."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Recipe
+    ) -> Tensor:
+        rows, scales = int8_ops.quantize_rowwise(x)
+        weight_int8, weight_scales = quantize_weight(weight, recipe)
+        ctx.recipe, ctx.dtype = recipe, x.dtype
+        _save(ctx, x, (rows, scales), weight, (weight_int8, weight_scales))
+        return int8_ops.multiply(rows, weight_int8.t(), scales, weight_scales, bias, x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, x_scales, weight, weight_scales = ctx.saved_tensors
+        grad = grad.contiguous()
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        grad_x = grad_weight = None
+        if needs_x:
+            rows, scales = int8_ops.quantize_rowwise(grad)
+            if weight_scales is None:
+                weight, weight_scales = quantize_weight_back(weight, ctx.recipe)
+            grad_x = int8_ops.multiply(rows, weight, scales, weight_scales, None, ctx.dtype)
+        if needs_weight:
+            if x_scales is not None:
+                x = int8_ops.dequantize_rowwise(x, x_scales, ctx.dtype)
+            grad_weight = multiply_for_weight(grad, x, ctx.recipe)
+        return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
+
+
+def _save(
+    ctx: FunctionCtx,
+    x: Tensor,
+    x_int8: tuple[Tensor, Tensor],
+    weight: Tensor,
+    weight_int8: tuple[Tensor, Tensor],
+) -> None:
+    """What the backward pass needs, as small as the recipe has it. Scales are None beside what is
+    not quantised."""
+    saves_int8 = ctx.recipe.save == "int8"  # type: ignore[attr-defined]
+    # On a CPU, one int8 weight serves both products; a GPU wants its own order for each.
+    shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"  # type: ignore[attr-defined]
+    kept_x = x_int8 if saves_int8 else (x, None)
+    kept_weight = weight_int8 if shares else (weight, None)
+    ctx.save_for_backward(*kept_x, *kept_weight)  # type: ignore[arg-type]
+
+
+def multiply_for_weight(grad: Tensor, x: Tensor, recipe: Recipe) -> Tensor:
+    """grad.T @ x, the weight's gradient, (out, in)."""
+    if recipe.weight_gradient == "standard":
+        return grad.t() @ x
+    rows, scales = int8_ops.quantize_columnwise_transpose(grad)
+    columns, column_scales = int8_ops.quantize_columnwise_transpose(x)
+    return int8_ops.multiply(rows, columns.t(), scales, column_scales, None, x.dtype)
