@@ -29,7 +29,10 @@ from flopwatch.records.record import Record
 class Row:
     record: Record
     against: Record | None = None
-    """The baseline of its own run and group; None for a baseline and where that failed."""
+    """The baseline of its own run and group; None for a baseline, where that failed, and for what
+    is in parts."""
+    in_parts: bool = False
+    """Whether it is not a rival of the baseline but a breakdown: see `is_in_parts`."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """Median of each phase, warm-up left out."""
     total_ns: Estimate | None = None
@@ -97,11 +100,13 @@ def make_row(record: Record, baseline: Record | None) -> Row:
     if not _is_measured(record):
         return Row(record=record)
     total_ns = estimate_median(measured_totals_ns(record))
-    against = None if record.variant == record.baseline else baseline
+    in_parts = baseline is not None and is_in_parts(record, baseline)
+    against = None if record.variant == record.baseline or in_parts else baseline
     speedup = None if against is None else estimate_speedup(record, against)
     return Row(
         record=record,
         against=against,
+        in_parts=in_parts,
         phases_ns={
             phase: estimate_median(samples[record.warmup_samples :])
             for phase, samples in record.samples_ns.items()
@@ -115,6 +120,14 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
         regions=look_inside(record, against),
     )
+
+
+def is_in_parts(record: Record, baseline: Record) -> bool:
+    """Whether both have several phases, and none in common: then the record times other pieces of
+    work than the baseline, one by one, and their sum is no speed of a whole. What has one phase is
+    a whole run that was timed at once."""
+    mine, theirs = record.samples_ns.keys(), baseline.samples_ns.keys()
+    return len(mine) > 1 and len(theirs) > 1 and not mine & theirs
 
 
 def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:

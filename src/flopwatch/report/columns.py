@@ -38,6 +38,14 @@ class Column(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A phase of a case that has no column of its own."""
+
+    row: Row
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A region of a case."""
 
@@ -48,10 +56,10 @@ class Place:
 
 def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
     """Of a table with a line for every case."""
-    phases = list(dict.fromkeys(phase for row in rows for phase in row.phases_ns))
-    several = phases if len(phases) > 1 else []
+    known = {phase for row in rows for phase in row.phases_ns}
+    several = choose_phases(rows) if len(known) > 1 else []
     columns = [
-        *(_axis_column(axis, lambda row: row) for axis in axes),
+        *(axis_column(axis, lambda row: row) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
         *map(_phase_column, several),
         Column("total" if several else "time", _time_cell),
@@ -67,10 +75,32 @@ def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
     return _drop_empty(columns, rows)
 
 
+def choose_phases(rows: Sequence[Row]) -> list[str]:
+    """The phases that have a column: the baseline's, or where none was measured, those of the first
+    row that was. All others are parts, with a table of their own."""
+    measured = [row for row in rows if row.phases_ns]
+    baselines = [row for row in measured if row.record.variant == row.record.baseline]
+    chosen = baselines or measured[:1]
+    return list(dict.fromkeys(phase for row in chosen for phase in row.phases_ns))
+
+
+def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part]]:
+    """Of a table with a line for every phase that has no column in the table of cases."""
+    columns: list[Column[Part]] = [
+        *(axis_column(axis, lambda part: part.row) for axis in axes),
+        Column("variant", lambda part: part.row.record.variant, "word"),
+        Column("part", lambda part: part.phase, "word"),
+        Column("time", lambda part: format_time(part.row.phases_ns[part.phase].value)),
+        Column("±", lambda part: format_interval(part.row.phases_ns[part.phase]), "interval"),
+        Column("share", _share_cell, "share"),
+    ]
+    return _drop_empty(columns, parts)
+
+
 def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
     """Of a table with a line for every region of every case."""
     columns: list[Column[Place]] = [
-        *(_axis_column(axis, lambda place: place.row) for axis in axes),
+        *(axis_column(axis, lambda place: place.row) for axis in axes),
         Column("region", lambda place: place.region, "word"),
         Column("variant", lambda place: place.row.record.variant, "word"),
         Column("calls", lambda place: str(place.inside.calls), "fact"),
@@ -84,7 +114,7 @@ def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[
     return _drop_empty(columns, places)
 
 
-def _axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
+def axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
     def cell(item: Item) -> str:
         return format_value(row_of(item).record.params.get(axis, ""))
 
@@ -98,6 +128,13 @@ def _drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[
         for column in columns
         if column.kind not in DISPENSABLE or any(column.cell(item) for item in items)
     ]
+
+
+def _share_cell(part: Part) -> str:
+    total_ns = part.row.total_ns
+    if total_ns is None:
+        return ""
+    return f"{100 * part.row.phases_ns[part.phase].value / total_ns.value:.1f} %"
 
 
 def _phase_column(phase: str) -> Column[Row]:
@@ -133,6 +170,8 @@ def _time_cell(row: Row) -> str:
 
 
 def _verdict_cell(row: Row) -> str:
+    if row.in_parts:
+        return "in parts"
     return "" if row.total_ns is None else describe_verdict(row, row.verdict)
 
 

@@ -18,7 +18,7 @@ from flopwatch.report import charts
 from flopwatch.report.columns import verdict_word
 from flopwatch.report.figures import Figure, draw_losses, draw_speedups
 from flopwatch.report.quality import make_quality_sheet
-from flopwatch.report.tables import Sheet, divide, make_sheets
+from flopwatch.report.tables import Sheet, divide, find_words, make_sheets
 from flopwatch.report.units import format_speedup, plural
 
 STYLE = """
@@ -128,11 +128,7 @@ def _render_figures(figures: Sequence[Figure | None]) -> str:
 
 
 def _render_sheet(sheet: Sheet) -> str:
-    last = len(sheet.columns) - 1
-    kinds = [
-        "word" if position < sheet.text_columns or position == last else "number"
-        for position in range(len(sheet.columns))
-    ]
+    kinds = ["word" if is_word else "number" for is_word in find_words(sheet)]
     head = "".join(
         f'<th class="{kind}">{escape(column)}</th>'
         for kind, column in zip(kinds, sheet.columns, strict=True)

@@ -17,8 +17,11 @@ from flopwatch.report.columns import (
     DISPENSABLE,
     Column,
     Item,
+    Part,
     Place,
     case_columns,
+    choose_phases,
+    part_columns,
     region_columns,
     verdict_word,
 )
@@ -36,7 +39,9 @@ class Sheet:
     """How it was measured: what would have to be the same for a fair comparison."""
     columns: list[str]
     text_columns: int
-    """How many leading columns are words; the others are numbers, but for the last, a verdict."""
+    """How many leading columns are words; the others are numbers, but for a verdict at the end."""
+    has_verdict: bool = True
+    """Whether the last column is words too."""
     optional: list[list[int]]
     """Positions of the columns that a narrow terminal can do without, the least important first;
     those in one list go together."""
@@ -47,8 +52,8 @@ class Sheet:
 
 
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One sheet for every suite, set of axes and set of conditions, and one of their regions, if
-    any."""
+    """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
+    of their regions, if any."""
     return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
 
 
@@ -62,31 +67,64 @@ def divide(rows: Sequence[Row]) -> list[list[Row]]:
     return list(chosen.values())
 
 
-def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+def choose_axes(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """The title of a table of these rows, which says once what is the same in all of them, and the
+    axes that have a column."""
     axes = list(dict.fromkeys(axis for row in rows for axis in row.record.params))
-    # What is the same in every row is said once, in the title.
     values = {a: {format_value(row.record.params.get(a)) for row in rows} for a in axes}
     shown = [axis for axis in axes if len(values[axis]) > 1]
     fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
-    title = " ".join([rows[0].record.suite, *fixed])
+    return " ".join([rows[0].record.suite, *fixed]), shown
+
+
+def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    title, shown = choose_axes(rows)
     groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
     cases = Sheet(
         title=title,
         conditions=describe_conditions(rows[0].record),
         remarks=[remark for group in groups for remark in group_remarks(group)],
-        **_lay_out(case_columns(rows, shown), groups),
+        **lay_out(case_columns(rows, shown), groups),
     )
+    return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
+
+
+def _make_part_sheet(rows: Sequence[Row], title: str, shown: Sequence[str]) -> list[Sheet]:
+    """Phases that have no column of their own, variant by variant; none or one."""
+    columned = choose_phases(rows)
+    # What has one phase only is told by its total.
+    several = [row for row in rows if len(row.phases_ns) > 1]
+    found = [[Part(row, ph) for ph in row.phases_ns if ph not in columned] for row in several]
+    sections = [section for section in found if section]
+    if not sections:
+        return []
+    parts = [part for section in sections for part in section]
+    return [
+        Sheet(
+            title=f"{title}, parts",
+            conditions="",  # those of the sheet above
+            remarks=[],
+            **lay_out(part_columns(parts, shown), sections),
+        )
+    ]
+
+
+def _make_region_sheet(
+    groups: Sequence[Sequence[Row]], title: str, shown: Sequence[str]
+) -> list[Sheet]:
+    """What instruments saw; none or one."""
     sections = [section for group in groups for section in _by_region(group)]
     if not sections:
-        return [cases]
+        return []
     places = [place for section in sections for place in section]
-    regions = Sheet(
-        title=f"{title}, inside",
-        conditions="",  # those of the sheet above
-        remarks=[remark for group in groups for remark in instrument_remarks(group)],
-        **_lay_out(region_columns(places, shown), sections),
-    )
-    return [cases, regions]
+    return [
+        Sheet(
+            title=f"{title}, inside",
+            conditions="",  # those of the sheet above
+            remarks=[remark for group in groups for remark in instrument_remarks(group)],
+            **lay_out(region_columns(places, shown), sections),
+        )
+    ]
 
 
 def _by_region(group: Sequence[Row]) -> list[list[Place]]:
@@ -98,11 +136,12 @@ def _by_region(group: Sequence[Row]) -> list[list[Place]]:
     ]
 
 
-def _lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:
+def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:
     """The fields of a Sheet that follow from its columns."""
     return {
         "columns": [column.name for column in columns],
         "text_columns": sum(column.kind == "word" for column in columns[:-1]),
+        "has_verdict": columns[-1].kind == "word",
         "optional": [
             [position for position, column in enumerate(columns) if column.kind == kind]
             for kind in DISPENSABLE
@@ -161,6 +200,15 @@ def _width(sheet: Sheet, shown: Sequence[int]) -> int:
     return 1 + sum(3 + max(len(row[position]) for row in rows) for position in shown)
 
 
+def find_words(sheet: Sheet) -> list[bool]:
+    """For each column, whether it is one of words."""
+    last = len(sheet.columns) - 1
+    return [
+        position < sheet.text_columns or (position == last and sheet.has_verdict)
+        for position in range(len(sheet.columns))
+    ]
+
+
 def draw(sheet: Sheet) -> Table:
     # Text objects, since a name from a record might look like rich's markup.
     table = Table(
@@ -172,11 +220,12 @@ def draw(sheet: Sheet) -> Table:
         caption=Text(sheet.conditions) if sheet.conditions else None,
         caption_justify="left",
     )
-    last = len(sheet.columns) - 1
+    words = find_words(sheet)
     for position, column in enumerate(sheet.columns):
-        justify: Any = "left" if position < sheet.text_columns or position == last else "right"
         # The verdict may take a second line before anything is cut off.
-        table.add_column(Text(column), justify=justify, no_wrap=position != last)
+        is_verdict = words[position] and position >= sheet.text_columns
+        justify: Any = "left" if words[position] else "right"
+        table.add_column(Text(column), justify=justify, no_wrap=not is_verdict)
     for group in sheet.groups:
         for *others, verdict in group:
             style = VERDICT_STYLES.get(verdict_word(verdict), "")
