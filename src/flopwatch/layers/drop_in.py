@@ -12,7 +12,7 @@ from flopwatch.errors import LayerError
 
 
 class DropIn(nn.Module):
-    """Has `weight`, of a shape of its own, and `bias`; a subclass says how they are `multiply`ed."""
+    """Has a `weight`, of any shape, and a `bias`; a subclass says how they are applied."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-
 SCHEMAS = {
     "quantize_rowwise": "(Tensor x) -> (Tensor, Tensor)",
     "quantize_columnwise_transpose": "(Tensor x) -> (Tensor, Tensor)",
@@ -42,7 +41,7 @@ def _define(name: str, schema: str) -> None:
 
 
 def _load_late(home: str, name: str) -> Callable[..., Any]:
-    """The function of that module, which is imported by the first call: Triton is not everywhere."""
+    """The function of that module, imported by the first call: Triton is not everywhere."""
 
     def call(*arguments: Any) -> Any:
         module: ModuleType = import_module(home)

@@ -7,8 +7,8 @@ float32 whatever the dtype. So is all arithmetic here: x is read as float32, and
     q = round(x * (127 / largest)), halves to even.
 
 What is not finite does not vanish: a row (column, matrix) with a NaN or an infinity in it has q = 0
-and the scale NaN, so that all that is computed from it is NaN. Where `largest` is less than SMALLEST
-(all zeros, above all), q and the scale are 0.
+and the scale NaN, so that all that is computed from it is NaN. Where `largest` is less than
+SMALLEST (all zeros, above all), q and the scale are 0.
 
 Every function here exists once more for each kind of device, under the same name: for CPUs in
 `kernels.int8_cpu`, for GPUs in `kernels.int8_triton`. `int8_ops` chooses.

@@ -31,16 +31,23 @@ class Swap:
         )
 
 
-def swap(model: nn.Module, spec: str, match: str | list[str] = "*") -> Swap:
+def swap(
+    model: nn.Module, spec: str, match: str | list[str] = "*", *, keep_weights: bool = False
+) -> Swap:
     """Replace the model's linear layers whose names match by what `spec` asks for.
 
     Names are matched like file names (``*.fc[12]``), or against each of a list of patterns. The new
-    layers have the old ones' sizes, bias, device, dtype and mode, and fresh random weights: they
-    are for training from scratch. Either all are replaced or, where one cannot be, none.
+    layers have the old ones' sizes, bias, device, dtype and mode, and fresh random weights, for
+    training from scratch; with `keep_weights`, the old ones' parameters themselves, which a layer
+    that has the parameters of nn.Linear (SwitchBack) can take over. Either all are replaced or,
+    where one cannot be, none.
     """
     chosen = find_linear(model, match)
     before = count_parameters(model)
     made = {name: make_alike(spec, name, layer) for name, layer in chosen.items()}
+    if keep_weights:
+        for name, layer in made.items():
+            hand_over(name, chosen[name], layer)
     install(model, made)
     return Swap(
         spec=spec,
@@ -108,6 +115,19 @@ def make_alike(spec: str, name: str, layer: nn.Module) -> nn.Module:
                 "device and dtype that it is given"
             )
     return made.train(layer.training)
+
+
+def hand_over(name: str, old: nn.Module, new: nn.Module) -> None:
+    """Give a layer the parameters of the one whose place it takes."""
+    parameters = dict(old.named_parameters())
+    shapes = {key: parameter.shape for key, parameter in parameters.items()}
+    if shapes != {key: parameter.shape for key, parameter in new.named_parameters()}:
+        raise LayerError(
+            f"{name!r} cannot keep its weights as {type(new).__name__}, whose parameters are "
+            "others; leave out keep_weights, and train from scratch"
+        )
+    for key, parameter in parameters.items():
+        setattr(new, key, parameter)
 
 
 def install(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:

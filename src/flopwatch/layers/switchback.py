@@ -45,8 +45,8 @@ class SwitchBack(DropIn):
 
     `scales` says how the weight is quantised, ``rowwise`` or ``global``. ``save="int8"`` keeps the
     quantised activations for the backward pass, a quarter of the memory in float32, instead of
-    the activations. ``weight_gradient="int8"`` computes the third product in int8 too, as LLM.int8()
-    would: it is here to be compared with.
+    the activations. ``weight_gradient="int8"`` computes the third product in int8 too, in the way
+    of LLM.int8(): it is here to be compared with.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SwitchBack(DropIn):
             dtype=linear.weight.dtype,
             **options,
         )
-        made.weight, made.bias = linear.weight, linear.bias
+        made.weight, made.bias = linear.weight, linear.bias  # type: ignore[assignment]
         return made.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -165,9 +165,7 @@ class _Product(torch.autograd.Function):
     """x @ weight.T + bias, two of its three products in int8."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Recipe
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Recipe) -> Tensor:
         rows, scales = int8_ops.quantize_rowwise(x)
         weight_int8, weight_scales = quantize_weight(weight, recipe)
         ctx.recipe, ctx.dtype = recipe, x.dtype
@@ -207,7 +205,7 @@ def _save(
     shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"  # type: ignore[attr-defined]
     kept_x = x_int8 if saves_int8 else (x, None)
     kept_weight = weight_int8 if shares else (weight, None)
-    ctx.save_for_backward(*kept_x, *kept_weight)  # type: ignore[arg-type]
+    ctx.save_for_backward(*kept_x, *kept_weight)
 
 
 def multiply_for_weight(grad: Tensor, x: Tensor, recipe: Recipe) -> Tensor:

@@ -112,7 +112,12 @@ def _quantize(name: str, x: Tensor, shape: Any, scales_shape: Any) -> tuple[Tens
 
 
 def _multiply_vnni(
-    a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None, dtype: torch.dtype
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     m, n = len(a), b.shape[1]
     out = torch.empty(m, n, dtype=dtype)
@@ -132,7 +137,12 @@ def multiply_int8(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 
 def _multiply_native(
-    a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None, dtype: torch.dtype
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     library = _load()
     (m, k), n = a.shape, b.shape[1]
@@ -160,7 +170,12 @@ def _multiply_native(
 
 
 def _multiply_float(
-    a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None, dtype: torch.dtype
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Sums of at most EXACT_LENGTH products are whole numbers of float32; they are added up in
     int32."""

@@ -81,26 +81,29 @@ def multiply_kernel(
     GROUP: tl.constexpr,
 ) -> None:
     tile_row, tile_column = find_place(tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N), GROUP)
-    row = tile_row.to(tl.int64) * TILE_M + tl.arange(0, TILE_M)
-    column = tile_column.to(tl.int64) * TILE_N + tl.arange(0, TILE_N)
+    row = tile_row * TILE_M + tl.arange(0, TILE_M)
+    column = tile_column * TILE_N + tl.arange(0, TILE_N)
     step = tl.arange(0, TILE_K)
-    a += row[:, None] * a_row_stride + step[None, :]
-    b += step[:, None].to(tl.int64) * b_row_stride + column[None, :] * b_column_stride
+    # Only the corners of tiles need 64 bits: what is added to them is the same for every step.
+    a += tile_row.to(tl.int64) * TILE_M * a_row_stride
+    b += tile_column.to(tl.int64) * TILE_N * b_column_stride
+    a_places = tl.arange(0, TILE_M)[:, None] * a_row_stride + step[None, :]
+    b_places = step[:, None] * b_row_stride + tl.arange(0, TILE_N)[None, :] * b_column_stride
     in_rows = (row < m)[:, None]
     in_columns = (column < n)[None, :]
 
     total = tl.zeros((TILE_M, TILE_N), tl.int32)
     for start in range(0, k, TILE_K):
         if EVEN_K:
-            a_tile = tl.load(a, mask=in_rows, other=0)
-            b_tile = tl.load(b, mask=in_columns, other=0)
+            a_tile = tl.load(a + a_places, mask=in_rows, other=0)
+            b_tile = tl.load(b + b_places, mask=in_columns, other=0)
         else:
             left = step < k - start
-            a_tile = tl.load(a, mask=in_rows & left[None, :], other=0)
-            b_tile = tl.load(b, mask=in_columns & left[:, None], other=0)
+            a_tile = tl.load(a + a_places, mask=in_rows & left[None, :], other=0)
+            b_tile = tl.load(b + b_places, mask=in_columns & left[:, None], other=0)
         total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
         a += TILE_K
-        b += b_row_stride.to(tl.int64) * TILE_K
+        b += tl.full((), TILE_K, tl.int64) * b_row_stride
 
     product = total.to(tl.float32) * tl.load(a_scales + row, mask=row < m)[:, None]
     if ONE_B_SCALE:
@@ -109,7 +112,7 @@ def multiply_kernel(
         product *= tl.load(b_scales + column, mask=column < n)[None, :]
     if HAS_BIAS:
         product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
-    places = out + row[:, None] * n + column[None, :]
+    places = out + row[:, None].to(tl.int64) * n + column[None, :]
     tl.store(places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)
 
 
