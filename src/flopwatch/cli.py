@@ -189,12 +189,15 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
     \b
     flopwatch table results/dyad.jsonl --layout dyad
     flopwatch table results/dyad.jsonl --layout dyad --json | jq '.[].total_ms'
+    flopwatch table results/switchback.jsonl --layout switchback
     """
     from flopwatch.analysis.summary import summarize
     from flopwatch.report.console import print_rows
 
     rows = summarize(_read_records(results, skip_corrupt))
     printout = LAYOUTS[layout](rows)
+    for remark in printout.remarks:
+        click.echo(f"flopwatch: {remark}", err=True)
     if as_json:
         click.echo(json.dumps(printout.content))
         return

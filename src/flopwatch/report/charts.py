@@ -85,22 +85,28 @@ class Scale:
 
 
 def draw_lines(
-    series: Sequence[Series], *, x_label: str, y_label: str, top: float | None = None
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    top: float | None = None,
+    x_ticks: Sequence[tuple[float, str]] = (),
 ) -> str:
-    """A line chart. What is above `top` is cut off; by default nothing is."""
+    """A line chart. What is above `top` is cut off; by default nothing is. Ticks with their labels,
+    where given, enclose all points; by default they are round numbers from 0."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
-    x_ticks = choose_ticks(min(0, *xs), max(xs))
+    x_ticks = x_ticks or label_ticks(choose_ticks(min(0, *xs), max(xs)))
     y_ticks = choose_ticks(min(ys), max(ys) if top is None else max(top, min(ys)))
     if not x_ticks or not y_ticks:
         return ""
     height = 70 + max(250, LINE_HEIGHT * len(series))
     right = WIDTH - 34 - CHARACTER_WIDTH * max(len(_shorten(one.name)) for one in series)
-    x = Scale(low=x_ticks[0], high=x_ticks[-1], start=46, end=right)
+    x = Scale(low=x_ticks[0][0], high=x_ticks[-1][0], start=46, end=right)
     y = Scale(low=y_ticks[0], high=y_ticks[-1], start=height - 44, end=26)
     parts = [
         *(_grid_line(46, right, y.place(v), t) for v, t in label_ticks(y_ticks)),
-        *(_x_tick(x.place(v), y.start, t) for v, t in label_ticks(x_ticks)),
+        *(_x_tick(place, y.start, text) for place, text in _space(x, x_ticks)),
         f'<line class="axis" x1="46" x2="{right:.1f}" y1="{y.start}" y2="{y.start}"/>',
         f'<text class="faint" x="8" y="12">{escape(y_label)}</text>',
         f'<text class="faint end" x="{right:.1f}" y="{height - 6}">{escape(x_label)}</text>',
@@ -184,6 +190,8 @@ def label_ticks(ticks: Sequence[float]) -> list[tuple[float, str]]:
     >>> label_ticks([0, 0.5, 1.0])
     [(0, '0.0'), (0.5, '0.5'), (1.0, '1.0')]
     """
+    if not ticks:
+        return []
     if max(map(abs, ticks)) >= 1e6:
         return [(tick, f"{tick:g}") for tick in ticks]
     decimals = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
@@ -206,6 +214,17 @@ def spread(wanted: Sequence[float], low: float, high: float, gap: float) -> list
         placed[place] = min(placed[place], limit)
         limit = placed[place] - gap
     return placed
+
+
+def _space(x: Scale, ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Where ticks stand, and their labels, without those that would touch the one before."""
+    spaced: list[tuple[float, str]] = []
+    free = -math.inf
+    for value, text in ticks:
+        place, half = x.place(value), CHARACTER_WIDTH * len(text) / 2
+        spaced.append((place, text if place - half >= free else ""))
+        free = place + half if spaced[-1][1] else free
+    return spaced
 
 
 def _draw_series(series: Sequence[Series], x: Scale, y: Scale) -> list[str]:

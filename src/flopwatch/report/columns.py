@@ -21,9 +21,13 @@ from flopwatch.report.units import (
 )
 
 Item = TypeVar("Item")
-Kind = Literal["word", "fact", "memory", "rate", "share", "limit", "phase", "interval", "number"]
+Kind = Literal[
+    "word", "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "number"
+]
 
-DISPENSABLE: tuple[Kind, ...] = ("fact", "memory", "rate", "share", "limit", "phase", "interval")
+DISPENSABLE: tuple[Kind, ...] = (
+    "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval"
+)  # fmt: skip
 """What a narrow terminal can do without, the least important first."""
 
 UNLIKE = "not like for like"

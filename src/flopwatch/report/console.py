@@ -11,6 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from flopwatch.analysis.summary import Row
+from flopwatch.report.crossover import make_crossover_sheets
+from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheets
 from flopwatch.report.tables import draw, fit, make_sheets
 
@@ -21,7 +23,12 @@ WIDE = 200
 def print_rows(rows: Sequence[Row]) -> None:
     """Results, as tables that fit the terminal, with what there is to remark."""
     console = open_stdout()
-    whole = [*make_sheets(rows), *make_quality_sheets(rows)]
+    whole = [
+        *make_sheets(rows),
+        *make_whole_sheets(rows),
+        *make_crossover_sheets(rows),
+        *make_quality_sheets(rows),
+    ]
     sheets = [part for sheet in whole for part in fit(sheet, console.width)]
     for position, sheet in enumerate(sheets):
         if position:

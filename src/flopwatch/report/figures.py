@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from flopwatch.analysis.crossover import AXIS, Crossover, count_tokens, find_crossovers
 from flopwatch.analysis.quality import Quality, read_curve
 from flopwatch.analysis.summary import Row
 from flopwatch.case import label
 from flopwatch.report.charts import Dot, Series, draw_dots, draw_lines
+from flopwatch.report.crossover import group_crossovers, list_tokens
 
 TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 TOKEN_UNITS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1e3, "thousand tokens"))
 
 FEWEST_VARIANTS = 3
 """Fewer are told by the table at a glance."""
+
+FEWEST_BATCHES = 3
+"""Two make a line, and no curve."""
 
 SETTLED = 0.25
 """The part of a training after which its losses must all be seen. The first losses are several
@@ -47,6 +53,33 @@ def draw_speedups(rows: Sequence[Row]) -> Figure | None:
         f"Speedups over {baseline} with their intervals, a dot for each case.",
         draw_dots(dots, baseline=baseline),
     )
+
+
+def draw_crossovers(rows: Sequence[Row]) -> list[Figure | None]:
+    """Speedups over the batch, of rows that share a table: a chart for every shape, dtype, ..."""
+    groups = group_crossovers(find_crossovers(rows))
+    return [_draw_crossover(group) for group in groups if len(list_tokens(group)) >= FEWEST_BATCHES]
+
+
+def _draw_crossover(group: Sequence[Crossover]) -> Figure | None:
+    record = group[0].rows[0].record
+    ticks = [(math.log2(tokens), str(tokens)) for tokens in list_tokens(group)]
+    others = {axis: value for axis, value in record.params.items() if axis != AXIS}
+    series = [
+        Series(
+            name=crossover.rows[0].record.variant,
+            number=number,
+            points=[
+                (math.log2(count_tokens(row)), row.speedup.value)
+                for row in crossover.rows
+                if row.speedup
+            ],
+        )
+        for number, crossover in enumerate(group, 1)
+    ]
+    one = Series(name=record.baseline, number=0, points=[(x, 1.0) for x, _ in ticks])
+    svg = draw_lines([one, *series], x_label=AXIS, y_label="speedup", x_ticks=ticks)
+    return _figure(f"Speedup over {record.baseline} by {AXIS}, {label(others)}.", svg)
 
 
 def draw_losses(group: Sequence[Quality]) -> list[Figure | None]:

@@ -7,7 +7,7 @@ table to list its choices, so that this module imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,14 +20,30 @@ class Printout:
     """What is printed before the usual tables."""
     content: list[dict[str, Any]]
     """The same numbers, for ``--json``."""
+    remarks: list[str] = field(default_factory=list)
+    """What a reader should know of them, for stderr."""
 
 
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
     """The usual tables and nothing else."""
-    from flopwatch.analysis import quality, summary
+    from flopwatch.analysis import crossover, parts, quality, summary
 
     trained = {id(q.row): quality.as_dict(q) for group in quality.assess(rows) for q in group}
-    content = [{**summary.as_dict(row), "quality": trained.get(id(row))} for row in rows]
+    divided = {id(w.row): parts.as_dict(w) for group in parts.compare_wholes(rows) for w in group}
+    crossed = {
+        id(row): crossover.as_dict(found)
+        for found in crossover.find_crossovers(rows)
+        for row in found.rows
+    }
+    content = [
+        {
+            **summary.as_dict(row),
+            "quality": trained.get(id(row)),
+            "parts": divided.get(id(row)),
+            "crossover": crossed.get(id(row)),
+        }
+        for row in rows
+    ]
     return Printout(lines=[], content=content)
 
 
@@ -37,7 +53,14 @@ def lay_out_dyad(rows: Sequence[Row]) -> Printout:
     return lay_out(rows)
 
 
+def lay_out_switchback(rows: Sequence[Row]) -> Printout:
+    from flopwatch.report.switchback_layout import lay_out
+
+    return lay_out(rows)
+
+
 LAYOUTS: dict[str, Callable[[Sequence[Row]], Printout]] = {
     "plain": lay_out_plain,
     "dyad": lay_out_dyad,
+    "switchback": lay_out_switchback,
 }

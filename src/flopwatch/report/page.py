@@ -16,7 +16,9 @@ from flopwatch.case import label
 from flopwatch.records.record import Record
 from flopwatch.report import charts
 from flopwatch.report.columns import verdict_word
-from flopwatch.report.figures import Figure, draw_losses, draw_speedups
+from flopwatch.report.crossover import make_crossover_sheets
+from flopwatch.report.figures import Figure, draw_crossovers, draw_losses, draw_speedups
+from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheet
 from flopwatch.report.tables import Sheet, divide, find_words, make_sheets
 from flopwatch.report.units import format_speedup, plural
@@ -108,6 +110,9 @@ def _render_section(rows: Sequence[Row]) -> str:
             _render_sheet(first),
             _render_figures([draw_speedups(rows)]),
             *map(_render_sheet, others),
+            *map(_render_sheet, make_whole_sheets(rows)),
+            *map(_render_sheet, make_crossover_sheets(rows)),
+            _render_figures(draw_crossovers(rows)),
             *(
                 _render_sheet(make_quality_sheet(group)) + _render_figures(draw_losses(group))
                 for group in assess(rows)
