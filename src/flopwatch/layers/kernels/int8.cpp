@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX2__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 #ifdef _OPENMP
@@ -120,11 +120,36 @@ void quantize_global(const T* x, int8_t* q, float* scale, i64 rows, i64 columns,
 
 constexpr i64 TILE = 64;  // a line of the cache for int8
 
+void transpose_tile(const int8_t (&tile)[TILE][TILE], int8_t (&turned)[TILE][TILE]) {
+#ifdef __SSE2__
+    for (i64 row = 0; row < TILE; row += 16)
+        for (i64 column = 0; column < TILE; column += 16) {
+            __m128i now[16], next[16];
+            for (i64 i = 0; i < 16; i++)
+                now[i] = _mm_loadu_si128(
+                    reinterpret_cast<const __m128i*>(&tile[row + i][column]));
+            // Each round moves one bit of the row's number into the column's.
+            for (int round = 0; round < 4; round++) {
+                for (i64 i = 0; i < 8; i++) {
+                    next[2 * i] = _mm_unpacklo_epi8(now[i], now[i + 8]);
+                    next[2 * i + 1] = _mm_unpackhi_epi8(now[i], now[i + 8]);
+                }
+                std::memcpy(now, next, sizeof now);
+            }
+            for (i64 i = 0; i < 16; i++)
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(&turned[column + i][row]), now[i]);
+        }
+#else
+    for (i64 i = 0; i < TILE; i++)
+        for (i64 j = 0; j < TILE; j++) turned[j][i] = tile[i][j];
+#endif
+}
+
 // A strip of columns, transposed tile by tile, with a factor for each column.
 template <typename T>
 void round_transposed(const T* x, int8_t* q, i64 rows, i64 columns, i64 first, const float* factors) {
     i64 width = columns - first < TILE ? columns - first : TILE;
-    int8_t tile[TILE][TILE];
+    int8_t tile[TILE][TILE] = {}, turned[TILE][TILE];
     for (i64 row = 0; row < rows; row += TILE) {
         i64 height = rows - row < TILE ? rows - row : TILE;
         for (i64 i = 0; i < height; i++) {
@@ -134,8 +159,9 @@ void round_transposed(const T* x, int8_t* q, i64 rows, i64 columns, i64 first, c
                 tile[i][j] = factors[j] == 0.0f ? 0 : static_cast<int32_t>(rounded);
             }
         }
+        transpose_tile(tile, turned);
         for (i64 j = 0; j < width; j++)
-            for (i64 i = 0; i < height; i++) q[(first + j) * rows + row + i] = tile[i][j];
+            std::memcpy(q + (first + j) * rows + row, turned[j], height);
     }
 }
 
