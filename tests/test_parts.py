@@ -9,10 +9,13 @@ import textwrap
 import pytest
 from rich.console import Console
 
+from flopwatch.analysis.parts import compare_wholes
 from flopwatch.analysis.summary import as_dict, summarize
 from flopwatch.case import case_id, group_id
 from flopwatch.records.record import Record
+from flopwatch.report.layouts import lay_out_plain
 from flopwatch.report.page import render_page, summary_sentences
+from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.tables import Sheet, draw, fit, make_sheets
 
 from .conftest import make_record
@@ -150,3 +153,106 @@ def test_without_a_baseline_the_first_that_was_measured_gives_the_columns() -> N
     cases, parts = make_sheets(summarize([crashed, *SMALL[1:]]))
     assert cases.columns[1:4] == ["forward", "backward", "total"]
     assert [cells[0] for cells in parts.groups[0]] == ["parts:standard"] * 3
+
+
+# The whole against the sum
+
+ROWWISE = {
+    "x_quantize_rowwise": 1.0,
+    "w_quantize_rowwise": 2.0,
+    "rowwise_fwd": 4.0,
+    "g_quantize_rowwise": 1.5,
+    "w_quantize_colwise_transpose": 2.5,
+    "rowwise_bwd": 4.5,
+    "standard_gw": 9.5,
+}
+GLOBAL = {
+    "x_quantize_rowwise": 3.0,
+    "w_quantize_global": 1.0,
+    "global_fwd": 3.0,
+    "g_quantize_rowwise": 2.5,
+    "w_quantize_global_transpose": 1.25,
+    "global_bwd": 3.25,
+    "standard_gw": 6.0,
+}
+ALL = [
+    layer_record("dense", DENSE),  # 30, and 31.5 in parts
+    layer_record("switchback:rowwise", {"forward": 8.0, "backward": 16.0}),  # 24 and 25
+    layer_record("switchback:global", {"forward": 7.0, "backward": 15.0}),  # 22 and 20
+    layer_record("switchback:global:int8", {"forward": 7.0, "backward": 16.0}),
+    layer_record("parts:standard", STANDARD),
+    layer_record("parts:rowwise", ROWWISE),
+    layer_record("parts:global", GLOBAL),
+    layer_record("parts:casts", CASTS),
+]
+
+
+def test_wholes_are_compared_with_the_sums_of_their_parts() -> None:
+    (group,) = compare_wholes(summarize(ALL))
+    assert [whole.row.record.variant for whole in group] == [
+        "dense",
+        "switchback:rowwise",
+        "switchback:global",
+    ]
+    dense, rowwise, global_ = group
+    assert dense.ratio.value == pytest.approx(30 / 31.5)
+    assert dense.parts_speedup is None
+    assert rowwise.ratio.value == pytest.approx(24 / 25)
+    assert rowwise.ratio.low == pytest.approx(24 / 25)  # what drifts with the round cancels
+    assert rowwise.row.speedup is not None
+    assert rowwise.row.speedup.value == pytest.approx(30 / 24)
+    assert rowwise.parts_speedup is not None
+    assert rowwise.parts_speedup.value == pytest.approx(31.5 / 25)
+    assert global_.ratio.value == pytest.approx(22 / 20)
+
+
+def test_the_table_of_wholes_and_sums_is_exactly_this() -> None:
+    (sheet,) = make_whole_sheets(summarize(ALL))
+    expected = """\
+        switchback level=layer tokens=64 shape=768x3072 dtype=float32, whole and sum of parts
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+          variant                whole   sum of parts              speedup      speedup of sums             difference   the whole takes
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+          dense                30.6 ms        32.1 ms                                              −4.8 % [−4.8, −4.8]   less than the sum
+          switchback:rowwise   24.5 ms        25.5 ms   1.25x [1.25, 1.25]   1.26x [1.26, 1.26]    −4.0 % [−4.0, −4.0]   less than the sum
+          switchback:global    22.4 ms        20.4 ms   1.36x [1.36, 1.36]   1.58x [1.58, 1.58]   +10.0 % [10.0, 10.0]   more than the sum
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+        speedup: of the whole layer over dense; of sums: of its parts over dense's parts, the published way; difference: of the whole from
+        the sum
+    """
+    assert drawn([sheet], 160) == textwrap.dedent(expected).splitlines()
+
+
+def test_wholes_and_parts_of_different_runs_are_not_compared() -> None:
+    later = {"run": "later", "taken_at": "2026-02-01T00:00:00+00:00"}
+    rows = summarize([*ALL, layer_record("parts:rowwise", ROWWISE, **later)])
+    (group,) = compare_wholes(rows)
+    assert [whole.row.record.variant for whole in group] == ["dense", "switchback:global"]
+
+
+def test_without_the_standard_parts_there_is_no_speedup_of_sums() -> None:
+    crashed = failed("parts:standard", "crash", "died")
+    (group,) = compare_wholes(summarize([*ALL[:4], crashed, *ALL[5:]]))
+    assert [whole.row.record.variant for whole in group] == [
+        "switchback:rowwise",
+        "switchback:global",
+    ]
+    assert all(whole.parts_speedup is None for whole in group)
+
+
+def test_other_suites_have_no_wholes() -> None:
+    others = [layer_record("dense", DENSE, suite="mine"), layer_record("parts:standard", STANDARD)]
+    assert make_whole_sheets(summarize(others)) == []
+
+
+def test_the_page_and_the_json_have_wholes_and_sums_too() -> None:
+    assert "whole and sum of parts</h2>" in render_page(ALL)
+    rows = {row["variant"]: row for row in lay_out_plain(summarize(ALL)).content}
+    parts = rows["switchback:rowwise"]["parts"]
+    assert parts["variant"] == "parts:rowwise"
+    assert parts["total_ns"]["median"] == pytest.approx(25.5e6)
+    assert parts["whole_over_sum"]["median"] == pytest.approx(0.96)
+    assert parts["speedup_of_sums"]["median"] == pytest.approx(1.26)
+    assert rows["dense"]["parts"]["speedup_of_sums"] is None
+    assert rows["parts:rowwise"]["parts"] is None
+    assert rows["switchback:global:int8"]["parts"] is None

@@ -225,6 +225,20 @@ def test_what_is_not_like_for_like_is_told_beside_the_verdict(records: list[Reco
     assert "\x1b[32mfaster, not like for like" in console.file.getvalue()
 
 
+def test_a_note_that_cases_share_is_told_once(records: list[Record]) -> None:
+    noted = [
+        replace(record, notes=notes)
+        for record, notes in zip(records, [["odd"], ["odd", "cold"], [], []], strict=True)
+    ]
+    (sheet,) = make_sheets(summarize(noted))
+    assert sheet.remarks[-2:] == [
+        "dense, fast size=4 dtype=float32: odd",
+        "fast size=4 dtype=float32: cold",
+    ]
+    (sheet,) = make_sheets(summarize([replace(record, notes=["odd"]) for record in records]))
+    assert sheet.remarks[-1] == "dense, fast in 2 groups: odd"
+
+
 def test_markup_in_a_record_is_text() -> None:
     odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
     text = "\n".join(drawn([odd], 120))

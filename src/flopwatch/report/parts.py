@@ -42,8 +42,8 @@ def _make_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet
     return Sheet(
         title=f"{title}, whole and sum of parts",
         conditions=(
-            f"speedup: of the whole layer over {baseline}; of sums: of the sum of parts over that "
-            f"of {baseline}'s, the published way; difference: of the whole from the sum"
+            f"speedup: of the whole layer over {baseline}; of sums: of its parts over {baseline}'s "
+            "parts, the published way; difference: of the whole from the sum"
         ),
         remarks=[],
         **lay_out(columns, groups),

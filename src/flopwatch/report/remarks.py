@@ -55,7 +55,7 @@ def describe_unlike(row: Row) -> str:
 
 
 def group_remarks(rows: Sequence[Row]) -> list[str]:
-    """What a reader should know about one group: failures, imprecision, doubts."""
+    """What a reader should know about one group: failures and imprecision."""
     params = label(rows[0].record.params)
     remarks = [
         f"{row.record.variant} {params}: {row.record.status}: {row.record.reason}"
@@ -78,9 +78,24 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
             f"{params}: ±{100 * record.settings.precision:g} % was not reached in "
             f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop]}"
         )
-    return remarks + [
-        f"{r.record.variant} {params}: {note}" for r in rows for note in r.record.notes
-    ]
+    return remarks
+
+
+def note_remarks(rows: Sequence[Row]) -> list[str]:
+    """Doubts that arose while measuring, each told once for all the cases of a table."""
+    noted: dict[str, list[Record]] = {}
+    for row in rows:
+        for note in row.record.notes:
+            noted.setdefault(note, []).append(row.record)
+    return [f"{_name_cases(records)}: {note}" for note, records in noted.items()]
+
+
+def _name_cases(records: Sequence[Record]) -> str:
+    variants = ", ".join(dict.fromkeys(record.variant for record in records))
+    groups = {record.group for record in records}
+    if len(groups) > 1:
+        return f"{variants} in {plural(len(groups), 'group')}"
+    return f"{variants} {label(records[0].params)}"
 
 
 def instrument_remarks(rows: Sequence[Row]) -> list[str]:

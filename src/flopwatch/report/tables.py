@@ -25,7 +25,12 @@ from flopwatch.report.columns import (
     region_columns,
     verdict_word,
 )
-from flopwatch.report.remarks import describe_conditions, group_remarks, instrument_remarks
+from flopwatch.report.remarks import (
+    describe_conditions,
+    group_remarks,
+    instrument_remarks,
+    note_remarks,
+)
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
 
@@ -83,7 +88,10 @@ def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     cases = Sheet(
         title=title,
         conditions=describe_conditions(rows[0].record),
-        remarks=[remark for group in groups for remark in group_remarks(group)],
+        remarks=[
+            *(remark for group in groups for remark in group_remarks(group)),
+            *note_remarks(rows),
+        ],
         **lay_out(case_columns(rows, shown), groups),
     )
     return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
