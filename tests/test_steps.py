@@ -13,7 +13,7 @@ from flopwatch.engine.clock import CpuClock
 from flopwatch.layers import workload as layer_workload
 from flopwatch.layers.workload import Setting
 from flopwatch.models import workload as model_workload
-from flopwatch.models.counts import count_flops, count_parameters
+from flopwatch.models.counts import count_flops, count_parameters, count_step_flops
 from flopwatch.models.hugging_face import build
 from flopwatch.models.learning import Schedule, draw_batches, train
 from flopwatch.models.shapes import ARCHITECTURES, SHAPES, Shape, cut_opt
@@ -65,7 +65,10 @@ def test_a_model_step_agrees_with_its_reference(shape: Shape, spec: str) -> None
     compared = assert_agree(made, reference, 1e-4)
     assert "output" in compared
     assert len(compared) == 1 + len(made.gradients) > 4
-    expected = model_workload.count_step_flops(shape, spec, (2, 16))
+    expected = {
+        phase: by_dtype["float32"]
+        for phase, by_dtype in count_step_flops(shape, spec, (2, 16), dtype="float32").items()
+    }
     dense = count_flops(shape, batch=2, tokens=16)
     share = 1.0 if spec == "dense" else 2 / int(spec.split(":")[2])
     assert expected["forward/feed-forward"] == dense.feed_forward * share
@@ -142,8 +145,8 @@ def test_swap_works_on_hugging_face_models(name: str) -> None:
     done = layers.swap(model, "dyad:auto:4", match=pattern)
     assert len(done.layers) == 12 * (3 if name.startswith("llama") else 2)
     assert done.parameters_before == count_parameters(SHAPES[name])
-    halved = model_workload.count_step_flops(SHAPES[name], "dyad:auto:4", (1, 1))["optimizer"] / 12
-    assert done.parameters_after == halved
+    flops = count_step_flops(SHAPES[name], "dyad:auto:4", (1, 1), dtype="float32")
+    assert done.parameters_after == flops["optimizer"]["float32"] / 12
 
 
 def test_text_is_python_and_parts_do_not_overlap() -> None:

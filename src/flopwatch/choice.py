@@ -13,8 +13,13 @@ from flopwatch.grids import VARIANT, Grid, list_axes
 from flopwatch.suite import Accepts, Suite
 
 
-def choose(suite: Suite, texts: Mapping[str, Sequence[str]]) -> Grid:
-    """The values that the texts stand for, by axis, all of which the suite accepts."""
+def choose(
+    suite: Suite, texts: Mapping[str, Sequence[str]], grids: Sequence[Grid] | None = None
+) -> Grid:
+    """The values that the texts stand for, by axis, all of which the suite accepts.
+
+    They are to be put into one of the `grids`, which are the suite's own unless they are given.
+    """
     if not texts:
         return {}
     if suite.accepts is None:
@@ -34,7 +39,7 @@ def choose(suite: Suite, texts: Mapping[str, Sequence[str]]) -> Grid:
             values.insert(0, suite.baseline)  # which the others are compared with
         chosen[axis] = [value for n, value in enumerate(values) if value not in values[:n]]
     axes = list_axes(chosen)
-    if not any(axes <= list_axes(grid) for grid in suite.grids):
+    if not any(axes <= list_axes(grid) for grid in grids or suite.grids):
         raise UsageError(f"suite {suite.name!r} has no case with all of {', '.join(sorted(axes))}")
     return chosen
 
@@ -93,3 +98,11 @@ def _read(axis: str, text: str, own: Sequence[Any], accepts: Accepts) -> Any:
     except (UsageError, ValueError) as error:
         raise UsageError(f"--set {axis}={text}: {error}") from None
     return value
+
+
+def require_counts(axis: str, value: Any, count: int) -> None:
+    """For a suite's `accepts`: refuse what is not so many whole numbers from 1 on."""
+    numbers = value if isinstance(value, list) else [value]
+    if len(numbers) != count or any(number < 1 for number in numbers):
+        wanted = "x".join(["768"] * count)
+        raise UsageError(f"{axis} is {value}; give it values like {wanted}")

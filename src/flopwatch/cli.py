@@ -21,7 +21,7 @@ from flopwatch.report.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
-    from flopwatch.session import Options
+    from flopwatch.session import Options, Preview
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -96,6 +96,9 @@ def _percentage(context: click.Context, option: click.Parameter, value: str | No
               help="These values instead of the suite's own, where it accepts others; may be "
                    "repeated.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer cases, ±5 %, 2 s a case.")
+@click.option("--grid", "preset", metavar="NAME",
+              help="Another grid that the suite declares, such as a published one, instead of its "
+                   "own; --dry-run names them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="List the cases and an estimate of the time; stop.")
 @click.option("--budget", callback=_duration, metavar="TIME",
               help="For the whole run, e.g. 10m. It is divided over the cases.")  # fmt: skip
@@ -137,6 +140,7 @@ def run(dry_run: bool, as_json: bool, **given: Any) -> None:
     flopwatch run activations --quick
     flopwatch run my_suite.py --filter dtype=float32 --budget 5m
     flopwatch run my_suite.py --dry-run
+    flopwatch run switchback --grid published --dry-run
     flopwatch run my_suite.py --set tokens=1024 --set width=5120,8192
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
@@ -324,6 +328,7 @@ def _make_options(**given: Any) -> Options:
         filters=given["filters"],
         chosen=given["chosen"],
         quick=given["quick"],
+        preset=given["preset"],
         budget_s=given["budget"],
         out=given["out"],
         rerun=given["rerun"],
@@ -331,34 +336,28 @@ def _make_options(**given: Any) -> Options:
     )
 
 
-def _print_preview(preview: Any, as_json: bool) -> None:
-    from flopwatch.plan import (
-        count_cases,
-        format_duration,
-        format_filters,
-        longest_s,
-        shortest_s,
-    )
-    from flopwatch.report.units import plural
+def _print_preview(preview: Preview, as_json: bool) -> None:
+    from flopwatch.plan import format_filters
 
-    groups = preview.groups
-    shortest, longest = shortest_s(groups), longest_s(groups, preview.settings)
+    groups, estimate = preview.groups, preview.estimate
     if as_json:
-        cases = [{"params": g.params, "variant": v} for g in groups for v in g.variants]
-        content = {"cases": cases, "shortest_s": shortest, "longest_s": longest}
-        click.echo(json.dumps({**content, "on_request": preview.on_request}))
+        content = {
+            "cases": [{"params": g.params, "variant": v} for g in groups for v in g.variants],
+            "shortest_s": estimate.shortest_s,
+            "longest_s": estimate.longest_s,
+            "flops_per_s": estimate.rates,
+            "on_request": preview.on_request,
+            "grids": preview.presets,
+        }
+        click.echo(json.dumps(content))
         return
     for group in groups:
         click.echo(f"{group.label}: {', '.join(group.variants)}")
-    click.echo(
-        f"{plural(count_cases(groups), 'case')} in {plural(len(groups), 'group')}, between "
-        f"{format_duration(shortest)} (if all are steady) and {format_duration(longest)} "
-        "(if all spend their budget), longer where eight rounds do; and the time to build, check "
-        "and study them; less what the results file already answers",
-        err=True,
-    )
+    click.echo(f"{estimate}; less what the results file already answers", err=True)
     if preview.on_request:
         click.echo(f"on request: {format_filters(preview.on_request)}", err=True)
+    if preview.presets:
+        click.echo(f"other grids: --grid {', '.join(preview.presets)}", err=True)
 
 
 def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:

@@ -36,21 +36,30 @@ def make_quick_grids(
     """What is left of the grids with ``--quick``."""
     if quick is None:
         return [shorten(grid, on_request) for grid in grids]
-    chosen = make_grids(suite, quick)
     if isinstance(quick, Mapping):
         if len(grids) > 1:
             raise SuiteError(
                 f"suite {suite!r} has {len(grids)} grids; make `quick` a list of grids too"
             )
-        _refuse_unknown(suite, chosen[0], grids[0])
-        return [{**grids[0], **chosen[0]}]
-    for grid in chosen:
+        chosen = make_grids(suite, quick)[0]
+        _refuse_unknown(suite, chosen, grids[0])
+        return [{**grids[0], **chosen}]
+    return make_other_grids(suite, "quick", quick, grids)
+
+
+def make_other_grids(
+    suite: str, name: str, axes: Axes | Sequence[Axes], grids: Sequence[Grid]
+) -> list[Grid]:
+    """Grids with other values: each has the axes of one of the suite's own."""
+    others = make_grids(suite, axes)
+    for grid in others:
         if all(list_axes(grid) != list_axes(known) for known in grids):
+            listed = ", ".join(axis for axis in grid if axis != VARIANT) or "no axis"
             raise SuiteError(
-                f"suite {suite!r} has a quick grid of {', '.join(list_axes(grid)) or 'no axis'}, "
-                "and no grid of just these axes; name all axes of one"
+                f"suite {suite!r} has a {name} grid of {listed}, and no grid of just these axes; "
+                "name all axes of one"
             )
-    return chosen
+    return others
 
 
 def put_in(chosen: Grid, grids: Sequence[Grid]) -> list[Grid]:

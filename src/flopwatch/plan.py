@@ -31,9 +31,12 @@ class Description:
     """Of all grids; a case has those of its own grid."""
     variants: Sequence[str]
     cases: Sequence[Mapping[str, Any]]
-    """Each with "variant" and "params"; those of a group next to each other."""
+    """Each with "variant" and "params"; those of a group next to each other. "flops", if it is
+    there, has those of one run, by dtype."""
     on_request: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values, by axis or of "variant", that a run must ask for."""
+    presets: Sequence[str] = ()
+    """Names of other grids that can be measured instead."""
 
     def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """What is on request and not asked for, as ``--filter`` takes it."""
@@ -52,6 +55,8 @@ class Group:
     baseline: str
     params: Mapping[str, Any]
     variants: tuple[str, ...]
+    flops: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of one run, by variant and dtype, where the suite declares them: for estimates."""
 
     @property
     def id(self) -> str:
@@ -82,7 +87,8 @@ def parse_filters(texts: Iterable[str], option: str = "--filter") -> dict[str, l
 
 
 def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) -> list[Group]:
-    """The groups that pass the filters. A filter on `variant` always keeps the baseline."""
+    """The groups that pass the filters. A filter on `variant` keeps the baseline beside what it
+    asks for."""
     _validate_filters(description, filters)
     chosen: dict[str, Group] = {}
     on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
@@ -94,11 +100,15 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
         group = chosen.get(digest(params)) or Group(
             suite=description.name, baseline=description.baseline, params=params, variants=()
         )
-        chosen[digest(params)] = replace(group, variants=(*group.variants, case["variant"]))
+        chosen[digest(params)] = replace(
+            group,
+            variants=(*group.variants, case["variant"]),
+            flops={**group.flops, case["variant"]: case.get("flops", {})},
+        )
     groups = list(chosen.values())
     if "variant" in filters:
-        groups = [group.keep(filters["variant"]) for group in groups]
-        groups = [group for group in groups if group.variants]
+        asked = set(filters["variant"])
+        groups = [group.keep(asked) for group in groups if asked & set(group.variants)]
     if not groups:
         raise UsageError(_explain_nothing(description, filters, unasked))
     return groups
@@ -114,7 +124,7 @@ def _explain_nothing(
         advice += f", or ask for what is only measured on request, {format_filters(unasked)}"
     return (
         f"no case of suite {description.name!r} is left after {asked or 'its own conditions'}; "
-        f"each value exists, but not together, or not with --quick: {advice}"
+        f"each value exists, but not together, or not with --quick or --grid: {advice}"
     )
 
 

@@ -66,6 +66,7 @@ def describe(
     suite_file: SuiteFile,
     *,
     quick: bool,
+    preset: str | None,
     chosen: Mapping[str, Sequence[str]],
     settings: Settings,
 ) -> Description:
@@ -76,6 +77,7 @@ def describe(
             "kind": "describe",
             "suite_path": str(suite_file.path),
             "quick": quick,
+            "preset": preset,
             "chosen": chosen,
             "device": settings.device,
         },
@@ -92,6 +94,20 @@ def read_torch_environment(launcher: Launcher, settings: Settings) -> dict[str, 
     request = {"kind": "environment", "settings": asdict(settings)}
     reply = _ask(launcher, request, settings, "the measuring process cannot describe itself")
     return {"torch": reply["torch"], "allocator": reply["allocator"]}
+
+
+def measure_rates(
+    launcher: Launcher, dtypes: Sequence[str], settings: Settings
+) -> dict[str, float]:
+    """FLOP/s of a product in each of the dtypes; none where that cannot be told: an estimate is no
+    reason for a run to fail."""
+    request = {"kind": "rates", "dtypes": dtypes, "settings": asdict(settings)}
+    try:
+        reply = _ask(launcher, request, settings, "the rate of products cannot be measured")
+    except SuiteError:
+        return {}
+    rates: dict[str, float] = reply["rates"]
+    return rates
 
 
 def measure_groups(

@@ -12,6 +12,7 @@ from flopwatch.catalog import SuiteFile, find_suite
 from flopwatch.engine import allocator, hardware, isa, limits
 from flopwatch.engine import environment as machine
 from flopwatch.errors import UsageError
+from flopwatch.estimate import Estimate, estimate_run, list_dtypes
 from flopwatch.launch.local import Launcher
 from flopwatch.plan import (
     Description,
@@ -45,6 +46,8 @@ class Options:
     chosen: Sequence[str] = ()
     """Values in place of the suite's own, as ``axis=value,value``."""
     quick: bool = False
+    preset: str | None = None
+    """The name of other grids of the suite, to be measured instead of its own."""
     budget_s: float | None = None
     out: Path | None = None
     rerun: bool = False
@@ -57,9 +60,11 @@ class Preview:
 
     suite: str
     groups: Sequence[Group]
-    settings: Settings
+    estimate: Estimate
     on_request: Mapping[str, Sequence[str]]
     """Values by axis that the suite has, and a run must ask for."""
+    presets: Sequence[str]
+    """Names of other grids that the suite has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,19 +79,22 @@ class Report:
 
 
 def preview(options: Options) -> Preview:
-    """Expand a suite without measuring anything, and without loading torch unless it does."""
+    """Expand a suite without measuring any of it; torch is only loaded where the suite does, or
+    where FLOPs must be turned into time."""
     suite_file = find_suite(options.suite)
+    instruction_set = isa.probe()
     facts = machine.machine(suite_file.path.parent)
-    settings = _settle(options, facts, isa.probe().cuda_devices)
-    with Launcher(environment={}, preload=()) as launcher:
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with _launch(instruction_set, settings, preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, settings)
-    require_budget(options.budget_s, groups)
-    fitted = fit_budget(options.budget_s, groups, settings)
+        require_budget(options.budget_s, groups)
+        estimate = _estimate(options, groups, launcher, settings)
     return Preview(
         suite=description.name,
         groups=groups,
-        settings=fitted,
+        estimate=estimate,
         on_request=description.list_unasked(parse_filters(options.filters)),
+        presets=description.presets,
     )
 
 
@@ -120,8 +128,11 @@ def read_environment() -> dict[str, Any]:
         return {**_complete(facts, instruction_set, launcher, settings), "load": load}
 
 
-def _launch(instruction_set: isa.InstructionSet, settings: Settings) -> Launcher:
+def _launch(
+    instruction_set: isa.InstructionSet, settings: Settings, preload: Sequence[str] = ("torch",)
+) -> Launcher:
     return Launcher(
+        preload=preload,
         environment={
             **isa.environment(instruction_set),
             **allocator.preload_environment(settings.allocator),
@@ -173,6 +184,8 @@ def _measure_what_is_left(
         if answered:
             watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
         require_budget(options.budget_s, groups)
+        if groups:
+            watcher.say(str(_estimate(options, groups, context.launcher, context.settings)))
         measured = runner.measure_groups(
             groups, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
@@ -186,13 +199,29 @@ def _measure_what_is_left(
     )
 
 
+def _estimate(
+    options: Options, groups: Sequence[Group], launcher: Launcher, settings: Settings
+) -> Estimate:
+    fitted = fit_budget(options.budget_s, groups, settings)
+    dtypes = list_dtypes(groups)
+    rates = runner.measure_rates(launcher, dtypes, settings) if dtypes else {}
+    return estimate_run(groups, fitted, rates, options.budget_s)
+
+
 def _plan(
     options: Options, suite_file: SuiteFile, launcher: Launcher, settings: Settings
 ) -> tuple[Description, list[Group]]:
+    if options.quick and options.preset is not None:
+        raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
     chosen = parse_filters(options.chosen, "--set")
     description = runner.describe(
-        launcher, suite_file, quick=options.quick, chosen=chosen, settings=settings
+        launcher,
+        suite_file,
+        quick=options.quick,
+        preset=options.preset,
+        chosen=chosen,
+        settings=settings,
     )
     return description, make_groups(description, filters)
 

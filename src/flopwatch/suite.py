@@ -22,16 +22,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from flopwatch.case import Case, format_value
-from flopwatch.errors import SuiteError
+from flopwatch.errors import SuiteError, UsageError
 from flopwatch.grids import (
     VARIANT,
     Axes,
     Grid,
     cross,
     make_grids,
+    make_other_grids,
     make_quick_grids,
     put_in,
     shorten,
@@ -41,7 +42,10 @@ from flopwatch.settings import Device
 
 Phase = Callable[..., Any]
 Accepts = Callable[[str, Any], object]
+Compared = Literal["first", "all"]
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+DEVICES: tuple[Device, ...] = get_args(Device)
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 """Agreement demanded by default, by the value of the axis `dtype` (float32's where there is none):
@@ -66,6 +70,10 @@ class Workload:
     returned: ``{"forward": lambda: layer(x), "backward": lambda y: y.backward(g)}``."""
     gradients: Mapping[str, Any] = field(default_factory=dict)
     """Tensors whose ``.grad``, after all phases, must agree with the reference's, by name."""
+    compare: Compared = "first"
+    """Whose results must agree with the reference's: what the first phase returns (the backward
+    pass shows in the gradients), or what each of all phases returns, for phases that have nothing
+    to do with one another. The reference must say the same."""
     reset: Callable[[], object] | None = None
     """Called before every sample and not timed, for example to clear gradients."""
     conditions: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +88,9 @@ class Workload:
     study: Callable[[], Iterable[Mapping[str, float]]] | None = None
     """Runs once, after the timing, for what samples cannot tell, such as how well a model learns.
     Each mapping that it yields is a point of the record's curves."""
+    notes: Sequence[str] = ()
+    """Remarks about how it was built that a reader of its times should know, as sentences; they
+    stand in the record and below the table."""
 
     @classmethod
     def of(cls, built: object) -> Workload:
@@ -101,6 +112,13 @@ class Workload:
     def _validate(self) -> None:
         if not self.phases:
             raise SuiteError("the build function returned no phase; name at least one")
+        if self.compare not in get_args(Compared):
+            raise SuiteError(
+                f"the workload compares {self.compare!r}; write one of "
+                f"{', '.join(map(repr, get_args(Compared)))}"
+            )
+        if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
+            raise SuiteError(f"the notes are {self.notes!r}; make them a list of sentences")
         for name, text in self.conditions.items():
             if not isinstance(text, str):
                 raise SuiteError(
@@ -122,9 +140,12 @@ class Suite:
     the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
     grids: a list of other ones); without it the first value of every axis is taken. `where` drops
     combinations. Values in `on_request` (of axes, or of ``variant``) are only measured where a
-    ``--filter`` on their axis names them. `accepts` is called with an axis and a value that
-    ``--set`` asks for; it raises UsageError or ValueError, with a sentence, for what the build
-    function cannot make. Without it, the suite has only its own values.
+    ``--filter`` on their axis names them; it may be a function of the device. `presets` are other
+    grids (each a grid or a list of them, with all axes of one of the suite's own), which
+    ``--grid NAME`` measures instead; what is on request is so there too. `accepts` is called with
+    an axis and a value that ``--set`` asks for; it raises UsageError or ValueError, with a
+    sentence, for what the build function cannot make. Without it, the suite has only its own
+    values.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
@@ -137,13 +158,22 @@ class Suite:
         tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
         quick: Axes | Sequence[Axes] | None = None,
         where: Callable[[Case], bool] | None = None,
-        on_request: Axes | None = None,
+        on_request: Axes | Callable[[Device], Axes] | None = None,
+        presets: Mapping[str, Axes | Sequence[Axes]] | None = None,
         accepts: Accepts | None = None,
     ) -> None:
         self.name = name
         self.grids = make_grids(name, axes)
-        self.on_request = make_grids(name, on_request or {})[0]
-        self.quick_grids = make_quick_grids(name, self.grids, quick, self.on_request)
+        ask = on_request if callable(on_request) else lambda device: on_request or {}
+        self.on_request = {device: make_grids(name, ask(device))[0] for device in DEVICES}
+        self.quick_grids = {
+            device: make_quick_grids(name, self.grids, quick, self.on_request[device])
+            for device in DEVICES
+        }
+        self.presets = {
+            preset: make_other_grids(name, repr(preset), axes, self.grids)
+            for preset, axes in (presets or {}).items()
+        }
         self.axes = unite(self.grids)
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
@@ -211,16 +241,33 @@ class Suite:
             )
         return float(table[dtype])
 
+    def list_grids(
+        self, *, quick: bool = False, preset: str | None = None, device: Device = "cpu"
+    ) -> list[Grid]:
+        """The grids that such a run measures."""
+        if preset is None:
+            return self.quick_grids[device] if quick else self.grids
+        if preset not in self.presets:
+            known = f"it has {', '.join(self.presets)}" if self.presets else "it has only its own"
+            raise UsageError(f"suite {self.name!r} has no grid {preset!r}; {known}")
+        return self.presets[preset]
+
     def expand(
-        self, *, quick: bool = False, device: Device = "cpu", chosen: Grid | None = None
+        self,
+        *,
+        quick: bool = False,
+        preset: str | None = None,
+        device: Device = "cpu",
+        chosen: Grid | None = None,
     ) -> list[Case]:
         """All cases, those of one group next to each other.
 
         `chosen` values are taken in place of the suite's own.
         """
-        grids = put_in(chosen or {}, self.quick_grids if quick else self.grids)
+        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset, device=device))
         if not grids:  # only quick grids may lack the chosen axes
-            grids = put_in(chosen or {}, [shorten(grid, self.on_request) for grid in self.grids])
+            short = [shorten(grid, self.on_request[device]) for grid in self.grids]
+            grids = put_in(chosen or {}, short)
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=device)
             for point, variants in cross(grids, self.variants)
@@ -244,9 +291,11 @@ class Suite:
                 f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
                 f"variants {', '.join(self.variants)}"
             )
-        for grid in [*self.grids, *self.quick_grids]:
-            self._validate_variants(grid.get(VARIANT, self.variants))
-        self._validate_on_request()
+        for grids in (self.grids, *self.quick_grids.values(), *self.presets.values()):
+            for grid in grids:
+                self._validate_variants(grid.get(VARIANT, self.variants))
+        for device in DEVICES:
+            self._validate_on_request(self.on_request[device])
         reserved = {"suite", "device", "params", "id", "group"} & set(self.axes)
         if reserved:
             raise SuiteError(
@@ -267,9 +316,9 @@ class Suite:
                 f"suite {self.name!r} has a grid without its baseline, {self.baseline!r}; add it"
             )
 
-    def _validate_on_request(self) -> None:
+    def _validate_on_request(self, on_request: Grid) -> None:
         known = {**self.axes, VARIANT: self.variants}
-        for axis, values in self.on_request.items():
+        for axis, values in on_request.items():
             if axis not in known:
                 raise SuiteError(
                     f"suite {self.name!r} has {axis!r} on request, which is not one of its axes "
@@ -281,7 +330,7 @@ class Suite:
                     f"suite {self.name!r} has {axis}={format_value(unknown[0])} on request, which "
                     f"is not one of its values {', '.join(map(format_value, known[axis]))}"
                 )
-        if self.baseline in self.on_request.get(VARIANT, []):
+        if self.baseline in on_request.get(VARIANT, []):
             raise SuiteError(
                 f"suite {self.name!r} has its baseline, {self.baseline!r}, on request; the others "
                 "are compared with it, so it is always measured"

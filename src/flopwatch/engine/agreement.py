@@ -1,6 +1,7 @@
 """Right before fast: a variant must agree with its reference before it is timed.
 
-Compared are what the first phase returns and the gradients that the workload names, each as
+Compared are what the first phase returns, or what each of them does (`Workload.compare`), and the
+gradients that the workload names, each as
 
     error = max |value - reference| / max |reference|
 
@@ -45,12 +46,16 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
     values: dict[str, Any] = {}
     phase_ns: list[float] = []
     passed: tuple[Any, ...] = ()
-    for phase in workload.phases.values():
+    names = {next(iter(workload.phases)): "output"}
+    if workload.compare == "all":
+        names = {phase: phase for phase in workload.phases}
+    for phase, function in workload.phases.items():
         start = clock.mark()
-        passed = (phase(*passed),)
+        passed = (function(*passed),)
         phase_ns += clock.elapsed_ns([start, clock.mark()])
-        if len(phase_ns) == 1:  # a later phase may write over it
-            values = {name: _copy(tensor) for name, tensor in _name_tensors("output", passed[0])}
+        if phase in names:  # a later phase may write over it
+            found = _name_tensors(names[phase], passed[0])
+            values |= {name: _copy(tensor) for name, tensor in found}
     for name, tensor in workload.gradients.items():
         if tensor.grad is None:
             raise SuiteError(

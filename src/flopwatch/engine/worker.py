@@ -5,7 +5,9 @@ one request and three descriptors: events out, a log for whatever the measured c
 the board. It sends
 
     described   what a suite file declares                       (request "describe")
-    refused     values were asked for that the suite cannot have (request "describe")
+    refused     something was asked for that the suite has not   (request "describe")
+    environment what only a process with torch can tell          (request "environment")
+    rates       how fast products are here                       (request "rates")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
     samples     samples since the last message, and progress
@@ -41,12 +43,13 @@ from flopwatch.choice import choose
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
+from flopwatch.engine.rate import measure_rate
 from flopwatch.engine.sampling import Sampler, run_phases
 from flopwatch.engine.sources import digest_sources, is_project_file
 from flopwatch.engine.stream import PointStream, SampleStream
 from flopwatch.engine.study import Diverged, take_points
 from flopwatch.errors import FlopwatchError, Unsupported, UsageError
-from flopwatch.grids import VARIANT
+from flopwatch.grids import VARIANT, unite
 from flopwatch.records.record import Check, Status
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
@@ -93,23 +96,52 @@ def classify(error: BaseException) -> Status:
 
 def describe(request: Request, channel: Channel) -> None:
     suite = load_suite(Path(request["suite_path"]))
+    asked, device = request["chosen"], request["device"]
+    wanted = {"quick": request["quick"], "preset": request["preset"], "device": device}
     try:
-        chosen = choose(suite, request["chosen"])
+        grids = suite.list_grids(**wanted)
+        chosen = choose(suite, asked, None if request["preset"] is None else grids)
     except UsageError as error:
         channel.send("refused", reason=str(error))
         return
-    cases = suite.expand(quick=request["quick"], device=request["device"], chosen=chosen)
+    cases = suite.expand(**wanted, chosen=chosen)
     variants = chosen.pop(VARIANT, None)
-    asked = request["chosen"]
+    on_request = suite.on_request[device]
     channel.send(
         "described",
         name=suite.name,
         baseline=suite.baseline,
-        axes={**suite.axes, **chosen},
+        axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
-        on_request={axis: v for axis, v in suite.on_request.items() if axis not in asked},
-        cases=[{"variant": case.variant, "params": case.params} for case in cases],
+        on_request={axis: v for axis, v in on_request.items() if axis not in asked},
+        presets=list(suite.presets),
+        cases=[
+            {"variant": c.variant, "params": c.params, "flops": _sum_flops(suite, c)} for c in cases
+        ],
     )
+
+
+def _sum_flops(suite: Suite, case: Case) -> dict[str, float]:
+    """Of one run, by dtype, for estimates."""
+    try:
+        counts = suite.count_flops(case)
+    except Exception:
+        return {}  # the same mistake will fail the case, with its reason, once it is built
+    sums: dict[str, float] = {}
+    for phase, by_dtype in counts.items():
+        if "/" not in phase:  # a region's are in its phase's already
+            for dtype, count in by_dtype.items():
+                sums[dtype] = sums.get(dtype, 0.0) + count
+    return sums
+
+
+def report_rates(request: Request, channel: Channel) -> None:
+    """How fast products are, in each of the dtypes."""
+    settings = msgspec.convert(request["settings"], Settings)
+    _apply(settings)
+    clock = open_target(settings.device).clock
+    rates = {dtype: measure_rate(dtype, settings.device, clock) for dtype in request["dtypes"]}
+    channel.send("rates", rates={dtype: rate for dtype, rate in rates.items() if rate is not None})
 
 
 def report_environment(request: Request, channel: Channel) -> None:
@@ -188,7 +220,7 @@ class Group:
                 bytes=bytes_,
                 conditions=dict(workload.conditions),
                 facts={name: float(number) for name, number in workload.facts.items()},
-                notes=notes,
+                notes=[*workload.notes, *notes],
             )
 
     def sample(self) -> None:
@@ -306,6 +338,7 @@ def _apply(settings: Settings) -> str:
 HANDLERS: dict[str, Callable[[Request, Channel], None]] = {
     "describe": describe,
     "environment": report_environment,
+    "rates": report_rates,
     "group": measure_group,
 }
 

@@ -1,15 +1,16 @@
 """One linear layer as a workload: forward and backward, with all gradients.
 
 Input, weights and the gradient of the output are made once, so that a sample times the layer and
-what it allocates itself: its output, its gradients and its copies.
+what it allocates itself: its output, its gradients and its copies. All variants of a case share
+input and gradient: they are the largest tensors, and one of each may be all that fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -53,22 +54,24 @@ class Setting:
 
 def make_workload(spec: str, tokens: int, shape: tuple[int, int], setting: Setting) -> Workload:
     """`shape` is in_features x out_features."""
-    layer, x, grad = _make_parts(spec, tokens, shape, setting)
+    x, grad = share_inputs(tokens, *shape, setting, torch.initial_seed())
+    layer = _make_layer(spec, shape, setting)
 
     def forward() -> Tensor:
         with setting.cast():
             y: Tensor = layer(x)
         return y
 
-    return _make_phases(forward, layer, x, grad, setting)
+    made = _make_phases(forward, layer, x, grad, setting)
+    return replace(made, notes=list_notes(spec, setting.device))
 
 
 def make_reference(spec: str, tokens: int, shape: tuple[int, int], setting: Setting) -> Workload:
     """The plain formula on the equivalent dense weight, in float32, from the same values."""
-    layer, x, grad = _make_parts(spec, tokens, shape, setting)
-    layer, x, grad = layer.float(), x.detach().float().requires_grad_(), grad.float()
-
-    return _make_phases(partial(Plain(layer), x), layer, x, grad, setting)
+    x, grad = share_inputs(tokens, *shape, setting, torch.initial_seed())
+    layer = _make_layer(spec, shape, setting).float()
+    x = x.detach().float().requires_grad_()
+    return _make_phases(partial(Plain(layer), x), layer, x, grad.float(), setting)
 
 
 def dense_weight(layer: nn.Module) -> Tensor:
@@ -89,15 +92,37 @@ class Plain(nn.Module):
         return functional.linear(x, self._dense_weight(), self.bias)  # type: ignore[arg-type]
 
 
-def _make_parts(
-    spec: str, tokens: int, shape: tuple[int, int], setting: Setting
-) -> tuple[nn.Module, Tensor, Tensor]:
-    """The layer, its input and the gradient of its output, the same ones from the same seed."""
-    inputs, outputs = shape
-    device, dtype = setting.device, setting.torch_dtype
-    x = torch.randn(tokens, inputs, device=device, dtype=dtype, requires_grad=True)
-    grad = torch.randn(tokens, outputs, device=device).to(setting.output_dtype)
-    return registry.make(spec, inputs, outputs, device=device, dtype=dtype), x, grad
+@lru_cache(maxsize=1)
+def share_inputs(
+    tokens: int, inputs: int, outputs: int, setting: Setting, seed: int
+) -> tuple[Tensor, Tensor]:
+    """A layer's input and the gradient of its output, the same ones for the same seed."""
+    torch.manual_seed(seed)
+    x = torch.randn(
+        tokens, inputs, device=setting.device, dtype=setting.torch_dtype, requires_grad=True
+    )
+    return x, torch.randn(tokens, outputs, device=setting.device).to(setting.output_dtype)
+
+
+def _make_layer(spec: str, shape: tuple[int, int], setting: Setting) -> nn.Module:
+    # The same weights every time, whether or not the inputs had to be made first.
+    torch.manual_seed(torch.initial_seed())
+    return registry.make(spec, *shape, device=setting.device, dtype=setting.torch_dtype)
+
+
+def list_notes(spec: str, device: str) -> list[str]:
+    """What a reader of a layer's times should know about how it computes here."""
+    return list_int8_notes(device) if registry.KINDS[registry.parse(spec).kind].int8 else []
+
+
+def list_int8_notes(device: str) -> list[str]:
+    """The same of int8 arithmetic."""
+    if device != "cpu":
+        return []
+    from flopwatch.layers.kernels.int8_cpu import describe
+
+    note = describe()
+    return [] if note is None else [note]
 
 
 def _make_phases(

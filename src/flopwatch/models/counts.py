@@ -8,12 +8,20 @@ plain implementation computes them, and one that skips them does less than is co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from typing import Literal
 
+from flopwatch.layers import registry
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 
+Swapped = Literal["feed-forward", "linear"]
+"""Which layers of a model are exchanged: those of its feed-forward parts, or all linear layers of
+its blocks, those of attention too."""
 FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
 """The feed-forward layers as regions of a training step."""
+ADAMW_FLOPS = 12
+"""For one parameter: two moments, their corrections, a root, a division, decay and update."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +41,11 @@ class ForwardFlops:
     @property
     def forward(self) -> int:
         return sum(astuple(self))
+
+    @property
+    def linear(self) -> int:
+        """All linear layers of the blocks."""
+        return self.feed_forward + self.attention_projections
 
     @property
     def backward(self) -> int:
@@ -61,6 +74,51 @@ def count_flops(shape: Shape, *, batch: int, tokens: int) -> ForwardFlops:
         embedding_projections=2 * all_tokens * projections * hidden * embedding,
         head=2 * all_tokens * embedding * shape.vocabulary,
     )
+
+
+def count_step_flops(
+    shape: Shape,
+    spec: str,
+    batch: tuple[int, int],
+    *,
+    dtype: str,
+    master_dtype: str | None = None,
+    swapped: Swapped = "feed-forward",
+) -> dict[str, dict[str, float]]:
+    """Of a training step with exchanged layers, by phase and dtype, and of those layers inside
+    them; nothing where the spec does not say. `master_dtype` is that of the parameters, and so of
+    the optimizer, where it is not the one that products are in.
+
+    >>> from flopwatch.models.shapes import find_shape
+    >>> shape = find_shape("opt-125m")
+    >>> count_step_flops(shape, "dense", (1, 512), dtype="float32")["forward/feed-forward"]
+    {'float32': 57982058496.0}
+    """
+    sequences, tokens = batch
+    dense = count_flops(shape, batch=sequences, tokens=tokens)
+    exchanged = dense.feed_forward if swapped == "feed-forward" else dense.linear
+    # Of one weight and token, whose dense FLOPs are 2: a spec's FLOPs are in proportion to those.
+    unit = registry.count_flops_by_dtype(spec, 1, 1, 1, dtype)
+    density = registry.find_density(registry.parse(spec))
+    if not unit or density is None:
+        return {}
+    inside = {phase: _scale(counts, exchanged / 2) for phase, counts in unit.items()}
+    others = {"forward": dense.forward - exchanged, "backward": 2 * (dense.forward - exchanged)}
+    weights = exchanged / (2 * sequences * tokens)
+    parameters = count_parameters(shape) - weights * (1 - density)
+    return {
+        **{phase: _add(counts, dtype, others[phase]) for phase, counts in inside.items()},
+        "optimizer": {master_dtype or dtype: ADAMW_FLOPS * parameters},
+        **{f"{phase}/{swapped}": counts for phase, counts in inside.items()},
+    }
+
+
+def _scale(counts: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {dtype: count * factor for dtype, count in counts.items()}
+
+
+def _add(counts: Mapping[str, float], dtype: str, more: float) -> dict[str, float]:
+    return {**counts, dtype: counts.get(dtype, 0.0) + more}
 
 
 def count_parameters(shape: Shape) -> int:

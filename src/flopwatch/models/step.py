@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flopwatch.layers.replacement import install
-from flopwatch.models.counts import BACKWARD, FORWARD
+from flopwatch.models.counts import Swapped
 from flopwatch.suite import Stopwatch
 
 
@@ -54,10 +54,13 @@ class TrainingStep:
         shared: SharedModel,
         layers: Mapping[str, nn.Module],
         cast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        region: Swapped = "feed-forward",
     ) -> None:
+        """`region` is what the layers are called where they are timed inside the step."""
         self.shared = shared
         self.layers = layers
         self.cast = cast
+        self.region = region
         own = [p for layer in layers.values() for p in layer.parameters()]
         self.optimizers = [shared.optimizer, make_optimizer(own)]
 
@@ -102,14 +105,15 @@ class TrainingStep:
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
         """Time this variant's layers inside the step, by hooks. What torch itself does to hook
         into a layer's backward pass, a few microseconds, falls into its forward region."""
+        forward, backward = f"forward/{self.region}", f"backward/{self.region}"
         hooks = [
             hook
             for layer in self.layers.values()
             for hook in (
-                layer.register_forward_pre_hook(lambda *_: stopwatch.start(FORWARD)),
-                layer.register_forward_hook(lambda *_: stopwatch.stop(FORWARD)),
-                layer.register_full_backward_pre_hook(lambda *_: stopwatch.start(BACKWARD)),
-                layer.register_full_backward_hook(lambda *_: stopwatch.stop(BACKWARD)),
+                layer.register_forward_pre_hook(lambda *_: stopwatch.start(forward)),
+                layer.register_forward_hook(lambda *_: stopwatch.stop(forward)),
+                layer.register_full_backward_pre_hook(lambda *_: stopwatch.start(backward)),
+                layer.register_full_backward_hook(lambda *_: stopwatch.stop(backward)),
             )
         ]
         try:

@@ -6,7 +6,8 @@ Three levels:
     model     a whole training step with the feed-forward layers exchanged, and those layers timed
               inside the running model by hooks
     quality   (on request) a small language model trained on bytes with each variant: what the
-              speed costs in loss
+              speed costs in loss; here int8 layers take part, whose speed the suite switchback
+              measures
 
 All variants of a group have the same dtype and autocast state. The published comparison has not:
 its dense layers ran in float32 and its sparse ones under float16 autocast. ``autocast=published``
@@ -20,8 +21,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import flopwatch
+from flopwatch.choice import require_counts
 from flopwatch.errors import LayerError, UsageError
 from flopwatch.layers import registry
+from flopwatch.models.counts import count_step_flops
 from flopwatch.models.shapes import SHAPES, Shape, cut_opt, find_shape
 
 if TYPE_CHECKING:
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
 FAST = ["dense", "dyad:auto:4", "dyad:auto:8"]
 FORMS = ["dyad:it:4:cat", "dyad:it:8:cat", "dyad:it:4:published", "dyad:it:8:published"]
-VARIANTS = [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:ot:8", "dyad:dt:4", *FORMS]
+DYADS = [*FAST, "dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:ot:8", "dyad:dt:4", *FORMS]
+INT8 = ["switchback:rowwise", "switchback:global", "llm-int8"]
+VARIANTS = [*DYADS, *INT8]
 
 Grid = dict[str, list[Any]]
 PRECISION: Grid = {"dtype": ["float32", "bfloat16"], "autocast": ["off", "bfloat16", "published"]}
@@ -38,12 +43,14 @@ LAYER: Grid = {
     "tokens": [512, 4096],
     "shape": [(768, 3072), (3072, 768), (1024, 4096), (4096, 1024), (2048, 8192), (8192, 2048)],
     **PRECISION,
+    "variant": DYADS,
 }
 MODEL: Grid = {
     "level": ["model"],
     "model": [name for name in SHAPES if not name.startswith("llama")],
     "batch": [(1, 128), (4, 128), (32, 128)],  # sequences, tokens
     **PRECISION,
+    "variant": DYADS,
 }
 QUALITY: Grid = {
     "level": ["quality"],
@@ -51,7 +58,7 @@ QUALITY: Grid = {
     "train_tokens": [1_000_000],
     "dtype": ["float32"],
     "autocast": ["off"],
-    "variant": [*FAST, "dyad:it:4"],
+    "variant": [*FAST, "dyad:it:4", *INT8],
 }
 QUICK: Grid = {"dtype": ["float32"], "autocast": ["off"]}
 
@@ -83,10 +90,7 @@ def accept(axis: str, value: Any) -> None:
     elif axis not in COUNTS:
         raise UsageError(f"the suite dyad knows only its own values of {axis!r}; use --filter")
     else:
-        numbers = value if isinstance(value, list) else [value]
-        if len(numbers) != COUNTS[axis] or any(number < 1 for number in numbers):
-            wanted = "x".join(["768"] * COUNTS[axis])
-            raise UsageError(f"{axis} is {value}; give it values like {wanted}")
+        require_counts(axis, value, COUNTS[axis])
         if axis == "hidden_size" and value % 64:
             raise UsageError(f"hidden_size is {value}; its heads are 64 wide: take a multiple")
 
@@ -153,19 +157,13 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload:
 
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
-    counts = count_by_phase(case)
-    dtypes = {phase: find_cast(case) or case.dtype for phase in counts}
-    dtypes["optimizer"] = case.dtype
-    return {phase: {dtypes[phase]: count} for phase, count in counts.items()}
-
-
-def count_by_phase(case: flopwatch.Case) -> dict[str, float]:
+    dtype = find_cast(case) or case.dtype
     if case.level == "layer":
-        forward = registry.count_flops(case.variant, case.tokens, *case.shape)
-        return {} if forward is None else {"forward": forward, "backward": 2 * forward}
-    from flopwatch.models.workload import count_step_flops
-
-    return count_step_flops(find_model(case), case.variant, find_batch(case))
+        inputs, outputs = case.shape
+        return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, dtype)
+    return count_step_flops(
+        find_model(case), case.variant, find_batch(case), dtype=dtype, master_dtype=case.dtype
+    )
 
 
 def find_cast(case: flopwatch.Case) -> str | None:
