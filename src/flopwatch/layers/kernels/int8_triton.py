@@ -48,10 +48,10 @@ def find_magnitude(value):
 
 @triton.jit
 def find_factor(bits):
-    """127 / largest, as plain torch computes it; 0 where q has to be 0."""
+    """127 / largest; 0 where q has to be 0."""
     largest = bits.to(tl.float32, bitcast=True)
     usable = (bits < INFINITY) & (largest >= SMALLEST)
-    return tl.where(usable, tl.div_rn(1.0, tl.where(usable, largest, 1.0)) * LARGEST, 0.0)
+    return tl.where(usable, tl.div_rn(LARGEST, tl.where(usable, largest, 1.0)), 0.0)
 
 
 @triton.jit

@@ -13,49 +13,57 @@ SHORTEST_SIDE = 64
 """Of a tile of the product, for the narrowest matrix too."""
 
 TILES = [
-    # m, n, k, stages, warps
-    (128, 256, 128, 3, 8),
-    (256, 128, 128, 3, 8),
-    (128, 256, 64, 4, 8),
-    (256, 128, 64, 4, 8),
-    (128, 128, 128, 4, 8),
-    (128, 128, 128, 3, 4),
-    (128, 128, 64, 4, 4),
-    (64, 256, 128, 3, 4),
-    (128, 64, 128, 4, 4),
-    (64, 128, 128, 4, 4),
-    (64, 64, 128, 5, 4),
+    # m, n, k, stages, warps, the oldest target
+    (128, 256, 64, 4, 8, 80),
+    (256, 128, 64, 4, 8, 80),
+    (128, 128, 128, 4, 8, 80),
+    (128, 128, 64, 4, 4, 80),
+    (128, 64, 64, 5, 4, 80),
+    (64, 128, 64, 5, 4, 80),
+    (64, 64, 128, 5, 4, 80),
+    (128, 256, 128, 4, 8, 90),
+    (256, 128, 128, 4, 8, 90),
+    (128, 128, 128, 3, 4, 90),
+    (64, 256, 128, 3, 4, 90),
 ]
-"""What is tried; all of them fit into the shared memory and the registers of sm_80 and sm_90."""
+"""What is tried. All fit into the registers of their targets: those from sm_90 on leave their
+operands in shared memory, of which it has more."""
 GROUP = 8
 """Rows of tiles whose programs run one after the other, to meet in the L2 cache."""
 
-CONFIGS = [
+CONFIGS = {
     triton.Config(
         {"TILE_M": m, "TILE_N": n, "TILE_K": k, "GROUP": GROUP}, num_stages=stages, num_warps=warps
-    )
-    for m, n, k, stages, warps in TILES
-]
+    ): oldest
+    for m, n, k, stages, warps, oldest in TILES
+}
+"""With the oldest target of each."""
 
 
-def drop_large_tiles(
+def list_configs(target: int) -> list[triton.Config]:
+    """What is tried on sm_<target>."""
+    return [config for config, oldest in CONFIGS.items() if oldest <= target]
+
+
+def choose_configs(
     configs: list[triton.Config], named: dict[str, Any], **_: Any
 ) -> list[triton.Config]:
-    """Without the tiles that would be more than half empty."""
+    """Without the tiles of newer devices and those that would be more than half empty."""
+    major, minor = torch.cuda.get_device_capability(named["a"].device)
     highest = max(SHORTEST_SIDE, triton.next_power_of_2(named["m"]))
     widest = max(SHORTEST_SIDE, triton.next_power_of_2(named["n"]))
     return [
         config
-        for config in configs
+        for config in list_configs(10 * major + minor)
         if config.kwargs["TILE_M"] <= highest and config.kwargs["TILE_N"] <= widest
     ]
 
 
 @triton.autotune(
-    CONFIGS,
+    list(CONFIGS),
     # The stride tells which way b lies: tiles that suit one way need not suit the other.
     key=["m", "n", "k", "b_row_stride"],
-    prune_configs_by={"early_config_prune": drop_large_tiles},
+    prune_configs_by={"early_config_prune": choose_configs},
 )
 @triton.heuristics({"EVEN_K": lambda given: given["k"] % given["TILE_K"] == 0})
 @triton.jit
@@ -84,23 +92,21 @@ def multiply_kernel(
     row = tile_row * TILE_M + tl.arange(0, TILE_M)
     column = tile_column * TILE_N + tl.arange(0, TILE_N)
     step = tl.arange(0, TILE_K)
-    # Only the corners of tiles need 64 bits: what is added to them is the same for every step.
-    a += tile_row.to(tl.int64) * TILE_M * a_row_stride
-    b += tile_column.to(tl.int64) * TILE_N * b_column_stride
-    a_places = tl.arange(0, TILE_M)[:, None] * a_row_stride + step[None, :]
-    b_places = step[:, None] * b_row_stride + tl.arange(0, TILE_N)[None, :] * b_column_stride
+    a += row[:, None].to(tl.int64) * a_row_stride + step[None, :]
+    b += step[:, None].to(tl.int64) * b_row_stride
+    b += column[None, :].to(tl.int64) * b_column_stride
     in_rows = (row < m)[:, None]
     in_columns = (column < n)[None, :]
 
     total = tl.zeros((TILE_M, TILE_N), tl.int32)
     for start in range(0, k, TILE_K):
         if EVEN_K:
-            a_tile = tl.load(a + a_places, mask=in_rows, other=0)
-            b_tile = tl.load(b + b_places, mask=in_columns, other=0)
+            a_tile = tl.load(a, mask=in_rows, other=0)
+            b_tile = tl.load(b, mask=in_columns, other=0)
         else:
             left = step < k - start
-            a_tile = tl.load(a + a_places, mask=in_rows & left[None, :], other=0)
-            b_tile = tl.load(b + b_places, mask=in_columns & left[:, None], other=0)
+            a_tile = tl.load(a, mask=in_rows & left[None, :], other=0)
+            b_tile = tl.load(b, mask=in_columns & left[:, None], other=0)
         total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
         a += TILE_K
         b += tl.full((), TILE_K, tl.int64) * b_row_stride
@@ -112,8 +118,9 @@ def multiply_kernel(
         product *= tl.load(b_scales + column, mask=column < n)[None, :]
     if HAS_BIAS:
         product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
-    places = out + row[:, None].to(tl.int64) * n + column[None, :]
-    tl.store(places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)
+    out += tile_row.to(tl.int64) * TILE_M * n + tile_column * TILE_N
+    places = tl.arange(0, TILE_M)[:, None] * n + tl.arange(0, TILE_N)[None, :]
+    tl.store(out + places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)
 
 
 @triton.jit
