@@ -13,15 +13,13 @@ over dense, measured by `flopwatch run dyad`, with their 99 % intervals.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from flopwatch.analysis.summary import Row, summarize
-from flopwatch.records.store import read
-from flopwatch.report.units import format_bytes, format_speedup
+from rows import count_missed, describe, print_step, run
+
+from flopwatch.analysis.summary import Row
+from flopwatch.report.units import format_bytes
 
 TOKENS = 4096
 SHAPES = ["768x3072", "3072x768", "1024x4096", "4096x1024", "2048x8192", "8192x2048"]
@@ -70,26 +68,18 @@ def measure_memory(shapes: Sequence[str]) -> list[Row]:
 
 def run_layers(shapes: Sequence[str], specs: Sequence[str], options: Sequence[str]) -> list[Row]:
     return run(
+        "dyad",
         ["--set", f"tokens={TOKENS}", "--set", f"variant=dense,{','.join(specs)}"]
-        + ["--filter", f"shape={','.join(shapes)}", *options]
+        + ["--filter", f"shape={','.join(shapes)}", *options],
     )
 
 
 def measure_model() -> list[Row]:
     return run(
+        "dyad",
         ["--filter", "model=opt-125m", "--filter", "batch=4x128", "--case-budget", "80s"]
-        + ["--filter", "variant=dyad:auto:4,dyad:auto:8"]
+        + ["--filter", "variant=dyad:auto:4,dyad:auto:8"],
     )
-
-
-def run(options: Sequence[str]) -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "dyad.jsonl"
-        command = [sys.executable, "-m", "flopwatch", "run", "dyad", "--out", str(out), "--json"]
-        done = subprocess.run([*command, *options], check=False, stdout=subprocess.DEVNULL)
-        if done.returncode > 1:  # 1: a case failed, which its row will tell
-            sys.exit(done.returncode)
-        return summarize(read(out).records)
 
 
 def print_layers(rows: list[Row], allocator: str) -> int:
@@ -137,23 +127,8 @@ def print_model(rows: list[Row]) -> int:
     print("\nWhole training step of OPT-125m, 4 x 128 tokens, float32, feed-forward exchanged")
     chosen = [row for row in rows if row.record.variant != "dense"]
     for row, reach in zip(chosen, MODEL_REACH, strict=True):
-        limit = "unknown" if row.limit is None else f"{row.limit:.2f}x"
-        print(f"{row.record.variant:12} {describe(row):20} limit {limit}, reach {reach}")
-        for region, inside in row.regions.items():
-            gained = format_speedup(inside.speedup) if inside.speedup else "unknown"
-            print(f"  {region:24} {gained}, {inside.share.value:.1%} of its step")
+        print_step(row, reach)
     return count_missed(chosen, MODEL_REACH)
-
-
-def count_missed(rows: Sequence[Row], reach: Sequence[float]) -> int:
-    return sum(
-        row.speedup is None or row.speedup.value < least
-        for row, least in zip(rows, reach, strict=True)
-    )
-
-
-def describe(row: Row) -> str:
-    return format_speedup(row.speedup) if row.speedup else row.record.status
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ PRODUCTS = [(1, 1, 1), (5, 16, 16), (6, 17, 33), (161, 100, 40), (33, 2083, 17),
 
 
 @pytest.fixture(params=["native", "eager"])
-def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With our C++ code, and where there is no compiler."""
     if request.param == "eager":
         monkeypatch.setattr(native, "load", lambda name: "there is no C++ compiler")
     elif isinstance(library := native.load("int8"), str):
         pytest.skip(library)
-    yield request.param
+    return request.param  # type: ignore[no-any-return]
 
 
 def make(rows: int, columns: int, dtype: torch.dtype) -> Tensor:

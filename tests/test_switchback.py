@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from flopwatch import layers
 from flopwatch.errors import LayerError
-from flopwatch.layers import SwitchBack, registry, switchback_plain
+from flopwatch.layers import SwitchBack, registry, switchback, switchback_plain
 from flopwatch.layers.switchback import Recipe
 
 RECIPES = [
@@ -100,6 +100,14 @@ def test_is_close_to_a_dense_layer(recipe: dict[str, str]) -> None:
     is_exact = recipe["weight_gradient"] == "standard" and recipe["save"] == "inputs"
     assert errors["weight"] < (1e-6 if is_exact else 0.02)
     assert is_exact or errors["weight"] > 1e-3  # or the option did nothing
+
+
+def test_int8_activations_are_widened_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = SwitchBack(8, 12, save="int8")
+    x, grad = torch.randn(50, 8), torch.randn(50, 12)
+    expected = run(layer, x, grad)
+    monkeypatch.setattr(switchback, "PART_TOKENS", 16)
+    torch.testing.assert_close(run(layer, x, grad)["weight"], expected["weight"])
 
 
 def test_any_leading_dimensions() -> None:

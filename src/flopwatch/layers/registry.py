@@ -5,6 +5,7 @@
     dyad:ot:8:cat      variant ot, 8 blocks, computed in the form "cat"
     switchback:global  SwitchBack, int8 forward and input gradient, one scale for the weight
     llm-int8           the weight's gradient in int8 too
+    torchao-int8       torchao's int8 training with SwitchBack's recipe, compiled: a peer
 
 The command line, the suites and the library all read specs here. A layer of one's own is one line:
 
@@ -214,11 +215,28 @@ def _make_llm_int8(in_features: int, out_features: int, **options: Any) -> nn.Mo
     return SwitchBack(in_features, out_features, weight_gradient="int8", **options)
 
 
+def _make_torchao(in_features: int, out_features: int, **options: Any) -> nn.Module:
+    from torch import nn
+
+    try:
+        from torchao.prototype.quantized_training import Int8MixedPrecisionTrainingConfig
+        from torchao.quantization import quantize_
+    except ImportError:
+        raise LayerError("torchao is not installed; pip install torchao") from None
+    layer = nn.Linear(in_features, out_features, **options)
+    quantize_(layer, Int8MixedPrecisionTrainingConfig(grad_weight=False))
+    layer.compile(dynamic=True)  # in eager mode it is slower than dense
+    return layer
+
+
 SWITCHBACK_WORDS = {
     "scales": ("rowwise", "global"),
     "save": ("inputs", "int8"),
     "weight_gradient": ("standard", "int8"),
 }
+
+
+SWITCHBACK_PRODUCTS: tuple[Product, ...] = ("output", "input gradient")
 
 
 def check_switchback(**words: str) -> None:
@@ -242,8 +260,9 @@ register(
     "switchback",
     _make_switchback,
     density=_count_switchback_density,
-    int8=("output", "input gradient"),
+    int8=SWITCHBACK_PRODUCTS,
 )
+register("torchao-int8", _make_torchao, density=lambda: 1.0, int8=SWITCHBACK_PRODUCTS)
 register(
     "llm-int8",
     _make_llm_int8,

@@ -24,6 +24,7 @@ from flopwatch.layers import int8_ops
 from flopwatch.layers.drop_in import DropIn, cast_for_autocast
 from flopwatch.layers.registry import check_switchback
 
+PART_TOKENS = 1024
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -185,9 +186,7 @@ class _Product(torch.autograd.Function):
                 weight, weight_scales = quantize_weight_back(weight, ctx.recipe)
             grad_x = int8_ops.multiply(rows, weight, scales, weight_scales, None, ctx.dtype)
         if needs_weight:
-            if x_scales is not None:
-                x = int8_ops.dequantize_rowwise(x, x_scales, ctx.dtype)
-            grad_weight = multiply_for_weight(grad, x, ctx.recipe)
+            grad_weight = multiply_for_weight(grad, x, x_scales, ctx.recipe)
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
@@ -208,10 +207,26 @@ def _save(
     ctx.save_for_backward(*kept_x, *kept_weight)
 
 
-def multiply_for_weight(grad: Tensor, x: Tensor, recipe: Recipe) -> Tensor:
-    """grad.T @ x, the weight's gradient, (out, in)."""
+def multiply_for_weight(grad: Tensor, x: Tensor, x_scales: Tensor | None, recipe: Recipe) -> Tensor:
+    """grad.T @ x, the weight's gradient, (out, in), where x may have been kept as int8."""
     if recipe.weight_gradient == "standard":
-        return grad.t() @ x
+        return grad.t() @ x if x_scales is None else _multiply_in_parts(grad, x, x_scales)
+    if x_scales is not None:
+        x = int8_ops.dequantize_rowwise(x, x_scales, grad.dtype)
     rows, scales = int8_ops.quantize_columnwise_transpose(grad)
     columns, column_scales = int8_ops.quantize_columnwise_transpose(x)
     return int8_ops.multiply(rows, columns.t(), scales, column_scales, None, x.dtype)
+
+
+def _multiply_in_parts(grad: Tensor, x: Tensor, x_scales: Tensor) -> Tensor:
+    """For some tokens at a time: all activations at once are what int8 was to spare the memory.
+    Sums of short dtypes would be rounded after every part, so that these are made at once."""
+    tokens = len(x)
+    if grad.dtype != torch.float32 or torch.compiler.is_compiling() or tokens <= PART_TOKENS:
+        return grad.t() @ int8_ops.dequantize_rowwise(x, x_scales, grad.dtype)
+    total = grad.new_zeros(grad.shape[1], x.shape[1])
+    for first in range(0, tokens, PART_TOKENS):
+        part = slice(first, first + PART_TOKENS)
+        wide = int8_ops.dequantize_rowwise(x[part], x_scales[part], grad.dtype)
+        total.addmm_(grad[part].t(), wide)
+    return total
