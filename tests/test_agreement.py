@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from flopwatch.engine import agreement
 from flopwatch.engine.agreement import WrongResult, compare, gather
 from flopwatch.engine.clock import CpuClock
 from flopwatch.errors import SuiteError
@@ -120,6 +121,44 @@ def test_values_are_copies() -> None:
 
     workload = Workload(phases={"first": write, "second": lambda y: y.fill_(7)})
     assert gather_values(workload)["output"].tolist() == [0.0, 0.0]
+
+
+def test_all_phases_are_compared_where_the_workload_says_so() -> None:
+    def make(third: float) -> Workload:
+        buffer = torch.zeros(2)
+        return Workload(
+            phases={
+                "fill": lambda: buffer.fill_(1),
+                "refill": lambda _: (buffer.fill_(5), 2.0),  # over what was returned before
+                "last": lambda _: torch.full((3,), third),
+            },
+            compare="all",
+        )
+
+    values = gather_values(make(3.0))
+    assert {name: value.tolist() for name, value in values.items()} == {
+        "fill": [1.0, 1.0],
+        "refill[0]": [5.0, 5.0],
+        "refill[1]": 2.0,
+        "last": [3.0, 3.0, 3.0],
+    }
+    with pytest.raises(WrongResult, match=r"the reference: last is off by 0.25 \(allowed"):
+        compare(values, gather_values(make(4.0)), against="the reference", tolerance=1e-3)
+
+
+def test_large_tensors_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "CHUNK", 7)
+    value, reference = torch.ones(5, 5), torch.ones(5, 5)
+    reference[4, 4] = 100.0
+    value[0, 0] = 1.5  # in another piece than the largest value
+    with pytest.raises(WrongResult, match="output is off by 0.99"):
+        check(value, reference)
+    value[4, 4] = 100.0
+    assert check(value, reference, 1e-2) == {"output": pytest.approx(5e-3)}
+    value[2, 2] = reference[2, 2] = NAN
+    value[3, 3] = NAN
+    with pytest.raises(WrongResult, match=r"not finite in other places \(2 elements\)"):
+        check(value, reference)
 
 
 def test_the_first_call_is_timed_without_the_copies(clock: FakeClock) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flopwatch.choice import choose, parse_value
+from flopwatch.choice import choose, parse_value, require_counts
 from flopwatch.errors import UsageError
 from flopwatch.suite import Suite
 
@@ -138,6 +138,21 @@ def test_a_case_of_the_suite_has_the_same_id_when_it_is_set() -> None:
 def test_what_cannot_be_set_is_one_sentence(texts: dict[str, str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         cases(**texts)
+
+
+def test_chosen_values_go_into_the_grids_that_are_measured() -> None:
+    suite = make_suite()
+    assert choose(suite, {"size": ["6"]}, suite.grids[:1]) == {"size": [6]}
+    with pytest.raises(UsageError, match="^suite 'demo' has no case with all of size$"):
+        choose(suite, {"size": ["6"]}, suite.grids[1:])
+
+
+@pytest.mark.parametrize("value", [0, [3, 0], [3], [1, 2, 3], -1])
+def test_counts_are_whole_numbers_from_1_on(value: Any) -> None:
+    require_counts("shape", [1, 768], 2)
+    require_counts("tokens", 1, 1)
+    with pytest.raises(UsageError, match=r"^shape is .*; give it values like 768x768$"):
+        require_counts("shape", value, 2)
 
 
 def test_a_suite_that_accepts_nothing_says_so() -> None:

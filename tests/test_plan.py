@@ -44,6 +44,15 @@ def test_cases_become_groups() -> None:
     ]
 
 
+def test_groups_know_their_flops() -> None:
+    cases = [
+        {"variant": "plain", "params": {"shape": [1, 2]}, "flops": {"float32": 4.0}},
+        {"variant": "fast", "params": {"shape": [1, 2]}, "flops": {}},
+    ]
+    (group,) = make_groups(replace(DESCRIPTION, cases=cases), {})
+    assert group.flops == {"plain": {"float32": 4.0}, "fast": {}}
+
+
 def test_filters_take_values_as_they_are_shown() -> None:
     assert groups("shape=3x4", "causal=true") == [
         ("shape=3x4 causal=true", ("plain", "fast", "odd"))
@@ -63,6 +72,12 @@ def test_a_group_that_a_filter_empties_is_gone() -> None:
     ]
     left = make_groups(replace(DESCRIPTION, cases=cases), {"variant": ["fast"]})
     assert [group.variants for group in left] == [("plain", "fast")]
+    # A baseline with nothing beside it was not asked for, unless it was itself.
+    alone = [*cases, {"variant": "plain", "params": {"shape": [3, 4], "causal": False}}]
+    left = make_groups(replace(DESCRIPTION, cases=alone), {"variant": ["fast"]})
+    assert [group.variants for group in left] == [("plain", "fast")]
+    left = make_groups(replace(DESCRIPTION, cases=alone), {"variant": ["plain"]})
+    assert [group.variants for group in left] == [("plain",), ("plain",)]
 
 
 def test_a_filter_on_an_axis_that_a_case_does_not_have_excludes_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flopwatch.case import Case
 from flopwatch.catalog import find_suite, list_built_in, load_suite, write_template
-from flopwatch.errors import SuiteError
+from flopwatch.errors import SuiteError, UsageError
 from flopwatch.suite import Suite, Workload
 
 
@@ -120,6 +120,47 @@ def test_quick_leaves_what_is_on_request_to_be_asked_for() -> None:
     assert {case.variant for case in suite.expand(quick=True)} == {"plain", "fast"}
 
 
+def test_what_is_on_request_may_depend_on_the_device() -> None:
+    usual = {"cpu": "float32", "cuda": "float64"}
+    suite = make_suite(
+        on_request=lambda device: {"dtype": [d for d in usual.values() if d != usual[device]]}
+    )
+    assert suite.on_request == {"cpu": {"dtype": ["float64"]}, "cuda": {"dtype": ["float32"]}}
+
+    def list_quick(device: Any) -> list[str]:
+        cases = suite.expand(quick=True, device=device)
+        return [case.dtype for case in cases if case.variant == "plain"]
+
+    assert list_quick("cpu") == ["float32", "float64"]  # the usual one first, the other to ask for
+    assert list_quick("cuda") == ["float64", "float32"]
+    with pytest.raises(SuiteError, match="size=3 on request, which is not one of its values"):
+        make_suite(on_request=lambda device: {"size": [3]} if device == "cuda" else {})
+
+
+def test_presets_are_other_grids_of_the_same_axes() -> None:
+    suite = make_suite(
+        presets={
+            "published": {"size": [7, 8], "dtype": ["float32"], "variant": ["plain"]},
+            "both": [{"size": [1], "dtype": ["float32"]}, {"dtype": ["int8"], "size": [2]}],
+        }
+    )
+    published = suite.expand(preset="published")
+    assert [(case.size, case.variant) for case in published] == [(7, "plain"), (8, "plain")]
+    assert [(c.size, c.dtype) for c in suite.expand(preset="both") if c.variant == "fast"] == [
+        (1, "float32"),
+        (2, "int8"),
+    ]
+    chosen = suite.expand(preset="published", chosen={"size": [9]})
+    assert [(case.size, case.variant) for case in chosen] == [(9, "plain")]
+    assert suite.axes["size"] == [1, 2]  # the suite's own
+    with pytest.raises(
+        UsageError, match="^suite 'demo' has no grid 'large'; it has published, both$"
+    ):
+        suite.expand(preset="large")
+    with pytest.raises(UsageError, match="has no grid 'large'; it has only its own$"):
+        make_suite().expand(preset="large")
+
+
 def test_an_id_does_not_depend_on_tuple_or_list_or_order_of_axes() -> None:
     one = Case(suite="s", variant="v", params={"shape": (1, 2), "dtype": "x"})
     other = Case(suite="s", variant="v", params={"dtype": "x", "shape": [1, 2]})
@@ -159,6 +200,12 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"axes": [{"x": [1]}, {"y": []}]}, "'y' of suite 'demo' has no values"),
         ({"axes": [{"x": [1]}, {"y": [1]}], "quick": {"x": [1]}}, "2 grids; make `quick` a list"),
         ({"axes": [{"x": [1], "y": [1]}], "quick": [{"x": [1]}]}, "a quick grid of x, and no grid"),
+        ({"presets": {"big": {"size": [1]}}}, "a 'big' grid of size, and no grid of just these"),
+        ({"presets": {"big": [{"size": [], "dtype": [1]}]}}, "'size' of suite 'demo' has no val"),
+        (
+            {"presets": {"big": {"size": [1], "dtype": [1], "variant": ["fast"]}}},
+            "a grid without its baseline",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_told(changes: dict[str, object], complaint: str) -> None:
@@ -204,6 +251,9 @@ def test_what_a_build_function_may_return() -> None:
         ({"conditions": {"autocast": False}}, "condition 'autocast' is False; conditions are text"),
         ({"facts": {"loss": float("nan")}}, "fact 'loss' is nan; facts are finite numbers"),
         ({"facts": {"size": "large"}}, "fact 'size' is 'large'; facts are finite numbers"),
+        ({"compare": "last"}, "compares 'last'; write one of 'first', 'all'"),
+        ({"notes": "slow"}, "the notes are 'slow'; make them a list of sentences"),
+        ({"notes": [1]}, r"the notes are \[1\]; make them a list"),
     ],
 )
 def test_what_a_workload_may_not_say_of_itself(said: dict[str, Any], complaint: str) -> None:

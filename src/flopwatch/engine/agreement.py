@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flopwatch.engine.clock import Clock
 from flopwatch.errors import SuiteError
@@ -93,25 +93,49 @@ def compare(
 
 def _deviation(value: Any, reference: Any) -> tuple[float | None, str | None]:
     """The relative error, or what makes it meaningless."""
-    import torch
-
     if value.shape != reference.shape:
         return None, f"has shape {tuple(value.shape)} instead of {tuple(reference.shape)}"
-    if value.numel() == 0:
-        return 0.0, None
+    parts = zip(value.flatten().split(CHUNK), reference.flatten().split(CHUNK), strict=True)
+    found = [_compare_part(mine, theirs) for mine, theirs in parts]
+    if not all(part.is_alike for part in found):
+        odd = sum(part.odd for part in found)
+        return None, f"is not finite in other places ({odd} elements)"
+    scale = max((part.scale for part in found), default=0.0)
+    deviation = max((part.deviation for part in found), default=0.0)
+    return (deviation / scale if scale > 0 else deviation), None
+
+
+CHUNK = 1 << 22
+"""So many elements are compared at a time: all at once and in float64, the largest tensors that can
+be timed would not fit."""
+
+
+class Part(NamedTuple):
+    deviation: float
+    """The largest, of what is finite."""
+    scale: float
+    """The reference's largest magnitude, of what is finite."""
+    odd: int
+    """How many elements are not finite, on either side."""
+    is_alike: bool
+    """Whether those are the same on both."""
+
+
+def _compare_part(value: Any, reference: Any) -> Part:
+    import torch
+
     wide = torch.complex128 if value.is_complex() or reference.is_complex() else torch.float64
     value, reference = value.to(wide), reference.to(device=value.device, dtype=wide)
     odd = ~(value.isfinite() & reference.isfinite())
-    if odd.any():
+    num_odd, is_alike = int(odd.sum()), True
+    if num_odd:
         same = torch.equal(value[odd].nan_to_num(nan=0.5), reference[odd].nan_to_num(nan=0.5))
-        if not same or not torch.equal(value.isnan(), reference.isnan()):
-            return None, f"is not finite in other places ({int(odd.sum())} elements)"
+        is_alike = same and torch.equal(value.isnan(), reference.isnan())
         value, reference = value[~odd], reference[~odd]
-        if value.numel() == 0:
-            return 0.0, None
-    scale = float(reference.abs().max())
-    deviation = float((value - reference).abs().max())
-    return (deviation / scale if scale > 0 else deviation), None
+    if value.numel() == 0:
+        return Part(0.0, 0.0, num_odd, is_alike)
+    deviation, scale = (value - reference).abs().max(), reference.abs().max()
+    return Part(float(deviation), float(scale), num_odd, is_alike)
 
 
 def _name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:

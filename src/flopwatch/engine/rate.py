@@ -7,7 +7,7 @@ from flopwatch.settings import Device
 
 SIZE = 512
 """Large enough for a product's usual rate, and where short types are emulated, over in a second."""
-ENOUGH_NS = 0.2e9
+ENOUGH_NS = 0.3e9
 
 
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:

@@ -71,10 +71,11 @@ def is_sensible(case: flopwatch.Case) -> bool:
 def find_tolerance(case: flopwatch.Case) -> float:
     """Relative to the largest value. In a model, rounding adds up, and the ReLU of a value next to
     0 may go either way."""
-    is_long = case.autocast == "off" and case.dtype == "float32"
+    is_int8 = registry.KINDS[registry.parse(case.variant).kind].int8
+    is_long = case.autocast == "off" and case.dtype == "float32" and not is_int8
     if case.level == "layer":
         return 1e-4 if is_long else 3e-2
-    return 3e-3 if is_long else 2e-1
+    return 3e-3 if is_long else 5e-1 if is_int8 else 2e-1
 
 
 COUNTS = {"tokens": 1, "shape": 2, "batch": 2, "hidden_size": 1, "train_tokens": 1}
