@@ -150,6 +150,34 @@ def test_a_dry_run_says_what_is_on_request(tmp_path: Path) -> None:
     assert content["on_request"] == {"variant": ["b", "c"]}
 
 
+def test_a_preset_is_measured_instead_of_the_suites_own_grid(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import flopwatch\n"
+        "suite = flopwatch.Suite('mine', axes={'size': [1, 2], 'kind': ['a', 'b']},\n"
+        "    variants=['plain'], on_request={'kind': ['b']}, accepts=lambda axis, value: True,\n"
+        "    presets={'published': {'size': [10, 20], 'kind': ['a', 'b']}})\n"
+        "@suite.build\ndef build(case):\n    return lambda: 1.0\n"
+        "@suite.flops\ndef flops(case): return {'call': 1e15 * case.size}\n"
+    )
+
+    def dry(*options: str) -> subprocess.CompletedProcess[str]:
+        return flopwatch("run", "mine.py", "--dry-run", *options, cwd=tmp_path)
+
+    assert "other grids: --grid published" in dry().stderr
+    told = dry("--grid", "published")
+    assert told.stdout == "size=10 kind=a: plain\nsize=20 kind=a: plain\n"
+    assert "on request: --filter kind=b" in told.stderr
+    content = json.loads(dry("--grid", "published", "--json", "--filter", "size=20").stdout)
+    assert content["cases"] == [{"params": {"size": 20, "kind": "a"}, "variant": "plain"}]
+    assert content["grids"] == ["published"]
+    assert content["shortest_s"] == pytest.approx(13 * 2e16 / content["flops_per_s"]["float32"])
+    assert_refused(dry("--grid", "large"), "suite 'mine' has no grid 'large'; it has published\n")
+    assert_refused(dry("--grid", "published", "--quick"), "--quick and --grid each choose a grid")
+    run = flopwatch("run", "mine.py", "--grid", "published", "--case-budget", "0.2s", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "2 cases in 2 groups, between" in run.stderr
+
+
 def test_set_measures_other_values(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import flopwatch\n"

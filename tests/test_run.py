@@ -224,6 +224,46 @@ def test_phases_gradients_and_counts_reach_the_record(tmp_path: Path) -> None:
     assert record.check.errors == {"output": 0.0, "grad w": 0.0}  # same seed, same weights
 
 
+def test_notes_of_a_workload_reach_the_record(write_suite: Write) -> None:
+    path = write_suite(
+        "    return flopwatch.Workload(phases={'call': lambda: None}, notes=['built by hand'])\n"
+    )
+    record = by_variant(run(path))["odd"]
+    assert record.status == "wrong"  # and still it says how it was built
+    path = write_suite(
+        "    return flopwatch.Workload(phases={'call': lambda: 2 * x}, notes=['built by hand'])\n"
+    )
+    assert by_variant(run(path))["odd"].notes == ["built by hand"]
+
+
+FLOPS = (
+    "@suite.flops\ndef flops(case): return {'call': {'float32': 3e9 * case.size, 'int8': 1e9}}\n"
+)
+
+
+def test_a_run_says_first_how_long_it_will_take(write_suite: Write) -> None:
+    path = write_suite("    return lambda: 2 * x\n" + FLOPS)
+    watcher = SilentWatcher()
+    run(path, watcher)
+    assert "2 cases in 1 group, between" in watcher.said[0]
+    assert re.search(r"a plain product here, float32 \d.* .FLOP/s", watcher.said[0])
+    again = SilentWatcher()
+    run(path, again)
+    assert not any("between" in sentence for sentence in again.said)  # nothing is to be measured
+    bare = SilentWatcher()
+    run(write_suite("    return lambda: 2 * x\n"), bare, rerun=True)
+    assert "longer where a few rounds do" in bare.said[0]
+
+
+def test_counts_that_fail_cost_the_estimate_nothing(write_suite: Write) -> None:
+    path = write_suite("    return lambda: 2 * x\n@suite.flops\ndef flops(case): return 1 / 0\n")
+    watcher = SilentWatcher()
+    records = by_variant(run(path, watcher))
+    assert "2 cases in 1 group, between" in watcher.said[0]
+    assert records["plain"].status == "crash"
+    assert "ZeroDivisionError" in (records["plain"].reason or "")
+
+
 def test_a_second_run_measures_only_what_is_missing(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n", axes="{'size': [64, 128]}")
     first = run(path, filters=["size=64"])

@@ -10,6 +10,7 @@ import torch
 from flopwatch import layers
 from flopwatch.engine import agreement
 from flopwatch.engine.clock import CpuClock
+from flopwatch.layers import registry
 from flopwatch.layers import workload as layer_workload
 from flopwatch.layers.workload import Setting
 from flopwatch.models import workload as model_workload
@@ -74,6 +75,60 @@ def test_a_model_step_agrees_with_its_reference(shape: Shape, spec: str) -> None
     assert expected["forward/feed-forward"] == dense.feed_forward * share
     assert expected["backward"] == 2 * expected["forward"]
     assert expected["optimizer"] == pytest.approx(12 * made.facts["parameters"])
+
+
+@pytest.mark.parametrize("shape", [SMALL, SMALL_LLAMA, SMALL_PYTHIA], ids=lambda s: s.architecture)
+def test_all_linear_layers_of_the_blocks_can_be_exchanged(shape: Shape) -> None:
+    torch.manual_seed(0)
+    made = model_workload.make_workload(shape, "dyad:auto:4", (2, 16), FLOAT32, "linear")
+    torch.manual_seed(0)
+    reference = model_workload.make_reference(shape, "dyad:auto:4", (2, 16), FLOAT32, "linear")
+    assert_agree(made, reference, 1e-4)
+    assert made.instrument is not None
+    stopwatch = FakeStopwatch()
+    with made.instrument(stopwatch):
+        run(made)
+    in_a_block = {"opt": 6, "llama": 7, "gpt_neox": 4}[shape.architecture]
+    assert stopwatch.calls == {"forward/linear": 2 * in_a_block, "backward/linear": 2 * in_a_block}
+    dense = count_flops(shape, batch=2, tokens=16)
+    counts = count_step_flops(shape, "dyad:auto:4", (2, 16), dtype="float32", swapped="linear")
+    assert counts["forward/linear"]["float32"] == dense.linear / 2
+    assert counts["forward"]["float32"] == dense.forward - dense.linear / 2
+    assert counts["optimizer"]["float32"] == pytest.approx(12 * made.facts["parameters"])
+
+
+def test_int8_flops_of_a_step_are_counted_as_int8() -> None:
+    dense = count_flops(SMALL, batch=2, tokens=16)
+    counts = count_step_flops(SMALL, "switchback:global", (2, 16), dtype="bfloat16")
+    inside, outside = dense.feed_forward, dense.forward - dense.feed_forward
+    assert counts["forward"] == {"int8": inside, "bfloat16": outside}
+    assert counts["backward"] == {"int8": inside, "bfloat16": inside + 2 * outside}
+    assert counts["backward/feed-forward"] == {"int8": inside, "bfloat16": inside}
+    cast = count_step_flops(SMALL, "dense", (2, 16), dtype="bfloat16", master_dtype="float32")
+    assert set(cast["forward"]) == {"bfloat16"}
+    assert set(cast["optimizer"]) == {"float32"}
+
+
+def test_a_spec_that_does_not_count_has_no_flops() -> None:
+    layers.register("mystery", torch.nn.Linear)
+    try:
+        assert count_step_flops(SMALL, "mystery", (2, 16), dtype="float32") == {}
+    finally:
+        del registry.KINDS["mystery"]
+
+
+def test_variants_of_a_layer_share_input_and_gradient() -> None:
+    torch.manual_seed(5)
+    dense = layer_workload.make_workload("dense", 24, (64, 128), FLOAT32)
+    torch.manual_seed(5)
+    other = layer_workload.make_workload("dyad:it:4", 24, (64, 128), FLOAT32)
+    again = layer_workload.make_workload("dense", 24, (64, 128), FLOAT32)
+    assert dense.gradients["x"] is other.gradients["x"]
+    # Weights do not depend on whether the input had to be made first.
+    assert torch.equal(dense.gradients["weight"], again.gradients["weight"])
+    torch.manual_seed(6)
+    new = layer_workload.make_workload("dense", 24, (64, 128), FLOAT32)
+    assert not torch.equal(dense.gradients["x"], new.gradients["x"])
 
 
 def test_a_wrong_layer_in_the_model_is_noticed() -> None:
