@@ -1,23 +1,19 @@
-"""DYAD's Triton kernels: in the interpreter against the plain versions, and compiled for GPUs."""
+"""DYAD's Triton kernels, in the interpreter, against the plain versions."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, compile
-
 from flopwatch.layers import Dyad, dyad_product
 from flopwatch.layers.dyad import FORMS
 from flopwatch.layers.kernels import dyad as kernels
+from tests.triton_tools import interpret
 
 SHAPES = [(1, 4, 4), (5, 12, 3), (3, 2, 2), (2, 3072, 4), (7, 1032, 8), (4, 1024, 1), (0, 8, 4)]
 """Tokens, features, blocks: less than a tile, more than one, and no multiple of one."""
@@ -25,15 +21,7 @@ SHAPES = [(1, 4, 4), (5, 12, 3), (3, 2, 2), (2, 3072, 4), (7, 1032, 8), (4, 1024
 
 @pytest.fixture(scope="module")
 def interpreted() -> Iterator[ModuleType]:
-    """The kernels' module once more, its kernels run by Triton's interpreter on the CPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        assert kernels.__file__ is not None
-        spec = importlib.util.spec_from_file_location("interpreted_kernels", kernels.__file__)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    with interpret(kernels) as module:
         yield module
 
 
@@ -100,30 +88,3 @@ def test_the_whole_layer_with_kernels(
         layer(x), torch.nn.functional.linear(x, layer.to_dense(), layer.bias)
     )
     assert torch.autograd.gradcheck(function, (x, layer.weight, layer.bias), fast_mode=True)
-
-
-KERNELS: dict[str, Any] = {
-    "read_both": lambda dtype: ASTSource(
-        kernels.read_both_kernel,
-        {"rows": f"*{dtype}", "both": f"*{dtype}", "tokens": "i32", "features": "i32",
-         "row_stride": "i64", "BLOCKS": "constexpr", "TILE": "constexpr"},
-        {"BLOCKS": 4, "TILE": kernels.TILE},
-    ),
-    "write_both": lambda dtype: ASTSource(
-        kernels.write_both_kernel,
-        {"both": f"*{dtype}", "bias": f"*{dtype}", "rows": f"*{dtype}", "tokens": "i32",
-         "features": "i32", "row_stride": "i64", "HAS_BIAS": "constexpr", "WIDE": "constexpr",
-         "BLOCKS": "constexpr", "TILE": "constexpr"},
-        {"HAS_BIAS": True, "WIDE": kernels.tl.float64 if dtype == "fp64" else kernels.tl.float32,
-         "BLOCKS": 8, "TILE": kernels.TILE},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp64"])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_kernels_compile_ahead_of_time(kernel: str, dtype: str, capability: int) -> None:
-    compiled = compile(KERNELS[kernel](dtype), target=GPUTarget("cuda", capability, 32))
-    assert f".target sm_{capability}" in compiled.asm["ptx"]
-    assert compiled.asm["cubin"]

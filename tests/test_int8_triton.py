@@ -15,8 +15,6 @@ from flopwatch.layers import int8_plain
 from flopwatch.layers.kernels import int8_triton, int8_triton_product
 from tests.triton_tools import interpret
 
-Place = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
 QUANTIZERS = [
     "quantize_rowwise",
     "quantize_columnwise_transpose",
@@ -177,20 +175,38 @@ def test_sums_are_exact(interpreted_product: ModuleType) -> None:
     assert torch.equal(found, int8_plain.multiply_exactly(a, b).float())
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        lambda a, b: (a, b.t().contiguous().t()),
-        lambda a, b: (a.t().contiguous().t(), b),
-        lambda a, b: (a.repeat(1, 2)[:, : a.shape[1]], b.repeat(1, 2)[:, : b.shape[1]]),
-        lambda a, b: (a.repeat_interleave(2, 1)[:, ::2], b.repeat_interleave(2, 1)[:, ::2]),
-    ],
-    ids=["columns of b", "columns of a", "parts of rows", "neither"],
-)
-def test_product_of_views(interpreted_product: ModuleType, place: Place) -> None:
-    a, b, *rest = make_operands(70, 65, 131, one_scale=False, with_bias=True)
-    found = interpreted_product.multiply(*place(a, b), *rest, torch.float32)
+PLACES: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.t().contiguous().t(),
+    "parts of rows": lambda x: torch.cat([x, x], 1)[:, x.shape[1] :],
+    "neither": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("size", [48, 67])
+@pytest.mark.parametrize("b_place", PLACES)
+@pytest.mark.parametrize("a_place", PLACES)
+def test_product_of_views(
+    interpreted_product: ModuleType, a_place: str, b_place: str, size: int
+) -> None:
+    a, b, *rest = make_operands(5, size, size, one_scale=False, with_bias=True)
+    views = PLACES[a_place](a), PLACES[b_place](b)
+    found = interpreted_product.multiply(*views, *rest, torch.float32)
     check_rounded(found, int8_plain.multiply(a, b, *rest, torch.float32))
+
+
+def test_aligned_rows_are_not_copied() -> None:
+    whole = torch.zeros(4, 64, dtype=torch.int8)
+    for x in (whole, whole[:, 16:48], whole[::2]):
+        assert int8_triton_product.align(x) is x
+    for x in (
+        whole[:, :9],
+        whole[:, 1:17],
+        whole.view(-1)[: 4 * 40].view(8, 20)[:, :16],
+        whole.t(),
+    ):
+        assert int8_triton_product.align(x).shape[1] == -(-x.shape[1] // 16) * 16
+        assert int8_triton_product.is_aligned(int8_triton_product.align(x))
 
 
 def test_what_is_not_finite_stays(interpreted_product: ModuleType) -> None:
@@ -219,6 +235,7 @@ def test_every_configuration(
         ((8, 0), 4096, 4096, {(128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64)}),
         ((8, 6), 65, 1, {(128, 64), (64, 64)}),
         ((9, 0), 1, 256, {(64, 64), (64, 128), (64, 256)}),
+        ((12, 0), 4096, 64, {(128, 64), (64, 64)}),
         ((8, 0), 1, 1, {(64, 64)}),
     ],
 )

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import triton.language as tl
-from triton.language import standard
+from triton.language import core, standard
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
@@ -19,8 +19,10 @@ def interpret(module: ModuleType) -> Iterator[ModuleType]:
     """The module once more, its kernels run by Triton's interpreter on the CPU.
 
     Triton reads TRITON_INTERPRET when a function is decorated, so its own library, which was
-    imported before, is exchanged too. Nothing can be compiled meanwhile.
+    imported before, is exchanged too. Nothing can be compiled meanwhile; afterwards it can, once
+    the language's core is what it was: a call from kernel to library leaves it changed.
     """
+    before = dict(vars(core))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         for name, function in list(vars(standard).items()):
@@ -36,3 +38,4 @@ def interpret(module: ModuleType) -> Iterator[ModuleType]:
         copy = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(copy)
         yield copy
+    vars(core).update(before)

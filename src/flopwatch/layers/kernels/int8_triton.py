@@ -30,6 +30,7 @@ __all__ = [
 ROW_TILE = 8192
 """The longest row that one program keeps in registers."""
 TILE_ROWS = TILE_COLUMNS = 64
+TILE_WARPS = 8
 DEQUANTIZE_TILE = 1024
 
 LARGEST = tl.constexpr(float(int8_plain.LARGEST))
@@ -234,7 +235,7 @@ def _quantize_tiles(x: Tensor, by_column: bool, transposed: bool) -> tuple[Tenso
     x = _join_rows(x)
     grid = (triton.cdiv(rows, TILE_ROWS) * triton.cdiv(columns, TILE_COLUMNS),)
     sizes = (rows, columns, x.stride(0), by_column)
-    tile = {"ROWS": TILE_ROWS, "COLUMNS": TILE_COLUMNS}
+    tile = {"ROWS": TILE_ROWS, "COLUMNS": TILE_COLUMNS, "num_warps": TILE_WARPS}
     with torch.cuda.device_of(x):
         find_largest_kernel[grid](x, largest, *sizes, **tile)
         quantize_tile_kernel[grid](x, largest, q, scales, *sizes, transposed, **tile)

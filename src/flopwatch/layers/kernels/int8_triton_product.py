@@ -13,42 +13,44 @@ SHORTEST_SIDE = 64
 """Of a tile of the product, for the narrowest matrix too."""
 
 TILES = [
-    # m, n, k, stages, warps, the oldest target
-    (128, 256, 64, 4, 8, 80),
-    (256, 128, 64, 4, 8, 80),
-    (128, 128, 128, 4, 8, 80),
-    (128, 128, 64, 4, 4, 80),
-    (128, 64, 64, 5, 4, 80),
-    (64, 128, 64, 5, 4, 80),
-    (64, 64, 128, 5, 4, 80),
-    (128, 256, 128, 4, 8, 90),
-    (256, 128, 128, 4, 8, 90),
-    (128, 128, 128, 3, 4, 90),
-    (64, 256, 128, 3, 4, 90),
+    # m, n, k, stages, warps, targets
+    (128, 256, 64, 4, 8, (80, 90)),
+    (256, 128, 64, 4, 8, (80,)),
+    (128, 256, 128, 4, 8, (90,)),
+    (128, 128, 128, 4, 8, (80, 90)),
+    (128, 128, 64, 4, 4, (80, 90)),
+    (128, 128, 128, 3, 4, (90,)),
+    (64, 256, 128, 3, 4, (90,)),
+    (128, 64, 64, 5, 4, (80, 90)),
+    (64, 128, 64, 5, 4, (80, 90)),
+    (64, 64, 128, 5, 4, (80, 90)),
 ]
-"""What is tried. All fit into the registers of their targets: those from sm_90 on leave their
-operands in shared memory, of which it has more."""
+"""What is tried. Each fits into the registers of its targets: sm_90 leaves operands in shared
+memory, of which it has more."""
+ALIGNMENT = 16
+"""Where rows begin, in bytes: otherwise they would be read byte after byte, and registers spilt."""
 GROUP = 8
 """Rows of tiles whose programs run one after the other, to meet in the L2 cache."""
 
 CONFIGS = {
     triton.Config(
         {"TILE_M": m, "TILE_N": n, "TILE_K": k, "GROUP": GROUP}, num_stages=stages, num_warps=warps
-    ): oldest
-    for m, n, k, stages, warps, oldest in TILES
+    ): targets
+    for m, n, k, stages, warps, targets in TILES
 }
-"""With the oldest target of each."""
+"""With the targets of each."""
 
 
-def list_configs(target: int) -> list[triton.Config]:
-    """What is tried on sm_<target>."""
-    return [config for config, oldest in CONFIGS.items() if oldest <= target]
+def list_configs(capability: int) -> list[triton.Config]:
+    """What is tried on sm_<capability>."""
+    target = 90 if capability >= 90 else 80
+    return [config for config, targets in CONFIGS.items() if target in targets]
 
 
 def choose_configs(
     configs: list[triton.Config], named: dict[str, Any], **_: Any
 ) -> list[triton.Config]:
-    """Without the tiles of newer devices and those that would be more than half empty."""
+    """Without the tiles of other devices and those that would be more than half empty."""
     major, minor = torch.cuda.get_device_capability(named["a"].device)
     highest = max(SHORTEST_SIDE, triton.next_power_of_2(named["m"]))
     widest = max(SHORTEST_SIDE, triton.next_power_of_2(named["n"]))
@@ -141,14 +143,14 @@ def multiply(
     bias: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    (m, k), n = a.shape, b.shape[1]
+    m, n = a.shape[0], b.shape[1]
     out = a.new_empty(m, n, dtype=dtype)
     if not out.numel():
         return out
-    if a.stride(1) != 1:
-        a = a.contiguous()
-    if 1 not in b.stride():
-        b = b.contiguous()
+    a = align(a)
+    if not (b.shape[0] % ALIGNMENT == 0 and is_aligned(b)):
+        b = align(b.t()).t()
+    k = a.shape[1]
 
     def count_tiles(chosen: dict[str, int]) -> tuple[int]:
         return (triton.cdiv(m, chosen["TILE_M"]) * triton.cdiv(n, chosen["TILE_N"]),)
@@ -170,3 +172,18 @@ def multiply(
             HAS_BIAS=bias is not None,
         )
     return out
+
+
+def align(x: Tensor) -> Tensor:
+    """The rows side by side with as many zeros as they need: 16 bytes are then read at a time."""
+    if is_aligned(x):
+        return x
+    rows, columns = x.shape
+    padded = x.new_zeros(rows, triton.cdiv(columns, ALIGNMENT) * ALIGNMENT)
+    padded[:, :columns] = x
+    return padded
+
+
+def is_aligned(x: Tensor) -> bool:
+    starts = (x.data_ptr(), x.shape[1], x.stride(0))
+    return x.stride(1) == 1 and not any(start % ALIGNMENT for start in starts)

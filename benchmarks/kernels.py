@@ -1,0 +1,85 @@
+"""What the Triton kernels take of a GPU: registers, shared memory, spills, tensor cores.
+
+    python benchmarks/kernels.py                about two minutes
+    python benchmarks/kernels.py --kernel multiply_kernel --target 90
+
+Every kernel of the package is compiled to machine code, for which no GPU is needed, for all its
+dtypes and configurations: those of the product are what autotuning chooses from. A figure is missed
+if a kernel spills registers, or takes more shared memory than a block of threads can have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from flopwatch.report.units import format_bytes
+
+if TYPE_CHECKING:
+    from flopwatch.layers.kernels.catalog import Build
+    from flopwatch.layers.kernels.resources import Resources
+
+WIDTHS = (26, 38, 9, 12, 13, 1)
+TITLES = ("kernel", "configuration", "registers", "shared", "spills", "tensor cores")
+
+
+def main() -> int:
+    try:
+        from flopwatch.layers.kernels.catalog import TARGETS, list_builds
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        print("Triton is missing: install it with `pip install triton` (Linux).", file=sys.stderr)
+        return 2
+    builds = {target: list_builds(target) for target in TARGETS}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = dict.fromkeys(build.name for found in builds.values() for build in found)
+    parser.add_argument("--kernel", choices=names, action="append", help="only these")
+    parser.add_argument("--target", choices=TARGETS, type=int, action="append", help="only these")
+    given = parser.parse_args()
+    missed = 0
+    for target in given.target or TARGETS:
+        print(f"\nsm_{target}")
+        print_line(*TITLES)
+        for build in builds[target]:
+            if build.name in (given.kernel or names):
+                missed += print_build(build, target)
+    print(f"\n{missed} figures missed" if missed else "\nall figures reached")
+    return 1 if missed else 0
+
+
+def print_build(build: Build, target: int) -> bool:
+    """A line of the table; whether the kernel takes too much."""
+    from flopwatch.layers.kernels.resources import SHARED_LIMITS_BYTES, compile_build
+
+    taken = compile_build(build, target)
+    limit = SHARED_LIMITS_BYTES[target]
+    missed = bool(count_spills(taken)) or taken.shared_bytes > limit
+    print_line(
+        build.name,
+        f"{build.case}{describe_options(build)}",
+        str(taken.registers),
+        format_bytes(taken.shared_bytes),
+        f"{taken.spill_store_bytes} / {taken.spill_load_bytes} B",
+        (taken.tensor_cores or "") + ("   MISSED" if missed else ""),
+    )
+    return missed
+
+
+def count_spills(taken: Resources) -> int:
+    return taken.spill_store_bytes + taken.spill_load_bytes
+
+
+def describe_options(build: Build) -> str:
+    words = {"num_warps": "warps", "num_stages": "stages"}
+    return "".join(f", {value} {words[name]}" for name, value in build.options.items())
+
+
+def print_line(*cells: str) -> None:
+    line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+    print(line.rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

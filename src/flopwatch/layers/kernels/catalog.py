@@ -1,0 +1,135 @@
+"""Every Triton kernel of the package as it is compiled: without a GPU, that is all one can try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+from flopwatch.layers.kernels import dyad, int8_triton, int8_triton_product
+
+TARGETS = (80, 90)
+"""A100 and H100."""
+
+FLOATS = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Build:
+    """A kernel with all that the compiler has to know of its arguments.
+
+    What is neither a pointer nor a constant is a size. Of all but the odd ones the compiler is told
+    that they are multiples of 16, as most are in a model.
+    """
+
+    kernel: Any
+    case: str
+    pointers: Mapping[str, str]
+    constants: Mapping[str, Any]
+    options: Mapping[str, int] = field(default_factory=dict)
+    odd: frozenset[str] = frozenset()
+    size: str = "i32"
+
+    @property
+    def name(self) -> str:
+        return str(self.function.__name__)
+
+    @property
+    def function(self) -> JITFunction:
+        """The kernel itself, without what chooses its configuration."""
+        kernel = self.kernel
+        while not isinstance(kernel, JITFunction):
+            kernel = kernel.fn
+        return kernel
+
+
+def list_builds(target: int) -> list[Build]:
+    """All for sm_<target>."""
+    return [*list_dyad(), *list_quantizing(), *list_products(target)]
+
+
+def list_dyad() -> Iterator[Build]:
+    for dtype in (*FLOATS, "fp64"):
+        both = {"rows": f"*{dtype}", "both": f"*{dtype}"}
+        blocks = {"BLOCKS": 4, "TILE": dyad.TILE}
+        wide = {"HAS_BIAS": True, "WIDE": tl.float64 if dtype == "fp64" else tl.float32}
+        yield Build(dyad.read_both_kernel, dtype, both, blocks)
+        yield Build(
+            dyad.write_both_kernel, dtype, {**both, "bias": f"*{dtype}"}, {**wide, **blocks}
+        )
+
+
+def list_quantizing() -> Iterator[Build]:
+    """Each for every dtype, then once for a large matrix that is a multiple of nothing."""
+    for dtype in FLOATS:
+        yield from _list_quantizing(dtype, dtype)
+    odd = frozenset({"x", "q", "out", "rows", "columns", "row_stride"})
+    for build in _list_quantizing("fp32", "fp32, odd"):
+        yield replace(build, odd=odd, size="i64")
+
+
+def _list_quantizing(dtype: str, case: str) -> Iterator[Build]:
+    x, q = {"x": f"*{dtype}"}, {"q": "*i8", "scales": "*fp32"}
+    tile = int8_triton.ROW_TILE
+    warps = {"num_warps": int8_triton.choose_warps(tile)}
+    for whole, length in ((True, "whole"), (False, "long")):
+        yield Build(
+            int8_triton.quantize_rowwise_kernel,
+            f"{case}, {length} row",
+            {**x, **q},
+            {"WHOLE": whole, "TILE": tile},
+            warps,
+        )
+    yield Build(
+        int8_triton.dequantize_rowwise_kernel,
+        case,
+        {**q, "out": f"*{dtype}"},
+        {"TILE": int8_triton.DEQUANTIZE_TILE},
+    )
+    tiles = {"ROWS": int8_triton.TILE_ROWS, "COLUMNS": int8_triton.TILE_COLUMNS}
+    warps = {"num_warps": int8_triton.TILE_WARPS}
+    x["largest"] = "*i32"
+    for by_column, scale in ((True, "by column"), (False, "global")):
+        constants = {"BY_COLUMN": by_column, **tiles}
+        yield Build(int8_triton.find_largest_kernel, f"{case}, {scale}", x, constants, warps)
+    for by_column, transposed, form in (
+        (True, True, "by column, transposed"),
+        (False, True, "global, transposed"),
+        (False, False, "global"),
+    ):
+        yield Build(
+            int8_triton.quantize_tile_kernel,
+            f"{case}, {form}",
+            {**x, **q},
+            {"BY_COLUMN": by_column, "TRANSPOSED": transposed, **tiles},
+            warps,
+        )
+
+
+def list_products(target: int) -> Iterator[Build]:
+    """Each configuration for the two ways in which b can lie, and for sizes that fit no tile."""
+    for config in int8_triton_product.list_configs(target):
+        tile = "x".join(str(config.kwargs[name]) for name in ("TILE_M", "TILE_N", "TILE_K"))
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+        for dtype, form, constants in (
+            ("bf16", "columns of b", {"b_row_stride": 1, "EVEN_K": True}),
+            ("fp32", "rows of b", {"b_column_stride": 1, "EVEN_K": True}),
+            ("fp16", "odd", {"b_row_stride": 1, "EVEN_K": False}),
+        ):
+            yield Build(
+                int8_triton_product.multiply_kernel,
+                f"{dtype}, {form}, {tile}",
+                {"a": "*i8", "b": "*i8", "out": f"*{dtype}", "bias": f"*{dtype}"}
+                | {"a_scales": "*fp32", "b_scales": "*fp32"},
+                {
+                    "HAS_BIAS": True,
+                    "ONE_B_SCALE": form == "rows of b",
+                    **constants,
+                    **config.kwargs,
+                },
+                options,
+                odd=frozenset({"m", "n"} if form == "odd" else ()),
+            )
