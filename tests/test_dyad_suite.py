@@ -148,6 +148,19 @@ def test_nothing_pointless_is_measured(suite: Suite) -> None:
     assert len(expand(suite, quick=True)) < 30
 
 
+def test_int8_layers_take_part_in_what_costs_loss_only(suite: Suite) -> None:
+    int8 = {"switchback:rowwise", "switchback:global", "llm-int8"}
+    levels = {case.level for case in expand(suite) if case.variant in int8}
+    assert levels == {"quality"}
+    by_variant = {case.variant: case for case in expand(suite) if case.level == "quality"}
+    assert int8 < set(by_variant)
+    assert suite.tolerance(by_variant["llm-int8"]) == 0.5
+    assert suite.tolerance(by_variant["dyad:auto:4"]) == 3e-3
+    counts = suite.count_flops(by_variant["switchback:global"])
+    assert set(counts["backward/feed-forward"]) == {"int8", "float32"}
+    assert set(counts["forward/feed-forward"]) == {"int8"}
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
