@@ -5,7 +5,8 @@
 
 Every kernel of the package is compiled to machine code, for which no GPU is needed, for all its
 dtypes and configurations: those of the product are what autotuning chooses from. A figure is missed
-if a kernel spills registers, or takes more shared memory than a block of threads can have.
+if a kernel spills registers (bytes stored / loaded), or takes more shared memory than a block of
+threads can have.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from flopwatch.report.units import format_bytes
 
 if TYPE_CHECKING:
     from flopwatch.layers.kernels.catalog import Build
-    from flopwatch.layers.kernels.resources import Resources
 
-WIDTHS = (26, 38, 9, 12, 13, 1)
-TITLES = ("kernel", "configuration", "registers", "shared", "spills", "tensor cores")
+WIDTHS = (26, 54, 9, 8, 8, 1)
+TITLES = ("kernel", "configuration", "registers", "shared", "spilt", "tensor cores")
 
 
 def main() -> int:
     try:
         from flopwatch.layers.kernels.catalog import TARGETS, list_builds
     except ModuleNotFoundError as error:
-        if error.name != "triton":
+        if (error.name or "").partition(".")[0] != "triton":
             raise
         print("Triton is missing: install it with `pip install triton` (Linux).", file=sys.stderr)
         return 2
@@ -54,21 +54,17 @@ def print_build(build: Build, target: int) -> bool:
     from flopwatch.layers.kernels.resources import SHARED_LIMITS_BYTES, compile_build
 
     taken = compile_build(build, target)
-    limit = SHARED_LIMITS_BYTES[target]
-    missed = bool(count_spills(taken)) or taken.shared_bytes > limit
+    spilt = taken.spill_store_bytes + taken.spill_load_bytes
+    missed = spilt > 0 or taken.shared_bytes > SHARED_LIMITS_BYTES[target]
     print_line(
         build.name,
         f"{build.case}{describe_options(build)}",
         str(taken.registers),
         format_bytes(taken.shared_bytes),
-        f"{taken.spill_store_bytes} / {taken.spill_load_bytes} B",
-        (taken.tensor_cores or "") + ("   MISSED" if missed else ""),
+        f"{taken.spill_store_bytes} / {taken.spill_load_bytes}",
+        (taken.tensor_cores or "no") + ("   MISSED" if missed else ""),
     )
     return missed
-
-
-def count_spills(taken: Resources) -> int:
-    return taken.spill_store_bytes + taken.spill_load_bytes
 
 
 def describe_options(build: Build) -> str:

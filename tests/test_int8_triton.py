@@ -183,7 +183,7 @@ PLACES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("size", [48, 67])
+@pytest.mark.parametrize("size", [144, 67])
 @pytest.mark.parametrize("b_place", PLACES)
 @pytest.mark.parametrize("a_place", PLACES)
 def test_product_of_views(
@@ -249,3 +249,26 @@ def test_what_is_tried(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     chosen = int8_triton_product.choose_configs([], {"a": torch.empty(0), "m": m, "n": n})
     assert {(config.kwargs["TILE_M"], config.kwargs["TILE_N"]) for config in chosen} == expected
+
+
+def test_configurations_are_tried_once_for_each_way_of_b(
+    interpreted_product: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's own tuning, with a clock by which the last configuration is the fastest."""
+    kernel = interpreted_product.multiply_kernel
+    configs, tried = list(interpreted_product.CONFIGS), []
+
+    def bench(call: Callable[[], None], quantiles: object) -> list[float]:
+        call()
+        tried.append(call)
+        return [-float(len(tried))] * 3
+
+    monkeypatch.setattr(kernel, "configs", configs)
+    monkeypatch.setitem(vars(kernel), "do_bench", bench)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    a, b, *rest = make_operands(70, 48, 64, one_scale=False, with_bias=True)
+    for way, expected in ((b, 2), (b, 2), (b.t().contiguous().t(), 4)):
+        found = interpreted_product.multiply(a, way, *rest, torch.float32)
+        check_rounded(found, int8_plain.multiply(a, b, *rest, torch.float32))
+        assert len(tried) == expected
+        assert kernel.best_config is configs[-1]

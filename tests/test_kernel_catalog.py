@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,31 @@ def test_transposing_reads_and_writes_neighbours_together(target: int) -> None:
     ptx = compile_build(builds["fp32, by column, transposed"], target).ptx
     assert "ld.global.v4.b32" in ptx
     assert "st.global.v4.b32" in ptx  # 16 of int8
+
+
+BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "kernels.py"
+
+
+def test_the_benchmark_prints_what_kernels_take() -> None:
+    command = [sys.executable, BENCHMARK, "--kernel", "read_both_kernel", "--target", "90"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[1] == "sm_90"
+    assert [line.split()[:2] for line in lines[3:-2]] == [
+        ["read_both_kernel", dtype] for dtype in ("fp32", "bf16", "fp16", "fp64")
+    ]
+    assert lines[-1] == "all figures reached"
+
+
+def test_the_benchmark_says_that_triton_is_missing() -> None:
+    code = (
+        f"import runpy, sys; sys.modules['triton'] = None; sys.argv = ['']; "
+        f"runpy.run_path({str(BENCHMARK)!r}, run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "Triton is missing: install it with `pip install triton` (Linux).\n"
 
 
 def test_the_catalogue_has_what_is_launched() -> None:

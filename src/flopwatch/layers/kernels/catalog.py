@@ -15,13 +15,14 @@ TARGETS = (80, 90)
 """A100 and H100."""
 
 FLOATS = ("fp32", "bf16", "fp16")
+NO_BIAS = {"HAS_BIAS": False, "bias": None}
 
 
 @dataclass(frozen=True)
 class Build:
     """A kernel with all that the compiler has to know of its arguments.
 
-    What is neither a pointer nor a constant is a size. Of all but the odd ones the compiler is told
+    What is neither a constant nor a pointer is a size. Of all but the odd ones the compiler is told
     that they are multiples of 16, as most are in a model.
     """
 
@@ -115,21 +116,16 @@ def list_products(target: int) -> Iterator[Build]:
         tile = "x".join(str(config.kwargs[name]) for name in ("TILE_M", "TILE_N", "TILE_K"))
         options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
         for dtype, form, constants in (
-            ("bf16", "columns of b", {"b_row_stride": 1, "EVEN_K": True}),
-            ("fp32", "rows of b", {"b_column_stride": 1, "EVEN_K": True}),
-            ("fp16", "odd", {"b_row_stride": 1, "EVEN_K": False}),
+            ("bf16", "columns of b", {"b_row_stride": 1, "EVEN_K": True, "HAS_BIAS": True}),
+            ("fp32", "rows of b", {"b_column_stride": 1, "EVEN_K": True, **NO_BIAS}),
+            ("fp16", "odd", {"b_row_stride": 1, "EVEN_K": False, "HAS_BIAS": True}),
         ):
             yield Build(
                 int8_triton_product.multiply_kernel,
                 f"{dtype}, {form}, {tile}",
-                {"a": "*i8", "b": "*i8", "out": f"*{dtype}", "bias": f"*{dtype}"}
-                | {"a_scales": "*fp32", "b_scales": "*fp32"},
-                {
-                    "HAS_BIAS": True,
-                    "ONE_B_SCALE": form == "rows of b",
-                    **constants,
-                    **config.kwargs,
-                },
+                {"a": "*i8", "b": "*i8", "a_scales": "*fp32", "b_scales": "*fp32"}
+                | {"bias": f"*{dtype}", "out": f"*{dtype}"},
+                {"ONE_B_SCALE": form == "rows of b", **constants, **config.kwargs},
                 options,
                 odd=frozenset({"m", "n"} if form == "odd" else ()),
             )

@@ -51,16 +51,14 @@ def find_magnitude(value):
 def find_factor(bits):
     """127 / largest; 0 where q has to be 0."""
     largest = bits.to(tl.float32, bitcast=True)
-    usable = (bits < INFINITY) & (largest >= SMALLEST)
+    usable = largest >= SMALLEST  # which NaN is not, and infinity has the factor 0
     return tl.where(usable, tl.div_rn(LARGEST, tl.where(usable, largest, 1.0)), 0.0)
 
 
 @triton.jit
 def find_scale(bits):
-    largest = bits.to(tl.float32, bitcast=True)
-    finite = bits < INFINITY
-    scale = tl.where(largest < SMALLEST, 0.0, tl.div_rn(tl.where(finite, largest, 1.0), LARGEST))
-    return tl.where(finite, scale, float("nan"))
+    largest = tl.where(bits < INFINITY, bits.to(tl.float32, bitcast=True), float("nan"))
+    return tl.where(largest < SMALLEST, 0.0, tl.div_rn(largest, LARGEST))
 
 
 @triton.jit

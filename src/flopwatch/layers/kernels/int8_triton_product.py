@@ -120,6 +120,7 @@ def multiply_kernel(
         product *= tl.load(b_scales + column, mask=column < n)[None, :]
     if HAS_BIAS:
         product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
+    # Only a tile's corner needs 64 bits; for all of its places, registers would not do.
     out += tile_row.to(tl.int64) * TILE_M * n + tile_column * TILE_N
     places = tl.arange(0, TILE_M)[:, None] * n + tl.arange(0, TILE_N)[None, :]
     tl.store(out + places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)

@@ -61,7 +61,7 @@ def compile_build(build: Build, target: int) -> Resources:
 
 def make_source(build: Build) -> Any:
     """The build in the terms of Triton's compiler."""
-    given = {**dict.fromkeys(build.constants, "constexpr"), **build.pointers}
+    given = {**build.pointers, **dict.fromkeys(build.constants, "constexpr")}
     signature = {name: given.get(name, build.size) for name in build.function.arg_names}
     hints = {
         (place,): [["tt.divisibility", 16]]
