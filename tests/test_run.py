@@ -179,6 +179,23 @@ def test_the_memory_limit_is_the_users(write_suite: Write) -> None:
     assert by_variant(run(path, memory_limit_bytes=2**33))["odd"].status == "ok"
 
 
+def test_who_fits_does_not_fail_for_what_another_left_behind(write_suite: Write) -> None:
+    """A block that is freed in a heap that is kept is too small for the next of its size."""
+    path = write_suite(
+        "    y = torch.ones(2**27)\n"  # 512 MiB, twice which is not allowed
+        "    if case.variant == 'odd': keep = torch.ones(4); torch.ones(2**28)\n"
+        "    return lambda: 2 * x * y[0]\n",
+        variants="['plain', 'odd', 'last']",
+    )
+    records = by_variant(run(path, memory_limit_bytes=int(0.9 * 2**30)))
+    assert {variant: record.status for variant, record in records.items()} == {
+        "plain": "ok",
+        "odd": "oom",
+        "last": "ok",
+    }
+    assert records["plain"].rounds == records["last"].rounds
+
+
 def test_a_failed_baseline_leaves_the_others_measured_but_unchecked(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

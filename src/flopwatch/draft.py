@@ -69,6 +69,7 @@ class Harvest:
         """Once sampling is finished: variants whose study is still to come."""
         self.progress: dict[str, Any] = {}
         self.broken: str | None = None
+        self.exhausted = False
         self.sources: dict[str, str] = {}
 
     def unfailed(self) -> list[Draft]:
@@ -119,6 +120,9 @@ class Harvest:
 
     def _take_broken(self, message: dict[str, Any]) -> None:
         self.broken = message["reason"]
+
+    def _take_exhausted(self, message: dict[str, Any]) -> None:
+        self.exhausted = True
 
     def _take_sources(self, message: dict[str, Any]) -> None:
         self.sources = message["sources"]

@@ -208,6 +208,8 @@ def _conclude(harvest: Harvest, worker: Worker) -> Ending:
     """What the end of a worker means for its variants."""
     if not harvest.unfinished():
         return Ending()
+    if harvest.exhausted:
+        return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
     if harvest.broken is not None:
         for draft in harvest.unfinished():
             draft.fail("crash", harvest.broken)

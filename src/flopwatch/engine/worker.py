@@ -10,6 +10,7 @@ the board. It sends
     rates       how fast products are here                       (request "rates")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
+    exhausted   memory ran out while building; the others need a fresh process
     samples     samples since the last message, and progress
     finished    how sampling ended, and whose studies follow
     peak_memory what a run of a variant holds at the most
@@ -165,7 +166,9 @@ def measure_group(request: Request, channel: Channel) -> None:
         for variant in request["variants"]
     ]
     group = Group(suite, cases, request["baseline"], settings, target, channel)
-    group.build()
+    if not group.build():
+        channel.send("exhausted")
+        return
     group.sample()
     group.study()
     group.measure_memory()  # last: whatever goes wrong in it costs nobody their times
@@ -197,7 +200,12 @@ class Group:
         self.first_calls: dict[str, list[float]] = {}
         self._baseline_values: dict[str, Any] | None = None
 
-    def build(self) -> None:
+    def build(self) -> bool:
+        """Build and check all; False where memory ran out.
+
+        Memory that was freed by the one that failed is not always found again by the next: a heap
+        that is never given back comes to lie in pieces. Who fits must not fail for that.
+        """
         for case in self.cases:
             position = self.index[case.variant]
             try:
@@ -209,6 +217,8 @@ class Group:
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
             except Exception as error:
                 self.fail(case.variant, error)
+                if classify(error) == "oom":
+                    return False
                 continue
             self.workloads[case.variant] = workload
             self.first_calls[case.variant] = first.phase_ns
@@ -222,6 +232,7 @@ class Group:
                 facts={name: float(number) for name, number in workload.facts.items()},
                 notes=[*workload.notes, *notes],
             )
+        return True
 
     def sample(self) -> None:
         if not self.workloads:
