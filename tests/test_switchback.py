@@ -320,6 +320,13 @@ def test_prepared_layers_refuse_to_be_trained() -> None:
             lambda: SwitchBack(8, 4, dtype=torch.float64)(torch.randn(2, 8).double()),
             "float32, bfloat16 or float16, not in torch.float64",
         ),
+        (lambda: SwitchBack(133_145, 4, device="meta"), "133145 features may not fit into int32"),
+        (
+            lambda: (
+                SwitchBack(1, 1, weight_gradient="int8")(torch.ones(133_145, 1)).sum().backward()
+            ),
+            "133145 tokens may not fit into int32",
+        ),
         (lambda: layers.make("switchback:columnwise", 8, 4), "scales is 'columnwise'"),
         (lambda: layers.make("switchback", 8, 4), r"not of the form switchback:SCALES\[:SAVE\]"),
         (lambda: layers.make("llm-int8:4", 8, 4), "not of the form llm-int8"),

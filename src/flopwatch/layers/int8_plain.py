@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 LARGEST = 127
+LONGEST = (2**31 - 1) // LARGEST**2
+"""So many products of int8 add up to a number that int32 holds, whatever they are."""
 SMALLEST = 2.0**-120
 """Below it, 127 / largest would not fit into float32."""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from flopwatch.errors import LayerError
-from flopwatch.layers import int8_ops
+from flopwatch.layers import int8_ops, int8_plain
 from flopwatch.layers.drop_in import DropIn, cast_for_autocast
 from flopwatch.layers.registry import check_switchback
 
@@ -63,6 +63,7 @@ class SwitchBack(DropIn):
         weight_gradient: str = "standard",
     ) -> None:
         check_switchback(scales=scales, save=save, weight_gradient=weight_gradient)
+        _check_length(max(in_features, out_features), "features")
         super().__init__(
             in_features,
             out_features,
@@ -145,6 +146,14 @@ def _check_dtype(dtype: torch.dtype) -> None:
         )
 
 
+def _check_length(length: int, what: str) -> None:
+    if length > int8_plain.LONGEST:
+        raise LayerError(
+            f"sums over {length} {what} may not fit into int32; int8 layers take up to "
+            f"{int8_plain.LONGEST}"
+        )
+
+
 def quantize_weight(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """For the forward product."""
     if recipe.scales == "global":
@@ -211,6 +220,7 @@ def multiply_for_weight(grad: Tensor, x: Tensor, x_scales: Tensor | None, recipe
     """grad.T @ x, the weight's gradient, (out, in), where x may have been kept as int8."""
     if recipe.weight_gradient == "standard":
         return grad.t() @ x if x_scales is None else _multiply_in_parts(grad, x, x_scales)
+    _check_length(len(grad), "tokens")
     if x_scales is not None:
         x = int8_ops.dequantize_rowwise(x, x_scales, grad.dtype)
     rows, scales = int8_ops.quantize_columnwise_transpose(grad)

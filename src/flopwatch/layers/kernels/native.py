@@ -18,7 +18,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 THREADS = "-fopenmp"
 """Tried first. The library then shares the OpenMP threads of torch, which has loaded it before."""
 TIMEOUT_S = 120
