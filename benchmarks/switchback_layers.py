@@ -174,7 +174,7 @@ def measure_memory(shapes: Sequence[str], reach: dict[str, float]) -> int:
     print("\nPeak memory of one forward and backward pass, beyond weights, input and gradient")
     for row in rows:
         inputs, outputs = row.record.params["shape"]
-        kept = count_saved_bytes(row.record.variant, inputs, outputs)
+        kept = int(row.record.facts["kept_for_backward_bytes"])
         peak = row.record.peak_memory_bytes
         print(
             f"{inputs:>5} to {outputs:<5} {row.record.variant:24} "
@@ -182,26 +182,6 @@ def measure_memory(shapes: Sequence[str], reach: dict[str, float]) -> int:
             f"kept from forward to backward {format_bytes(kept)}"
         )
     return 0
-
-
-def count_saved_bytes(spec: str, inputs: int, outputs: int) -> int:
-    """What a layer keeps for its backward pass, its parameters left out."""
-    import torch
-
-    from flopwatch.layers import registry
-
-    layer = registry.make(spec, inputs, outputs)
-    parameters = {parameter.data_ptr() for parameter in layer.parameters()}
-    sizes: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in parameters:
-            sizes[tensor.data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        layer(torch.randn(TOKENS, inputs, requires_grad=True))
-    return sum(sizes.values())
 
 
 def measure_errors(shapes: Sequence[str], reach: dict[str, float]) -> int:

@@ -64,6 +64,8 @@ def test_what_is_unclear_does_not_pay() -> None:
     unclear = [layer_record(name, {}, tokens=64, **few) for name in ("dense", "fast")]
     (crossover,) = find_crossovers(summarize([*series({16: 0.5, 256: 1.2}), *unclear]))
     assert describe_crossover(crossover) == "from 256 tokens on; at 64 that is unclear"
+    (crossover,) = find_crossovers(summarize([*series({16: 0.5}), *unclear]))
+    assert describe_crossover(crossover) == "unclear, up to 64 tokens"
 
 
 def test_what_was_not_measured_is_left_out() -> None:

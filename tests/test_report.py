@@ -179,6 +179,13 @@ def test_facts_that_do_not_tell_variants_apart_are_no_column(records: list[Recor
     assert "layers" not in sheet.columns
 
 
+def test_facts_that_are_sizes_read_as_such(records: list[Record]) -> None:
+    known = [replace(r, facts={"kept_bytes": 2.0**20 * n}) for n, r in enumerate(records, 1)]
+    (sheet,) = make_sheets(summarize(known))
+    place = sheet.columns.index("kept")
+    assert [cells[place] for cells in sheet.groups[0]] == ["1.00 MiB", "2.00 MiB"]
+
+
 def test_other_axes_make_another_sheet(records: list[Record]) -> None:
     other = sampled(1e6, 2e6, id="9", variant="dense", params={"model": "small"}, group="g9")
     first, second = make_sheets(summarize([records[0], other, *records[1:]]))

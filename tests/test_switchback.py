@@ -18,6 +18,7 @@ from flopwatch import layers
 from flopwatch.errors import LayerError
 from flopwatch.layers import SwitchBack, registry, switchback, switchback_plain
 from flopwatch.layers.switchback import Recipe
+from flopwatch.layers.workload import Setting, count_kept_bytes
 
 RECIPES = [
     {"scales": scales, "save": save, "weight_gradient": weight_gradient}
@@ -236,29 +237,21 @@ def test_state_dicts_are_those_of_nn_linear() -> None:
     assert torch.equal(twin(x), layer(x))
 
 
-def count_saved_bytes(layer: SwitchBack, x: Tensor) -> int:
-    """What the layer keeps from the forward to the backward pass."""
-    sizes: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        sizes[tensor.data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        layer(x)
-    return sum(sizes.values())
-
-
-def test_saving_int8_saves_memory() -> None:
-    x = torch.randn(1000, 64, requires_grad=True)
-    weight_bytes = 64 * 32  # as int8
-    sizes = {
-        save: count_saved_bytes(SwitchBack(64, 32, scales="global", save=save), x) - weight_bytes
-        for save in ("inputs", "int8")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_saving_int8_saves_memory(dtype: str) -> None:
+    setting = Setting(device="cpu", dtype=dtype)
+    bytes_each = setting.torch_dtype.itemsize
+    kept = {
+        spec: count_kept_bytes(spec, 1000, (64, 32), setting)
+        for spec in ("dense", "switchback:rowwise", "switchback:global", "switchback:global:int8")
     }
-    scales_bytes = 4 * 1000
-    assert sizes["inputs"] == pytest.approx(x.nbytes, abs=16)
-    assert sizes["int8"] == pytest.approx(x.nbytes / 4 + scales_bytes, abs=16)
+    weight, scale, scales = 64 * 32, 4, 4 * 1000  # the weight as int8, and scales
+    assert kept == {
+        "dense": 1000 * 64 * bytes_each,
+        "switchback:rowwise": 1000 * 64 * bytes_each,
+        "switchback:global": 1000 * 64 * bytes_each + weight + scale,
+        "switchback:global:int8": 1000 * 64 + scales + weight + scale,
+    }
 
 
 @pytest.mark.parametrize("scales", ["rowwise", "global"])

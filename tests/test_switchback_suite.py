@@ -156,7 +156,7 @@ def test_the_grids(suite: Suite) -> None:
     assert not {case.variant for case in models} & set(TOTALS)
     assert {case.swapped for case in models} == {"feed-forward", "linear"}
     quick = [case for case in suite.expand(quick=True) if case.dtype == "float32"]
-    assert len(quick) == 4 * 9 + 4
+    assert len(quick) == 3 * 9 + 4
     chosen = suite.expand(chosen={"variant": ["dense", "parts:casts"], "dtype": ["float32"]})
     assert {case.variant for case in chosen if case.level == "model"} == {"dense"}
 

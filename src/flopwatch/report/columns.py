@@ -158,10 +158,15 @@ def _differing_facts(rows: Sequence[Row]) -> list[str]:
 
 
 def _fact_column(name: str) -> Column[Row]:
-    def cell(row: Row) -> str:
-        return format_count(row.record.facts[name]) if name in row.record.facts else ""
+    is_size = name.endswith("_bytes")
 
-    return Column(name, cell, "fact")
+    def cell(row: Row) -> str:
+        if name not in row.record.facts:
+            return ""
+        value = row.record.facts[name]
+        return format_bytes(int(value)) if is_size else format_count(value)
+
+    return Column(name.removesuffix("_bytes").replace("_", " "), cell, "fact")
 
 
 def _memory_cell(row: Row) -> str:

@@ -86,4 +86,6 @@ def _describe(crossover: Crossover) -> str:
         )
     last = f"{count_tokens(rows[-1])} {AXIS}"
     faster = [str(count_tokens(row)) for row in rows if row.verdict == "faster"]
-    return f"not at {last}, but at {', '.join(faster)}" if faster else f"never, up to {last}"
+    if faster:
+        return f"not at {last}, but at {', '.join(faster)}"
+    return f"{'unclear' if rows[-1].verdict == 'unclear' else 'never'}, up to {last}"

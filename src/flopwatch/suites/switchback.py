@@ -145,7 +145,8 @@ suite = flopwatch.Suite(
     axes=[LAYER, MODEL],
     variants=VARIANTS,
     quick=[
-        {**LAYER, "tokens": [64, 512], "shape": [(768, 3072), (3072, 768)]},
+        {**LAYER, "tokens": [64, 512], "shape": [(768, 3072)]},
+        {**LAYER, "tokens": [512], "shape": [(3072, 768)]},
         {**MODEL, "model": ["opt-6l-768"], "batch": [(1, 128)], "swapped": ["feed-forward"]},
     ],
     presets={"published": PUBLISHED},
