@@ -230,10 +230,10 @@ def test_every_configuration(
 
 
 @pytest.mark.parametrize(
-    ("capability", "m", "n", "expected"),
+    ("capability", "bucket", "n", "expected"),
     [
         ((8, 0), 4096, 4096, {(128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64)}),
-        ((8, 6), 65, 1, {(128, 64), (64, 64)}),
+        ((8, 6), 128, 1, {(128, 64), (64, 64)}),
         ((9, 0), 1, 256, {(64, 64), (64, 128), (64, 256)}),
         ((12, 0), 4096, 64, {(128, 64), (64, 64)}),
         ((8, 0), 1, 1, {(64, 64)}),
@@ -242,16 +242,17 @@ def test_every_configuration(
 def test_what_is_tried(
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int],
-    m: int,
+    bucket: int,
     n: int,
     expected: set[tuple[int, int]],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    chosen = int8_triton_product.choose_configs([], {"a": torch.empty(0), "m": m, "n": n})
+    named = {"a": torch.empty(0), "m_bucket": bucket, "n": n}
+    chosen = int8_triton_product.choose_configs([], named)
     assert {(config.kwargs["TILE_M"], config.kwargs["TILE_N"]) for config in chosen} == expected
 
 
-def test_configurations_are_tried_once_for_each_way_of_b(
+def test_configurations_are_tried_once_for_similar_batches_and_each_way_of_b(
     interpreted_product: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton's own tuning, with a clock by which the last configuration is the fastest."""
@@ -267,8 +268,17 @@ def test_configurations_are_tried_once_for_each_way_of_b(
     monkeypatch.setitem(vars(kernel), "do_bench", bench)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     a, b, *rest = make_operands(70, 48, 64, one_scale=False, with_bias=True)
-    for way, expected in ((b, 2), (b, 2), (b.t().contiguous().t(), 4)):
-        found = interpreted_product.multiply(a, way, *rest, torch.float32)
-        check_rounded(found, int8_plain.multiply(a, b, *rest, torch.float32))
+    other = b.t().contiguous().t()
+    scales, *rest = rest
+    for m, way, expected in ((70, b, 2), (70, b, 2), (65, b, 2), (64, b, 3), (70, other, 5)):
+        found = interpreted_product.multiply(a[:m], way, scales[:m], *rest, torch.float32)
+        check_rounded(found, int8_plain.multiply(a[:m], b, scales[:m], *rest, torch.float32))
         assert len(tried) == expected
         assert kernel.best_config is configs[-1]
+
+
+def test_the_bucket_of_a_batch_is_not_compiled_in() -> None:
+    """Otherwise every power of 2 would be compiled anew."""
+    heuristics = int8_triton_product.multiply_kernel.fn
+    kept_out = [one.name for one in heuristics.fn.params if one.do_not_specialize]
+    assert kept_out == ["m_bucket"]

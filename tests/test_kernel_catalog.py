@@ -126,7 +126,7 @@ def find_launched(source: str) -> set[str]:
         node.name
         for node in nodes
         if isinstance(node, ast.FunctionDef)
-        and any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list)
+        and any(ast.unparse(one).startswith("triton.jit") for one in node.decorator_list)
     }
     called = {
         ast.unparse(node.func.value)

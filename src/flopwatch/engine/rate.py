@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from flopwatch.engine.clock import Clock
 from flopwatch.settings import Device
 
-SIZE = 512
-"""Large enough for a product's usual rate, and where short types are emulated, over in a second."""
+SIZES: dict[Device, int] = {"cpu": 512, "cuda": 4096}
+"""Large enough for a product's usual rate: a GPU is done with a small one before the next is
+launched. And where a CPU emulates short types, over in a second."""
 ENOUGH_NS = 0.3e9
 
 
@@ -14,15 +17,18 @@ def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
     """FLOP/s of a product in that dtype; None where torch has none."""
     import torch
 
+    size = SIZES[device]
     try:
-        a = torch.ones(SIZE, SIZE, dtype=getattr(torch, dtype), device=device)
+        a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
         torch.mm(a, a)  # the first one pays for what all others find done
-        times_ns: list[float] = []
-        while sum(times_ns) < ENOUGH_NS:
+        total_ns, shortest_ns = 0.0, math.inf
+        while total_ns < ENOUGH_NS:
             start = clock.mark()
             torch.mm(a, a)
-            times_ns += clock.elapsed_ns([start, clock.mark()])
+            (elapsed_ns,) = clock.elapsed_ns([start, clock.mark()])
+            total_ns += elapsed_ns
+            shortest_ns = min(shortest_ns, elapsed_ns)
     except (AttributeError, MemoryError, RuntimeError, TypeError):
         return None
     # The fastest: what disturbs a moment says nothing about the hours to come.
-    return 2 * SIZE**3 / min(times_ns) * 1e9
+    return 2 * size**3 / shortest_ns * 1e9

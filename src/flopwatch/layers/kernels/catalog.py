@@ -127,5 +127,5 @@ def list_products(target: int) -> Iterator[Build]:
                 | {"bias": f"*{dtype}", "out": f"*{dtype}"},
                 {"ONE_B_SCALE": form == "rows of b", **constants, **config.kwargs},
                 options,
-                odd=frozenset({"m", "n"} if form == "odd" else ()),
+                odd=frozenset({"m_bucket", "m", "n"} if form == "odd" else {"m_bucket"}),
             )

@@ -52,7 +52,7 @@ def choose_configs(
 ) -> list[triton.Config]:
     """Without the tiles of other devices and those that would be more than half empty."""
     major, minor = torch.cuda.get_device_capability(named["a"].device)
-    highest = max(SHORTEST_SIDE, triton.next_power_of_2(named["m"]))
+    highest = max(SHORTEST_SIDE, named["m_bucket"])
     widest = max(SHORTEST_SIDE, triton.next_power_of_2(named["n"]))
     return [
         config
@@ -63,12 +63,13 @@ def choose_configs(
 
 @triton.autotune(
     list(CONFIGS),
-    # The stride tells which way b lies: tiles that suit one way need not suit the other.
-    key=["m", "n", "k", "b_row_stride"],
+    # Numbers of tokens may change from call to call: they are told apart by powers of 2 only. The
+    # stride tells which way b lies: tiles that suit one way need not suit the other.
+    key=["m_bucket", "n", "k", "b_row_stride"],
     prune_configs_by={"early_config_prune": choose_configs},
 )
 @triton.heuristics({"EVEN_K": lambda given: given["k"] % given["TILE_K"] == 0})
-@triton.jit
+@triton.jit(do_not_specialize=["m_bucket"])  # it is there for the key alone
 def multiply_kernel(
     a,
     b,
@@ -82,6 +83,7 @@ def multiply_kernel(
     a_row_stride,
     b_row_stride,
     b_column_stride,
+    m_bucket,
     ONE_B_SCALE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     EVEN_K: tl.constexpr,
@@ -169,6 +171,7 @@ def multiply(
             k,
             a.stride(0),
             *b.stride(),
+            triton.next_power_of_2(m),
             ONE_B_SCALE=b_scales.dim() == 0,
             HAS_BIAS=bias is not None,
         )
