@@ -147,12 +147,19 @@ def test_chosen_values_go_into_the_grids_that_are_measured() -> None:
         choose(suite, {"size": ["6"]}, suite.grids[1:])
 
 
-@pytest.mark.parametrize("value", [0, [3, 0], [3], [1, 2, 3], -1])
-def test_counts_are_whole_numbers_from_1_on(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), ([3, 0], "3x0"), ([3], "3"), ([1, 2, 3], "1x2x3"), (-1, "-1")],
+)
+def test_counts_are_whole_numbers_from_1_on(value: Any, text: str) -> None:
     require_counts("shape", [1, 768], 2)
     require_counts("tokens", 1, 1)
-    with pytest.raises(UsageError, match=r"^shape is .*; give it values like 768x768$"):
+    with pytest.raises(UsageError) as caught:
         require_counts("shape", value, 2)
+    wanted = "takes 2 whole numbers from 1 on, such as 768x3072"
+    assert str(caught.value) == f"shape is {text}, but {wanted}"
+    with pytest.raises(UsageError, match="takes a whole number from 1 on, such as 768$"):
+        require_counts("tokens", 0, 1)
 
 
 def test_a_suite_that_accepts_nothing_says_so() -> None:

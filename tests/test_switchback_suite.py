@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
         (["--set", "variant=parts:all"], "there are no 'parts:all'; there are parts:standard, pa"),
         (["--set", "variant=switchback:diagonal"], "'diagonal'"),
         (["--set", "dtype=float8"], "knows only its own values of 'dtype'; use --filter"),
-        (["--set", "shape=768"], "give it values like 768x768"),
+        (["--set", "shape=768"], "shape is 768, but takes 2 whole numbers from 1 on"),
         (["--set", "model=opt-9"], "there is no model 'opt-9'"),
         (["--grid", "large"], "suite 'switchback' has no grid 'large'; it has published"),
         (["--grid", "published", "--set", "batch=1x1"], "has no case with all of batch"),

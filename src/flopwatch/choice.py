@@ -104,5 +104,8 @@ def require_counts(axis: str, value: Any, count: int) -> None:
     """For a suite's `accepts`: refuse what is not so many whole numbers from 1 on."""
     numbers = value if isinstance(value, list) else [value]
     if len(numbers) != count or any(number < 1 for number in numbers):
-        wanted = "x".join(["768"] * count)
-        raise UsageError(f"{axis} is {value}; give it values like {wanted}")
+        wanted = "a whole number" if count == 1 else f"{count} whole numbers"
+        example = format_value([768, 3072, 12288][:count])
+        raise UsageError(
+            f"{axis} is {format_value(value)}, but takes {wanted} from 1 on, such as {example}"
+        )
