@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from flopwatch.errors import LayerError
 from flopwatch.layers import int8_ops, int8_plain
 from flopwatch.layers.kernels import int8_cpu, native
 
@@ -26,7 +27,7 @@ QUANTIZE = [
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = [(1, 1), (3, 5), (64, 64), (65, 130), (7, 200), (300, 77), (0, 5), (5, 0), (0, 0)]
 """Less than a tile of the C++ code, just one, and no multiple of one."""
-PRODUCTS = [(1, 1, 1), (5, 16, 16), (6, 17, 33), (161, 100, 40), (33, 2083, 17), (7, 0, 4),
+PRODUCTS = [(1, 1, 1), (5, 16, 16), (6, 17, 33), (400, 70, 50), (33, 2083, 17), (7, 0, 4),
             (0, 3, 4), (3, 4, 0)]  # fmt: skip
 """m, k, n: odd lengths, more than a block of rows, more than float32 adds up exactly."""
 
@@ -124,7 +125,7 @@ def test_every_way_to_the_product(way: str, m: int, k: int, n: int, compiler: st
 def test_whole_numbers_are_exact(way: str) -> None:
     if way == "native" and isinstance(library := native.load("int8"), str):
         pytest.skip(library)
-    m, k, n = 12, 4099, 35
+    m, k, n = 400, 4099, 35  # several blocks of rows, and work for several threads
     a = torch.full((m, k), 127, dtype=torch.int8)
     a[::2] = torch.randint(-127, 128, (k,), dtype=torch.int8)
     b = torch.randint(-127, 128, (n, k), dtype=torch.int8).t()
@@ -132,6 +133,52 @@ def test_whole_numbers_are_exact(way: str) -> None:
     ones = torch.ones(m), torch.ones(n)
     found = int8_cpu.WAYS[way](a, b, *ones, None, torch.float32)
     assert torch.equal(found, int8_plain.multiply_exactly(a, b).float())
+
+
+@pytest.mark.parametrize("way", int8_cpu.WAYS)
+def test_autocast_does_not_touch_whole_numbers(way: str) -> None:
+    if way == "native" and isinstance(library := native.load("int8"), str):
+        pytest.skip(library)
+    a = torch.randint(-127, 128, (8, 300), dtype=torch.int8)
+    b = torch.randint(-127, 128, (300, 6), dtype=torch.int8)
+    ones = torch.ones(8), torch.ones(6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = int8_cpu.WAYS[way](a, b, *ones, None, torch.float32)
+    assert torch.equal(found, int8_plain.multiply_exactly(a, b).float())
+
+
+A, B = torch.ones(4, 8, dtype=torch.int8), torch.ones(8, 3, dtype=torch.int8)
+FOUR, THREE = torch.ones(4), torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: int8_ops.quantize_rowwise(torch.ones(3)), r"matrices of float32.*shape \(3,\)"),
+        (lambda: int8_ops.quantize_global(torch.ones(3, 3).double()), "not torch.float64"),
+        (lambda: int8_ops.multiply(A, B[:5], FOUR, THREE, None, torch.float32), "cannot be mul"),
+        (
+            lambda: int8_ops.multiply(A.float(), B, FOUR, THREE, None, torch.float32),
+            "from torch.fl",
+        ),
+        (
+            lambda: int8_ops.multiply(A, B, FOUR.bfloat16(), THREE, None, torch.float32),
+            "4 rows need",
+        ),
+        (lambda: int8_ops.multiply(A, B, FOUR, FOUR, None, torch.float32), "3 rows need"),
+        (lambda: int8_ops.multiply(A, B, FOUR, THREE, FOUR, torch.float32), "bias has shape"),
+        (lambda: int8_ops.multiply(A, B, FOUR, THREE, None, torch.float64), "to torch.float64"),
+        (
+            lambda: int8_ops.dequantize_rowwise(A, THREE, torch.float32),
+            "4 rows need as many scales",
+        ),
+    ],
+)
+def test_operators_refuse_what_kernels_would_not_notice(
+    call: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(LayerError, match=sentence):
+        call()
 
 
 def test_torch_s_own_int8_product_is_exact() -> None:
@@ -204,9 +251,10 @@ def test_onednn_capped_below_vnni_counts_as_none(monkeypatch: pytest.MonkeyPatch
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache of compiled code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native.load.cache_clear()
+    load = native.load  # a test may put another in its place
+    load.cache_clear()
     yield tmp_path / "flopwatch"
-    native.load.cache_clear()
+    load.cache_clear()
 
 
 SOURCE = 'extern "C" int answer() { return 42; }'
@@ -221,7 +269,7 @@ def test_compiled_once_and_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert library.answer() == 42
     (kept,) = fresh.iterdir()
     native.load.cache_clear()
-    monkeypatch.setattr(native, "_compile", None)  # not called again
+    monkeypatch.setattr(native, "_compile", None)  # which would fail
     assert not isinstance(native.load("small"), str)
     assert list(fresh.iterdir()) == [kept]
 
@@ -260,10 +308,49 @@ def test_no_compiler_at_all(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh.write_text("a file where the folder would be")
+    monkeypatch.setattr(native.tempfile, "tempdir", str(fresh.parent))
     folder = native.find_cache()
     assert folder.is_dir()
-    assert folder != fresh
-    folder.rmdir()
+    assert folder.parent == fresh.parent
+    assert folder == native.find_cache()  # the next process finds what this one made
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_nobody_is_at_home(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(native.Path, "home", fail)
+    monkeypatch.setattr(native.tempfile, "tempdir", str(fresh.parent / "missing"))
+    assert native.find_cache().is_dir()
+    monkeypatch.setattr(native.tempfile, "tempdir", "/proc")
+    assert "no folder to keep compiled code in" in str(native.load("int8"))
+
+
+def test_another_compiler_makes_another_library(fresh: Path) -> None:
+    source, compiler = fresh.parent / "small.cpp", fresh.parent / "compiler"
+    source.write_text(SOURCE)
+    compiler.write_text("old")
+    before = native._digest(source, [str(compiler)])
+    assert native._digest(source, [str(compiler)]) == before
+    (fresh.parent / "small_part.h").write_text("// its header")
+    with_header = native._digest(source, [str(compiler)])
+    assert with_header != before
+    compiler.write_text("newer")
+    assert native._digest(source, [str(compiler)]) != with_header
+
+
+def test_a_compiler_without_openmp_will_do(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "HERE", fresh.parent)
+    monkeypatch.setattr(native, "THREADS", "-fno-such-option")
+    (fresh.parent / "small.cpp").write_text(SOURCE)
+    library = native.load("small")
+    if isinstance(library, str):
+        pytest.skip(library)
+    assert library.answer() == 42
+    monkeypatch.setattr(native, "load", lambda name: library)
+    assert "one thread" in str(int8_cpu.describe())
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

@@ -142,17 +142,41 @@ def test_a_nan_in_the_weight_is_not_hidden() -> None:
         assert layer(torch.randn(3, 16)).isnan().any(0).sum() == lost
 
 
-@pytest.mark.parametrize(
-    ("frozen", "missing"), [("x", "x"), ("weight", "weight"), ("bias", "bias")]
-)
-def test_what_needs_no_gradient_gets_none(frozen: str, missing: str) -> None:
+@pytest.mark.parametrize("frozen", ["x", "weight", "bias"])
+def test_what_needs_no_gradient_gets_none(frozen: str) -> None:
     layer = SwitchBack(8, 4)
     x = torch.randn(6, 8, requires_grad=frozen != "x")
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(name != frozen)
     layer(x).sum().backward()
     grads = {"x": x.grad, **{name: p.grad for name, p in layer.named_parameters()}}
-    assert [name for name, grad in grads.items() if grad is None] == [missing]
+    assert [name for name, grad in grads.items() if grad is None] == [frozen]
+
+
+@pytest.mark.parametrize("save", ["inputs", "int8"])
+def test_what_the_backward_pass_does_not_need_is_not_kept(save: str) -> None:
+    layer = SwitchBack(8, 4, save=save)
+    layer.weight.requires_grad_(False)
+    kept: list[torch.Size] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        layer(torch.randn(5, 8, requires_grad=True))
+        assert kept == [(4, 8)]  # the weight, and no activations
+        kept.clear()
+        layer.weight.requires_grad_()
+        layer(torch.randn(5, 8))
+        assert kept == ([(5, 8), (5,)] if save == "int8" else [(5, 8)])
+
+
+def test_layers_without_features() -> None:
+    for inputs, outputs in ((0, 4), (4, 0)):
+        found = run(SwitchBack(inputs, outputs), torch.randn(3, inputs), torch.randn(3, outputs))
+        assert found["output"].shape == (3, outputs)
+        assert found["x"].shape == (3, inputs)
 
 
 def test_without_a_bias() -> None:
@@ -179,6 +203,12 @@ def test_autocast(recipe: dict[str, str], dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype):
         y = layer(x)
     assert y.dtype == dtype
+    assert layer.bias is not None
+    plain = switchback_plain.compute(
+        *(t.detach().to(dtype) for t in (x, layer.weight, layer.bias, torch.ones(9, 16))),
+        Recipe(**recipe),
+    )
+    torch.testing.assert_close(y.detach(), plain.output)
     y.float().sum().backward()
     assert layer.weight.grad is not None
     assert {x.grad.dtype, layer.weight.grad.dtype} == {torch.float32}  # type: ignore[union-attr]
@@ -315,9 +345,7 @@ def test_prepared_layers_refuse_to_be_trained() -> None:
         ),
         (lambda: SwitchBack(133_145, 4, device="meta"), "133145 features may not fit into int32"),
         (
-            lambda: (
-                SwitchBack(1, 1, weight_gradient="int8")(torch.ones(133_145, 1)).sum().backward()
-            ),
+            lambda: SwitchBack(1, 1, weight_gradient="int8")(torch.ones(133_145, 1)),
             "133145 tokens may not fit into int32",
         ),
         (lambda: layers.make("switchback:columnwise", 8, 4), "scales is 'columnwise'"),
@@ -373,6 +401,9 @@ def test_swap_can_keep_the_weights() -> None:
     with pytest.raises(LayerError, match="'0' cannot keep its weights as Dyad"):
         layers.swap(model, "dyad:it:2", keep_weights=True)
     assert isinstance(model[0], SwitchBack)  # all or nothing
+    model[0].prepare_for_inference()
+    with pytest.raises(LayerError, match="'0' was prepared for inference.*swap before preparing"):
+        layers.swap(model, "dense")
 
 
 def test_a_model_learns_with_it() -> None:

@@ -52,7 +52,8 @@ class DropIn(nn.Module):
                 f"the input is {x.dtype} but the layer {weight.dtype}; convert one of them with "
                 ".to(), or use torch.autocast"
             )
-        y = self.multiply(x.reshape(-1, self.in_features), weight, bias)
+        tokens = math.prod(x.shape[:-1])  # -1 would not do where there are no features
+        y = self.multiply(x.reshape(tokens, self.in_features), weight, bias)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from flopwatch.errors import LayerError
+
 SCHEMAS = {
     "quantize_rowwise": "(Tensor x) -> (Tensor, Tensor)",
     "quantize_columnwise_transpose": "(Tensor x) -> (Tensor, Tensor)",
@@ -30,6 +32,8 @@ MODULES = {
 }
 """Where each device's versions are, by torch's name of the device."""
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 _library = torch.library.Library("flopwatch", "DEF")
 
 
@@ -44,10 +48,64 @@ def _load_late(home: str, name: str) -> Callable[..., Any]:
     """The function of that module, imported by the first call: Triton is not everywhere."""
 
     def call(*arguments: Any) -> Any:
-        module: ModuleType = import_module(home)
+        CHECKS[name](*arguments)
+        try:
+            module: ModuleType = import_module(home)
+        except ModuleNotFoundError as error:
+            raise LayerError(f"int8 layers need {error.name} here; pip install it") from None
         return getattr(module, name)(*arguments)
 
     return call
+
+
+def _check_matrix(x: Tensor) -> None:
+    if x.dim() != 2 or x.dtype not in DTYPES:
+        raise LayerError(
+            f"int8 arithmetic quantises matrices of float32, bfloat16 or float16, not "
+            f"{x.dtype} of shape {tuple(x.shape)}"
+        )
+
+
+def _check_int8(q: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
+    if q.dim() != 2 or q.dtype != torch.int8 or dtype not in DTYPES:
+        raise LayerError(
+            f"int8 arithmetic goes from matrices of int8 to float32, bfloat16 or float16, not from "
+            f"{q.dtype} of shape {tuple(q.shape)} to {dtype}"
+        )
+    if scales.shape != q.shape[:1] or scales.dtype != torch.float32:
+        raise LayerError(
+            f"{len(q)} rows need as many scales in float32, not {tuple(scales.shape)} in "
+            f"{scales.dtype}"
+        )
+
+
+def _check_product(
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> None:
+    _check_int8(a, a_scales, dtype)
+    _check_int8(b.t(), b_scales.expand(b.shape[-1]) if b_scales.dim() == 0 else b_scales, dtype)
+    if a.shape[1] != b.shape[0]:
+        raise LayerError(f"{tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied")
+    if bias is not None and bias.shape != b.shape[1:]:
+        raise LayerError(
+            f"the bias has shape {tuple(bias.shape)}, the product {b.shape[1]} columns"
+        )
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "quantize_rowwise": _check_matrix,
+    "quantize_columnwise_transpose": _check_matrix,
+    "quantize_global": _check_matrix,
+    "quantize_global_transpose": _check_matrix,
+    "dequantize_rowwise": _check_int8,
+    "multiply": _check_product,
+}
+"""What is wrong here, the kernels would not notice: they are given addresses."""
 
 
 class _Fake:

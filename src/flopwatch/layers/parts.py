@@ -91,10 +91,13 @@ def make_reference(
 ) -> Workload:
     """The same in plain arithmetic, and in float32, from the same values."""
     shared = _share_tensors(tokens, *shape, setting, torch.initial_seed())
-    plain = Tensors(
-        shared.x.float(), shared.w.float(), shared.g.float(), int8=int8_plain, cast=torch.trunc
-    )
+    floats = (tensor.float() for tensor in (shared.x, shared.w, shared.g))
+    plain = Tensors(*floats, int8=int8_plain, cast=cast_plainly)
     return Workload(phases=_make_phases(parts, plain), compare="all")
+
+
+def cast_plainly(x: Tensor) -> Tensor:
+    return x.trunc().to(torch.int8)
 
 
 def _make_phases(parts: Sequence[str], tensors: Tensors) -> dict[str, Callable[..., object]]:

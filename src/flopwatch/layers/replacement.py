@@ -95,7 +95,11 @@ def is_linear(module: nn.Module) -> bool:
 
 def make_alike(spec: str, name: str, layer: nn.Module) -> nn.Module:
     """A new layer in the place of an old one."""
-    weight: nn.Parameter = layer.weight  # type: ignore[assignment]
+    weight: nn.Parameter | None = layer.weight  # type: ignore[assignment]
+    if weight is None:
+        raise LayerError(
+            f"{name!r} was prepared for inference and has no weight to go by; swap before preparing"
+        )
     try:
         made = registry.make(
             spec,

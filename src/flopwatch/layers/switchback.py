@@ -12,12 +12,13 @@ tokens of a batch, where the errors of int8 would add up most, and stays in stan
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from flopwatch.errors import LayerError
 from flopwatch.layers import int8_ops, int8_plain
@@ -25,7 +26,6 @@ from flopwatch.layers.drop_in import DropIn, cast_for_autocast
 from flopwatch.layers.registry import check_switchback
 
 PART_TOKENS = 1024
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,8 @@ class SwitchBack(DropIn):
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         _check_dtype(x.dtype)
+        if self.recipe.weight_gradient == "int8":
+            _check_length(len(x), "tokens")
         y: Tensor = _Product.apply(x, weight, bias, self.recipe)
         return y
 
@@ -129,7 +131,8 @@ class SwitchBack(DropIn):
             )
         x, _, bias = cast_for_autocast(x, x, self.bias)
         _check_dtype(x.dtype)
-        rows, scales = int8_ops.quantize_rowwise(x.reshape(-1, self.in_features))
+        tokens = math.prod(x.shape[:-1])
+        rows, scales = int8_ops.quantize_rowwise(x.reshape(tokens, self.in_features))
         weight: Tensor = self.weight_int8  # type: ignore[assignment]
         weight_scales: Tensor = self.weight_scales  # type: ignore[assignment]
         y = int8_ops.multiply(
@@ -139,7 +142,7 @@ class SwitchBack(DropIn):
 
 
 def _check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in DTYPES:
+    if dtype not in int8_ops.DTYPES:
         raise LayerError(
             f"SwitchBack computes in float32, bfloat16 or float16, not in {dtype}; convert layer "
             "and input with .to()"
@@ -179,7 +182,10 @@ class _Product(torch.autograd.Function):
         rows, scales = int8_ops.quantize_rowwise(x)
         weight_int8, weight_scales = quantize_weight(weight, recipe)
         ctx.recipe, ctx.dtype = recipe, x.dtype
-        _save(ctx, x, (rows, scales), weight, (weight_int8, weight_scales))
+        ctx.save_for_backward(
+            *_choose_kept_x(ctx, x, (rows, scales)),
+            *_choose_kept_weight(ctx, weight, (weight_int8, weight_scales)),
+        )
         return int8_ops.multiply(rows, weight_int8.t(), scales, weight_scales, bias, x.dtype)
 
     @staticmethod
@@ -199,28 +205,29 @@ class _Product(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
-def _save(
-    ctx: FunctionCtx,
-    x: Tensor,
-    x_int8: tuple[Tensor, Tensor],
-    weight: Tensor,
-    weight_int8: tuple[Tensor, Tensor],
-) -> None:
-    """What the backward pass needs, as small as the recipe has it. Scales are None beside what is
-    not quantised."""
-    saves_int8 = ctx.recipe.save == "int8"  # type: ignore[attr-defined]
+Kept = tuple[Tensor | None, Tensor | None]
+"""A tensor and its scales, as the backward pass needs them; None beside what is not quantised, and
+for what it does not need."""
+
+
+def _choose_kept_x(ctx: Any, x: Tensor, quantized: tuple[Tensor, Tensor]) -> Kept:
+    if not ctx.needs_input_grad[1]:  # only the weight's gradient is computed from it
+        return None, None
+    return quantized if ctx.recipe.save == "int8" else (x, None)
+
+
+def _choose_kept_weight(ctx: Any, weight: Tensor, quantized: tuple[Tensor, Tensor]) -> Kept:
+    if not ctx.needs_input_grad[0]:
+        return None, None
     # On a CPU, one int8 weight serves both products; a GPU wants its own order for each.
-    shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"  # type: ignore[attr-defined]
-    kept_x = x_int8 if saves_int8 else (x, None)
-    kept_weight = weight_int8 if shares else (weight, None)
-    ctx.save_for_backward(*kept_x, *kept_weight)
+    shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"
+    return quantized if shares else (weight, None)
 
 
 def multiply_for_weight(grad: Tensor, x: Tensor, x_scales: Tensor | None, recipe: Recipe) -> Tensor:
     """grad.T @ x, the weight's gradient, (out, in), where x may have been kept as int8."""
     if recipe.weight_gradient == "standard":
         return grad.t() @ x if x_scales is None else _multiply_in_parts(grad, x, x_scales)
-    _check_length(len(grad), "tokens")
     if x_scales is not None:
         x = int8_ops.dequantize_rowwise(x, x_scales, grad.dtype)
     rows, scales = int8_ops.quantize_columnwise_transpose(grad)

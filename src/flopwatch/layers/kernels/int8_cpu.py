@@ -90,6 +90,8 @@ def describe() -> str | None:
             f"int8 layers quantise in eager torch, since {library}, and multiply by way of "
             f"{find_way()}; with a C++ compiler they are faster"
         )
+    if native.THREADS not in library._name:
+        return "int8 layers use one thread, since the C++ compiler here has no OpenMP"
     if find_way() == "native":
         return (
             "this CPU has no instructions for int8 products (VNNI); they are computed in int16, at "
@@ -182,7 +184,8 @@ def _multiply_float(
     sums = torch.zeros(len(a), b.shape[1], dtype=torch.int32)
     for first in range(0, a.shape[1], EXACT_LENGTH):
         part = slice(first, first + EXACT_LENGTH)
-        sums += (a[:, part].float() @ b[part].float()).int()
+        with torch.autocast("cpu", enabled=False):  # which would shorten them
+            sums += (a[:, part].float() @ b[part].float()).int()
     out = torch.empty(sums.shape, dtype=dtype)
     _scale_sums(sums, a_scales, b_scales, bias, out)
     return out

@@ -10,9 +10,11 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +30,8 @@ FLAGS = (
     "-fno-trapping-math",
 )
 THREADS = "-fopenmp"
-"""Tried first. The library then shares the OpenMP threads of torch, which has loaded it before."""
+"""Tried first. Where torch has loaded the same OpenMP, as its usual build does, the library shares
+its threads."""
 TIMEOUT_S = 120
 
 
@@ -52,40 +55,54 @@ def load(name: str) -> ctypes.CDLL | str:
 def _build(source: Path) -> Path:
     """Where the library is; it is compiled unless an earlier call has done so."""
     compiler = find_compiler()
-    library = find_cache() / f"{source.stem}-{_digest(source, compiler)}.so"
-    if not library.exists():
-        _compile(compiler, source, library)
-    return library
+    folder, digest = find_cache(), _digest(source, compiler)
+    reason = ""
+    for threads in ([THREADS], []):  # some compilers have no OpenMP
+        library = folder / f"{source.stem}-{digest}{''.join(threads)}.so"
+        if library.exists():
+            return library
+        reason = _compile([*compiler, *FLAGS, *threads, str(source)], library)
+        if not reason:
+            return library
+    raise NativeError(reason)
 
 
-def find_compiler() -> str:
-    """$CXX, or the first of the usual ones."""
-    asked = os.environ.get("CXX")
-    for name in [asked] if asked else COMPILERS:
-        found = shutil.which(name)
+def find_compiler() -> list[str]:
+    """$CXX, which may have arguments, or the first of the usual ones."""
+    asked = os.environ.get("CXX", "").strip()
+    for words in [shlex.split(asked)] if asked else [[name] for name in COMPILERS]:
+        found = shutil.which(words[0])
         if found is not None:
-            return found
+            return [found, *words[1:]]
     raise NativeError(
         f"CXX is {asked!r}, which is not there" if asked else "there is no C++ compiler"
     )
 
 
 def find_cache() -> Path:
-    """A folder that can be written to: the user's cache, or else a new one that does not last."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "flopwatch"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="flopwatch-"))
+    """A folder of the user's: in their cache, or where that cannot be, among temporary files."""
+    candidates = [Path(tempfile.gettempdir()) / f"flopwatch-{os.getuid()}"]
+    with suppress(RuntimeError):  # no home is known
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        candidates.insert(0, Path(home) / "flopwatch")
+    for folder in candidates:
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What is loaded from there is run: nobody else may have put it there.
+            if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+                return folder
+    raise NativeError(f"there is no folder to keep compiled code in, not even {candidates[-1]}")
 
 
-def _digest(source: Path, compiler: str) -> str:
-    """Of all that the library depends on: homes are shared by machines with different CPUs."""
-    about = [source.read_text(), compiler, *FLAGS, platform.machine(), _read_cpu_features()]
+def _digest(source: Path, compiler: list[str]) -> str:
+    """Of all that the library depends on: compilers are upgraded, and homes are shared by machines
+    with different CPUs."""
+    program = Path(compiler[0]).resolve().stat()
+    about = [
+        *(path.read_text() for path in sorted(source.parent.glob(f"{source.stem}*.[ch]*"))),
+        *(*compiler, str(program.st_size), str(program.st_mtime_ns), *FLAGS),
+        *(platform.machine(), _read_cpu_features()),
+    ]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 
 
@@ -97,20 +114,23 @@ def _read_cpu_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _compile(compiler: str, source: Path, library: Path) -> None:
-    """Under another name first: two processes may do so at once, and one may be killed."""
+def _compile(command: list[str], library: Path) -> str:
+    """Why it failed; empty if it did not. It is made under another name: two processes may do so at
+    once, and one may be killed."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        for threads in ([THREADS], []):  # some compilers have no OpenMP
-            command = [compiler, *FLAGS, *threads, str(source), "-o", str(made)]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise NativeError(f"{compiler} does not work ({error})") from None
-            if done.returncode == 0:
-                made.replace(library)
-                return
-    said = done.stderr.strip().splitlines()
-    raise NativeError(f"{compiler} failed ({said[0] if said else f'exit {done.returncode}'})")
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(made)],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{command[0]} does not work ({error})"
+        if done.returncode == 0:
+            made.replace(library)
+            return ""
+    said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+    return f"{command[0]} failed ({next((line for line in said if 'error' in line), said[0])})"
