@@ -54,6 +54,16 @@ def test_dtypes_may_differ() -> None:
     }
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
+def test_whole_numbers_must_be_equal(dtype: torch.dtype) -> None:
+    value, reference = torch.tensor([127, 3], dtype=dtype), torch.tensor([127, 4], dtype=dtype)
+    assert check(reference, reference) == {"output": 0.0}
+    with pytest.raises(WrongResult, match=r"output is off by 0.0079 \(allowed 0\)"):
+        check(value, reference, tolerance=1e-2)
+    # Where one side has fractions, or room for them, it may have rounded.
+    assert check(value, reference.float(), tolerance=1e-2) == {"output": pytest.approx(1 / 127)}
+
+
 @pytest.mark.parametrize(
     ("value", "reference", "agree"),
     [

@@ -129,6 +129,7 @@ def test_a_sum_of_parts_is_no_rival_of_the_baseline() -> None:
         (DENSE, {"step": 15.0}),  # timed at once
         ({"call": 30.0}, {"forward": 5.0, "backward": 10.0}),
         (DENSE, {"forward": 5.0, "recompute": 1.0, "backward": 9.0}),
+        (DENSE, {"fwd": 5.0, "bwd": 10.0}),  # the same under other names
     ],
 )
 def test_a_whole_run_that_is_divided_otherwise_still_is_one(
@@ -153,6 +154,7 @@ def test_without_a_baseline_the_first_that_was_measured_gives_the_columns() -> N
     cases, parts = make_sheets(summarize([crashed, *SMALL[1:]]))
     assert cases.columns[1:4] == ["forward", "backward", "total"]
     assert [cells[0] for cells in parts.groups[0]] == ["parts:standard"] * 3
+    assert [cells[-1] for cells in cases.groups[0]] == ["", "", "in parts", "in parts"]
 
 
 # The whole against the sum

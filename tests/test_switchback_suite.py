@@ -18,6 +18,7 @@ from flopwatch.engine.clock import CpuClock
 from flopwatch.layers import int8_ops, int8_plain, parts
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
+from flopwatch.report import switchback_layout
 from flopwatch.suite import Suite
 
 LAYERS = ["dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"]
@@ -69,6 +70,13 @@ def test_every_part_of_a_total_is_compared(suite: Suite, variant: str, dtype: st
     assert all(expected[name].abs().max() > 0 for name in expected)
 
 
+def test_every_part_that_there_is_has_a_total_and_a_place_in_the_layout() -> None:
+    summed = {part for total in TOTALS.values() for part in total}
+    assert set(parts.PARTS) == set(switchback_layout.PARTS) == summed
+    for part, sources in switchback_layout.PARTS.items():
+        assert all(part in TOTALS[variant] for variant in sources)
+
+
 def test_the_parts_are_the_operations_of_a_layer(suite: Suite) -> None:
     """By the plain formulas, from the inputs alone."""
     torch.manual_seed(0)
@@ -108,6 +116,18 @@ def test_a_wrong_part_is_noticed(
     found, expected = run_once(suite, make_case("parts:global"))
     with pytest.raises(agreement.WrongResult, match="global_"):
         agreement.compare(found, expected, against="it", tolerance=1e-4)
+
+
+@pytest.mark.parametrize("broken", ["x_quantize_rowwise[0]", "w_quantize_global[0]", "cast_g"])
+def test_whole_numbers_are_compared_exactly(suite: Suite, broken: str) -> None:
+    """One step of 127 is less than bfloat16's tolerance."""
+    variant = "parts:casts" if broken == "cast_g" else "parts:global"
+    case = make_case(variant, dtype="bfloat16")
+    found, expected = run_once(suite, case)
+    assert expected[broken].dtype == torch.int8
+    found[broken][0, 0] += 1
+    with pytest.raises(agreement.WrongResult, match=r"off by .* \(allowed 0\)"):
+        agreement.compare(found, expected, against="it", tolerance=suite.tolerance(case))
 
 
 def test_parts_share_their_tensors() -> None:

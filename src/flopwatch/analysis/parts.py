@@ -15,12 +15,13 @@ from typing import Any
 from flopwatch.analysis.samples import pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate, as_interval
 from flopwatch.analysis.summary import Row, conditions, estimate_speedup
+from flopwatch.case import PARTS
 
 WHOLES = {
     "switchback": {
-        "dense": "parts:standard",
-        "switchback:rowwise": "parts:rowwise",
-        "switchback:global": "parts:global",
+        "dense": f"{PARTS}standard",
+        "switchback:rowwise": f"{PARTS}rowwise",
+        "switchback:global": f"{PARTS}global",
     },
 }
 """By suite and variant: which variant has its parts. The baseline must be among them."""

@@ -20,7 +20,7 @@ from flopwatch.analysis.statistics import (
     estimate_median,
     judge,
 )
-from flopwatch.case import digest
+from flopwatch.case import PARTS, digest
 from flopwatch.engine.environment import likeness
 from flopwatch.records.record import Record
 
@@ -32,7 +32,7 @@ class Row:
     """The baseline of its own run and group; None for a baseline, where that failed, and for what
     is in parts."""
     in_parts: bool = False
-    """Whether it is not a rival of the baseline but a breakdown: see `is_in_parts`."""
+    """Whether it is not a rival of the baseline but a breakdown: see `case.PARTS`."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """Median of each phase, warm-up left out."""
     total_ns: Estimate | None = None
@@ -100,8 +100,9 @@ def make_row(record: Record, baseline: Record | None) -> Row:
     if not _is_measured(record):
         return Row(record=record)
     total_ns = estimate_median(measured_totals_ns(record))
-    in_parts = baseline is not None and is_in_parts(record, baseline)
-    against = None if record.variant == record.baseline or in_parts else baseline
+    is_baseline = record.variant == record.baseline
+    in_parts = record.variant.startswith(PARTS) and not is_baseline
+    against = None if is_baseline or in_parts else baseline
     speedup = None if against is None else estimate_speedup(record, against)
     return Row(
         record=record,
@@ -120,14 +121,6 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
         regions=look_inside(record, against),
     )
-
-
-def is_in_parts(record: Record, baseline: Record) -> bool:
-    """Whether both have several phases, and none in common: then the record times other pieces of
-    work than the baseline, one by one, and their sum is no speed of a whole. What has one phase is
-    a whole run that was timed at once."""
-    mine, theirs = record.samples_ns.keys(), baseline.samples_ns.keys()
-    return len(mine) > 1 and len(theirs) > 1 and not mine & theirs
 
 
 def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:

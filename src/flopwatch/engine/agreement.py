@@ -6,7 +6,9 @@ gradients that the workload names, each as
     error = max |value - reference| / max |reference|
 
 in float64: one number that means the same for every dtype and scale, and that a single wrong
-element cannot hide from. Values that are not finite must be the same on both sides.
+element cannot hide from. Values that are not finite must be the same on both sides. Whole numbers
+(integers and booleans on both sides) must be equal, whatever the tolerance: next to 127, a step of
+1 is less than bfloat16 is allowed to be off, and a quantised value that is off by one is wrong.
 """
 
 from __future__ import annotations
@@ -81,14 +83,19 @@ def compare(
             complaints.append(f"only {side} has {name}")
             continue
         errors[name], complaint = _deviation(values[name], reference[name])
-        if complaint is None and errors[name] > tolerance:  # type: ignore[operator]
-            complaint = f"is off by {errors[name]:.2g} (allowed {tolerance:.2g})"
+        allowed = 0.0 if _are_whole(values[name], reference[name]) else tolerance
+        if complaint is None and errors[name] > allowed:  # type: ignore[operator]
+            complaint = f"is off by {errors[name]:.2g} (allowed {allowed:.2g})"
         if complaint is not None:
             complaints.append(f"{name} {complaint}")
     check = Check(against=against, errors=errors, tolerance=tolerance)
     if complaints:
         raise WrongResult(f"disagrees with {against}: {'; '.join(complaints)}", check)
     return check
+
+
+def _are_whole(*tensors: Any) -> bool:
+    return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def _deviation(value: Any, reference: Any) -> tuple[float | None, str | None]:

@@ -91,8 +91,8 @@ def make_reference(
 ) -> Workload:
     """The same in plain arithmetic, and in float32, from the same values."""
     shared = _share_tensors(tokens, *shape, setting, torch.initial_seed())
-    floats = (tensor.float() for tensor in (shared.x, shared.w, shared.g))
-    plain = Tensors(*floats, int8=int8_plain, cast=cast_plainly)
+    x, w, g = (tensor.float() for tensor in (shared.x, shared.w, shared.g))
+    plain = Tensors(x, w, g, int8=int8_plain, cast=cast_plainly)
     return Workload(phases=_make_phases(parts, plain), compare="all")
 
 

@@ -30,5 +30,5 @@ SUMS = {
     ],
     CASTS: ["cast_x", "cast_w", "cast_g"],
 }
-"""By variant: the parts of a layer (see `layers.parts`) in the order in which it runs them; casts to
-int8 are the least that quantising can take."""
+"""By variant: the parts of a layer (see `layers.parts`) in the order in which it runs them; casts
+to int8 are the least that quantising can take."""

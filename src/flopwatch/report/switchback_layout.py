@@ -23,11 +23,11 @@ from typing import Any
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.case import label
 from flopwatch.errors import UsageError
+from flopwatch.layers.sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
 from flopwatch.records.record import Record
 from flopwatch.report.layouts import Printout
 from flopwatch.report.remarks import describe_conditions
 
-STANDARD, ROWWISE, GLOBAL, CASTS = "parts:standard", "parts:rowwise", "parts:global", "parts:casts"
 PARTS: dict[str, tuple[str, ...]] = {
     "standard_fwd": (STANDARD,),
     "standard_gw": (STANDARD,),
@@ -48,27 +48,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """In the published order: the variants whose samples a part's mean is over."""
 
-SUMS = {
-    "time_standard": ("standard_fwd", "standard_gw", "standard_gx"),
-    "time_rowwise": (
-        "x_quantize_rowwise",
-        "g_quantize_rowwise",
-        "w_quantize_colwise_transpose",
-        "w_quantize_rowwise",
-        "standard_gw",
-        "rowwise_fwd",
-        "rowwise_bwd",
-    ),
-    "time_global": (
-        "x_quantize_rowwise",
-        "g_quantize_rowwise",
-        "w_quantize_global",
-        "w_quantize_global_transpose",
-        "standard_gw",
-        "global_fwd",
-        "global_bwd",
-    ),
-}
+TOTALS = {"time_standard": STANDARD, "time_rowwise": ROWWISE, "time_global": GLOBAL}
+"""The published sums, by the variants that have their parts."""
 
 Group = dict[str, Row]
 """The rows of one layer and batch, by variant."""
@@ -155,7 +136,7 @@ def make_line(group: Mapping[str, Row]) -> dict[str, Any]:
         "wm": divide_up(max(dim_in, dim_out), min(dim_in, dim_out)),
         "switch": dim_out < dim_in,
         **times_ms,
-        **{name: sum(times_ms[part] for part in parts) for name, parts in SUMS.items()},
+        **{name: sum(times_ms[part] for part in SUMS[of]) for name, of in TOTALS.items()},
     }
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import flopwatch
 from flopwatch.choice import require_counts
 from flopwatch.errors import LayerError, UsageError
-from flopwatch.layers import registry
+from flopwatch.layers import registry, tolerances
 from flopwatch.models.counts import count_step_flops
 from flopwatch.models.shapes import SHAPES, Shape, cut_opt, find_shape
 
@@ -69,13 +69,8 @@ def is_sensible(case: flopwatch.Case) -> bool:
 
 
 def find_tolerance(case: flopwatch.Case) -> float:
-    """Relative to the largest value. In a model, rounding adds up, and the ReLU of a value next to
-    0 may go either way."""
-    is_int8 = registry.KINDS[registry.parse(case.variant).kind].int8
-    is_long = case.autocast == "off" and case.dtype == "float32" and not is_int8
-    if case.level == "layer":
-        return 1e-4 if is_long else 3e-2
-    return 3e-3 if is_long else 5e-1 if is_int8 else 2e-1
+    level = "layer" if case.level == "layer" else "model"
+    return tolerances.find_tolerance(case.variant, level, find_cast(case) or case.dtype)
 
 
 COUNTS = {"tokens": 1, "shape": 2, "batch": 2, "hidden_size": 1, "train_tokens": 1}

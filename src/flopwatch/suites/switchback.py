@@ -21,37 +21,15 @@ from __future__ import annotations
 from typing import Any
 
 import flopwatch
+from flopwatch.case import PARTS
 from flopwatch.choice import require_counts
 from flopwatch.errors import UsageError
-from flopwatch.layers import registry
+from flopwatch.layers import registry, tolerances
+from flopwatch.layers.sums import SUMS
 from flopwatch.models.counts import count_step_flops
 from flopwatch.models.shapes import find_shape
 from flopwatch.settings import Device
 
-SUMS = {
-    "parts:standard": ["standard_fwd", "standard_gx", "standard_gw"],
-    "parts:rowwise": [
-        "x_quantize_rowwise",
-        "w_quantize_rowwise",
-        "rowwise_fwd",
-        "g_quantize_rowwise",
-        "w_quantize_colwise_transpose",
-        "rowwise_bwd",
-        "standard_gw",
-    ],
-    "parts:global": [
-        "x_quantize_rowwise",
-        "w_quantize_global",
-        "global_fwd",
-        "g_quantize_rowwise",
-        "w_quantize_global_transpose",
-        "global_bwd",
-        "standard_gw",
-    ],
-    "parts:casts": ["cast_x", "cast_w", "cast_g"],
-}
-"""The published totals, each the parts of a layer in the order in which it runs them; casts to int8
-are the least that quantising can take."""
 MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
 VARIANTS = [
     *("dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"),
@@ -97,26 +75,10 @@ def is_sensible(case: flopwatch.Case) -> bool:
     return case.level == "layer" or case.variant not in SUMS
 
 
-INT8_TOLERANCES = {"layer": 3e-2, "model": 5e-1}
-"""Int8 keeps 7 bits, which makes 1 % of the largest value. In a model that is enough to turn a ReLU
-here and there, each of which takes its token's part of a gradient with it: up to a quarter of the
-largest value was seen in OPT, and 4 % in Pythia, which has none. A layer in the wrong place, or a
-gradient that is missing, gives 1 or more."""
-TOLERANCES = {
-    "float32": {"layer": 1e-4, "model": 3e-3, "parts": 1e-4},
-    "bfloat16": {"layer": 3e-2, "model": 2e-1, "parts": 1e-2},
-    "float16": {"layer": 5e-3, "model": 2e-1, "parts": 2e-3},
-}
-"""Of everything else, by dtype. Parts are compared with the same arithmetic in plain torch, so that
-only the rounding of their results is left."""
-
-
 def find_tolerance(case: flopwatch.Case) -> float:
-    """Relative to the largest value."""
     if case.variant in SUMS:
-        return TOLERANCES[case.dtype]["parts"]
-    is_int8 = registry.KINDS[registry.parse(case.variant).kind].int8
-    return (INT8_TOLERANCES if is_int8 else TOLERANCES[case.dtype])[case.level]
+        return tolerances.FLOATS[case.dtype]["parts"]
+    return tolerances.find_tolerance(case.variant, case.level, case.dtype)
 
 
 COUNTS = {"tokens": 1, "shape": 2, "batch": 2}
@@ -126,7 +88,7 @@ COUNTS = {"tokens": 1, "shape": 2, "batch": 2}
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
     if axis == "variant":
-        if value.startswith("parts:") and value not in SUMS:
+        if value.startswith(PARTS) and value not in SUMS:
             raise UsageError(f"there are no {value!r}; there are {', '.join(SUMS)}")
         if value not in SUMS:
             registry.parse(value)
