@@ -290,13 +290,9 @@ def report(files: tuple[Path, ...], out: Path) -> None:
     \b
     flopwatch report results/*.jsonl -o report.html
     """
-    from flopwatch.records.store import read
     from flopwatch.report.page import render_page
 
-    contents = [read(file) for file in files]
-    for warning in (warning for one in contents for warning in one.warnings):
-        click.echo(f"flopwatch: {warning}", err=True)
-    page = render_page([record for one in contents for record in one.records])
+    page = render_page(_read_records(files))
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -337,30 +333,18 @@ def _make_options(**given: Any) -> Options:
 
 
 def _print_preview(preview: Preview, as_json: bool) -> None:
-    from flopwatch.plan import format_filters
+    from flopwatch.report.preview import as_dict, list_groups, list_remarks
 
-    groups, estimate = preview.groups, preview.estimate
     if as_json:
-        content = {
-            "cases": [{"params": g.params, "variant": v} for g in groups for v in g.variants],
-            "shortest_s": estimate.shortest_s,
-            "longest_s": estimate.longest_s,
-            "flops_per_s": estimate.rates,
-            "on_request": preview.on_request,
-            "grids": preview.presets,
-        }
-        click.echo(json.dumps(content))
+        click.echo(json.dumps(as_dict(preview)))
         return
-    for group in groups:
-        click.echo(f"{group.label}: {', '.join(group.variants)}")
-    click.echo(f"{estimate}; less what the results file already answers", err=True)
-    if preview.on_request:
-        click.echo(f"on request: {format_filters(preview.on_request)}", err=True)
-    if preview.presets:
-        click.echo(f"other grids: --grid {', '.join(preview.presets)}", err=True)
+    for line in list_groups(preview):
+        click.echo(line)
+    for remark in list_remarks(preview):
+        click.echo(remark, err=True)
 
 
-def _read_records(files: Sequence[Path], skip_corrupt: bool) -> list[Record]:
+def _read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
     from flopwatch.records.store import read
 
     contents = [read(file, skip_corrupt=skip_corrupt) for file in files]

@@ -64,7 +64,7 @@ class Preview:
     on_request: Mapping[str, Sequence[str]]
     """Values by axis that the suite has, and a run must ask for."""
     presets: Sequence[str]
-    """Names of other grids that the suite has."""
+    """Names of grids that the suite has besides the one that would be measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +94,7 @@ def preview(options: Options) -> Preview:
         groups=groups,
         estimate=estimate,
         on_request=description.list_unasked(parse_filters(options.filters)),
-        presets=description.presets,
+        presets=[name for name in description.presets if name != options.preset],
     )
 
 

@@ -1,0 +1,36 @@
+"""What a run would do, told before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flopwatch.plan import format_filters
+
+if TYPE_CHECKING:
+    from flopwatch.session import Preview
+
+
+def list_groups(preview: Preview) -> list[str]:
+    return [f"{group.label}: {', '.join(group.variants)}" for group in preview.groups]
+
+
+def list_remarks(preview: Preview) -> list[str]:
+    """How long it would take, and what else there is to measure."""
+    remarks = [f"{preview.estimate}; less what the results file already answers"]
+    if preview.on_request:
+        remarks.append(f"on request: {format_filters(preview.on_request)}")
+    if preview.presets:
+        remarks.append(f"other grids: --grid {', '.join(preview.presets)}")
+    return remarks
+
+
+def as_dict(preview: Preview) -> dict[str, Any]:
+    """For ``--json``: plain numbers with units in their names."""
+    return {
+        "cases": [{"params": g.params, "variant": v} for g in preview.groups for v in g.variants],
+        "shortest_s": preview.estimate.shortest_s,
+        "longest_s": preview.estimate.longest_s,
+        "flops_per_s": preview.estimate.rates,
+        "on_request": preview.on_request,
+        "grids": preview.presets,
+    }
