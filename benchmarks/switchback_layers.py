@@ -42,8 +42,8 @@ JUDGED = ["switchback:rowwise", "switchback:global"]
 PEER = "torchao-int8"
 WITH_VNNI = {"layer": 1.6, "feed-forward": 1.15, "linear": 1.2}
 WITHOUT = {"layer": 1.2, "feed-forward": 1.05, "linear": 1.08}
-"""Least speedups, forward and backward: of layers, and of a step with these exchanged. In both cases
-80 % of what the instructions allow a layer."""
+"""Least speedups, forward and backward: of layers, and of a step with these exchanged. In both
+cases 80 % of what the instructions allow a layer."""
 LARGEST_ERROR = 0.01
 
 
