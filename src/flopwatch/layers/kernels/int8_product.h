@@ -52,35 +52,23 @@ constexpr i64 HEIGHT = 6;
 constexpr i64 WIDTH = 16;
 constexpr i64 BLOCK = 192;  // rows of a that are packed together, and reused for every column of b
 
-// HEIGHT rows of a, (k / 2, HEIGHT, 2); rows and numbers beyond the end are 0.
-void pack_rows(const int8_t* a, i64 rows, i64 k, int16_t* packed) {
+// COUNT lines, each of k contiguous numbers, as (k / 2, COUNT, 2): rows of a, or columns of b. Lines
+// and numbers beyond the end are 0.
+template <i64 COUNT>
+void pack_lines(const int8_t* lines, i64 there, i64 k, int16_t* packed) {
     i64 pairs = (k + 1) / 2;
-    for (i64 i = 0; i < HEIGHT; i++) {
-        const int8_t* row = a + i * k;
+    for (i64 i = 0; i < COUNT; i++) {
+        const int8_t* line = lines + i * k;
         int16_t* to = packed + 2 * i;
         for (i64 p = 0; p < pairs; p++) {
-            bool inside = i < rows;
-            to[p * 2 * HEIGHT] = inside ? row[2 * p] : 0;
-            to[p * 2 * HEIGHT + 1] = inside && 2 * p + 1 < k ? row[2 * p + 1] : 0;
+            bool inside = i < there;
+            to[p * 2 * COUNT] = inside ? line[2 * p] : 0;
+            to[p * 2 * COUNT + 1] = inside && 2 * p + 1 < k ? line[2 * p + 1] : 0;
         }
     }
 }
 
-// WIDTH columns of b, (k / 2, WIDTH, 2), from b with its columns contiguous ...
-void pack_columns(const int8_t* b, i64 columns, i64 k, int16_t* packed) {
-    i64 pairs = (k + 1) / 2;
-    for (i64 j = 0; j < WIDTH; j++) {
-        const int8_t* column = b + j * k;
-        int16_t* to = packed + 2 * j;
-        for (i64 p = 0; p < pairs; p++) {
-            bool inside = j < columns;
-            to[p * 2 * WIDTH] = inside ? column[2 * p] : 0;
-            to[p * 2 * WIDTH + 1] = inside && 2 * p + 1 < k ? column[2 * p + 1] : 0;
-        }
-    }
-}
-
-// ... or with its rows contiguous, n numbers each.
+// WIDTH columns of b, from b with its rows contiguous, n numbers each.
 void pack_columns_of_rows(const int8_t* b, i64 columns, i64 k, i64 n, int16_t* packed) {
     i64 pairs = (k + 1) / 2;
     if (columns > WIDTH) columns = WIDTH;
@@ -186,7 +174,7 @@ void multiply(
             if (b_has_rows)
                 pack_columns_of_rows(b + s * WIDTH, n - s * WIDTH, k, n, packed);
             else
-                pack_columns(b + s * WIDTH * k, n - s * WIDTH, k, packed);
+                pack_lines<WIDTH>(b + s * WIDTH * k, n - s * WIDTH, k, packed);
         }
         int thread = 0;
 #ifdef _OPENMP
@@ -201,7 +189,7 @@ void multiply(
             i64 columns = n - first_column < part ? n - first_column : part;
             if (packed_block != first_row)
                 for (i64 i = 0; i < rows; i += HEIGHT)
-                    pack_rows(a + (first_row + i) * k, rows - i, k, packed + i * pairs * 2);
+                    pack_lines<HEIGHT>(a + (first_row + i) * k, rows - i, k, packed + i * pairs * 2);
             packed_block = first_row;
             multiply_block(
                 packed, scratch, scales, out, first_row, rows, first_column, columns, n, pairs);
