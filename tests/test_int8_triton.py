@@ -21,7 +21,11 @@ QUANTIZERS = [
     "quantize_global",
     "quantize_global_transpose",
 ]
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [
+    torch.float32,
+    pytest.param(torch.float16, marks=pytest.mark.slow),
+    torch.bfloat16,
+]
 SHAPES = [
     (1, 1),
     (3, 5),

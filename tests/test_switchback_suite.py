@@ -263,12 +263,22 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--set", "variant=parts:all"], "there are no 'parts:all'; there are parts:standard, pa"),
-        (["--set", "variant=switchback:diagonal"], "'diagonal'"),
-        (["--set", "dtype=float8"], "knows only its own values of 'dtype'; use --filter"),
+        pytest.param(
+            ["--set", "variant=switchback:diagonal"], "'diagonal'", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ["--set", "dtype=float8"],
+            "knows only its own values of 'dtype'; use --filter",
+            marks=pytest.mark.slow,
+        ),
         (["--set", "shape=768"], "shape is 768, but takes 2 whole numbers from 1 on"),
-        (["--set", "model=opt-9"], "there is no model 'opt-9'"),
+        pytest.param(["--set", "model=opt-9"], "there is no model 'opt-9'", marks=pytest.mark.slow),
         (["--grid", "large"], "suite 'switchback' has no grid 'large'; it has published"),
-        (["--grid", "published", "--set", "batch=1x1"], "has no case with all of batch"),
+        pytest.param(
+            ["--grid", "published", "--set", "batch=1x1"],
+            "has no case with all of batch",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_bad_values_get_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
