@@ -126,7 +126,7 @@ def compare_with_peer(shapes: Sequence[str], reach: dict[str, float]) -> int:
     if importlib.util.find_spec("torchao") is None:
         print('\nno peer: torchao is not installed; pip install -c constraints.txt -e ".[peers]"')
         return 0
-    # Where torch has no fast int8 product, the peer takes minutes for as many as ours.
+    # Where torch has no fast int8 product, few tokens do: the peer may be slow.
     tokens = str(TOKENS if reach is WITH_VNNI else 64)
     rows = run_layers(shapes, [*JUDGED, PEER], "retain", tokens)
     print_layers(rows, "retain", None)
