@@ -110,6 +110,22 @@ def measure_rates(
     return rates
 
 
+def call(
+    launcher: Launcher, function: str, arguments: Mapping[str, Any], settings: Settings
+) -> Any:
+    """What ``package.module:function`` returns in a worker, as plain data."""
+    request = {
+        "kind": "call",
+        "function": function,
+        "arguments": arguments,
+        "settings": asdict(settings),
+    }
+    reply = _ask(launcher, request, settings, f"{function.partition(':')[2]} failed")
+    if reply["event"] == "refused":
+        raise UsageError(reply["reason"])
+    return reply["value"]
+
+
 def measure_groups(
     groups: Sequence[Group],
     context: Context,

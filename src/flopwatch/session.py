@@ -128,6 +128,25 @@ def read_environment() -> dict[str, Any]:
         return {**_complete(facts, instruction_set, launcher, settings), "load": load}
 
 
+def call(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    device: Device | None = None,
+    threads: int | None = None,
+) -> Any:
+    """What ``package.module:function`` returns, as plain data, from a process that is set up like
+    one that measures: with torch, threads, a limit on memory, and only instructions that work.
+
+    Where the process dies, the tool says so and goes on.
+    """
+    instruction_set = isa.probe()
+    options = Options(suite="", settings=Settings(), device=device, threads=threads)
+    settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
+    with _launch(instruction_set, settings) as launcher:
+        return runner.call(launcher, function, {**arguments, "device": settings.device}, settings)
+
+
 def _launch(
     instruction_set: isa.InstructionSet, settings: Settings, preload: Sequence[str] = ("torch",)
 ) -> Launcher:

@@ -5,9 +5,10 @@ one request and three descriptors: events out, a log for whatever the measured c
 the board. It sends
 
     described   what a suite file declares                       (request "describe")
-    refused     something was asked for that the suite has not   (request "describe")
+    refused     something was asked for that cannot be had       (requests "describe" and "call")
     environment what only a process with torch can tell          (request "environment")
     rates       how fast products are here                       (request "rates")
+    returned    what a function of ours returned                 (request "call")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
     exhausted   memory ran out while building; the others need a fresh process
@@ -33,6 +34,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,6 +152,19 @@ def report_environment(request: Request, channel: Channel) -> None:
     settings = msgspec.convert(request["settings"], Settings)
     in_force = _apply(settings)
     channel.send("environment", torch=environment.torch_build(), allocator=in_force)
+
+
+def call(request: Request, channel: Channel) -> None:
+    """Call a function of ours that needs torch, for a command that must not have it."""
+    _apply(msgspec.convert(request["settings"], Settings))
+    module, _, name = request["function"].partition(":")
+    channel.board.write(NOBODY, name)
+    try:
+        value = getattr(import_module(module), name)(**request["arguments"])
+    except FlopwatchError as error:
+        channel.send("refused", reason=str(error))
+    else:
+        channel.send("returned", value=msgspec.to_builtins(value))
 
 
 def measure_group(request: Request, channel: Channel) -> None:
@@ -350,6 +365,7 @@ HANDLERS: dict[str, Callable[[Request, Channel], None]] = {
     "describe": describe,
     "environment": report_environment,
     "rates": report_rates,
+    "call": call,
     "group": measure_group,
 }
 

@@ -7,6 +7,8 @@ environment and the settings that made it, so that a single line can be mailed, 
 History of the schema, newest first. A version that was ever released stays readable: give
 ``UPGRADES`` the function that turns the previous version's object into the next one's.
 
+    3   memory, held_bytes, memory_estimate_bytes and first_page_faults: what a run held in each of
+        its phases, beside what was foretold, and what its first call had to fetch
     2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
         instruments saw inside it, and what it produced as it ran
     1   the first one
@@ -23,7 +25,7 @@ import msgspec
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.settings import Settings
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,12 @@ def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_1}
+def _upgrade_2(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 3 adds fields, whose defaults mean that nothing was told."""
+    return content
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_1, 2: _upgrade_2}
 """From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
@@ -61,6 +68,15 @@ class Region:
     """How often it ran in one run of the case."""
     samples_ns: list[float]
     """All its calls together, one value for each instrumented run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseMemory:
+    """What a phase of a run held, beyond what was there before the run."""
+
+    peak_bytes: int
+    end_bytes: int
+    """At its end: after a forward pass, what it keeps for the backward pass, and its result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +125,16 @@ class Record:
     peak_memory_bytes: int | None = None
     """Most memory of the device (on a CPU: of tensors) that one run held beyond what was there
     before it."""
+    memory: dict[str, PhaseMemory] = field(default_factory=dict)
+    """The same by phase; empty where it is not known."""
+    held_bytes: int | None = None
+    """Tensors that were there before a run, and not counted above: parameters, the optimizer's
+    state, inputs, also those of the other variants."""
+    memory_estimate_bytes: dict[str, float] = field(default_factory=dict)
+    """By part, what the suite foretold that a process with this case needs at its peak, what is
+    held before a run included."""
+    first_page_faults: int | None = None
+    """Pages of memory that the system had to provide during the very first call."""
     check: Check | None = None
     prediction: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -179,6 +205,8 @@ def _validate(record: Record) -> None:
     _validate_range("number of loops", record.loops, 1)
     if record.peak_memory_bytes is not None:
         _validate_range("peak memory", [record.peak_memory_bytes], 0)
+    for held in record.memory.values():
+        _validate_range("phase's memory", [held.peak_bytes, held.end_bytes], 0)
 
 
 def _validate_regions(record: Record) -> None:
