@@ -69,7 +69,7 @@ def count_flops(shape: Shape, *, batch: int, tokens: int) -> ForwardFlops:
     per_block = 2 * all_tokens * shape.layers
     return ForwardFlops(
         feed_forward=per_block * _count_feed_forward_weights(shape),
-        attention_projections=per_block * 4 * hidden * hidden,
+        attention_projections=per_block * _count_attention_weights(shape),
         attention_products=per_block * 2 * tokens * hidden,
         embedding_projections=2 * all_tokens * projections * hidden * embedding,
         head=2 * all_tokens * embedding * shape.vocabulary,
@@ -132,19 +132,26 @@ def count_parameters(shape: Shape) -> int:
     hidden = shape.hidden_size
     embedding = shape.embedding_size or hidden
     norm = architecture.norm_vectors * hidden
-    biases = 5 * hidden + shape.feed_forward_size if architecture.has_biases else 0
+    up = 2 if shape.is_gated else 1
+    biases = 5 * hidden + up * shape.feed_forward_size if architecture.has_biases else 0
     extra = architecture.extra_positions
+    weights = _count_attention_weights(shape) + _count_feed_forward_weights(shape)
     return (
-        shape.vocabulary * embedding * (1 if architecture.is_tied else 2)
+        shape.vocabulary * embedding * (1 if shape.is_tied else 2)
         + (0 if extra is None else (shape.positions + extra) * hidden)
         + (2 * hidden * embedding if shape.embedding_size else 0)
         + shape.layers
-        * (4 * hidden * hidden + _count_feed_forward_weights(shape) + biases + 2 * norm)
+        * (weights + biases + 2 * norm)
         + (norm if shape.norm_first else 0)
     )
 
 
 def _count_feed_forward_weights(shape: Shape) -> int:
     """In one block, without biases."""
-    matrices = ARCHITECTURES[shape.architecture].feed_forward_matrices
-    return matrices * shape.hidden_size * shape.feed_forward_size
+    return (3 if shape.is_gated else 2) * shape.hidden_size * shape.feed_forward_size
+
+
+def _count_attention_weights(shape: Shape) -> int:
+    """In one block, without biases: query and output, key and value."""
+    shared = (shape.key_value_heads or shape.heads) / shape.heads
+    return round((2 + 2 * shared) * shape.hidden_size**2)

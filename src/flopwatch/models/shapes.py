@@ -1,13 +1,23 @@
 """Causal language models by name: their dimensions and what their architectures have in common.
 
-Dimensions are those that the models were published with. ``opt-6l-H`` is OPT-1.3B cut to 6 layers,
-at hidden size H: feed-forward size 4 H and heads of 64, as in OPT-1.3B, whose own hidden size is
-2048.
+Dimensions are those that the models were published with:
+
+    small ... 2.7B            the language-modelling course CS336, handout of 2025
+    xl-2026, 10B              the same, handout of 2026
+    gpt-125m ... gpt-70b      MosaicGPT
+    opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
+                              heads of 64, as in OPT-1.3B, whose own hidden size is 2048
+
+A model of other dimensions is written as a name with what differs, ``small:layers=4``, or as an
+architecture with its dimensions, ``llama:hidden_size=512:layers=8``: one of ours, or any causal
+language model that the library transformers knows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from flopwatch.errors import UsageError
 
@@ -30,9 +40,31 @@ class Architecture:
     """Learned positions beyond those that a text can have; None: positions are rotary."""
     is_tied: bool
     """Whether the LM head is the token embedding."""
+    is_ours: bool = False
+    """Whether it is built by `models.transformer`, not by the library transformers."""
 
 
 ARCHITECTURES = {
+    "decoder": Architecture(
+        feed_forward="*.feed_forward.*",
+        blocks="blocks.*",
+        feed_forward_matrices=3,
+        norm_vectors=1,
+        has_biases=False,
+        extra_positions=None,
+        is_tied=False,
+        is_ours=True,
+    ),
+    "gpt": Architecture(
+        feed_forward="*.feed_forward.*",
+        blocks="blocks.*",
+        feed_forward_matrices=2,
+        norm_vectors=2,
+        has_biases=True,
+        extra_positions=0,
+        is_tied=True,
+        is_ours=True,
+    ),
     "opt": Architecture(
         feed_forward="*.fc[12]",
         blocks="*.layers.*",
@@ -61,7 +93,11 @@ ARCHITECTURES = {
         is_tied=False,
     ),
 }
-"""By transformers' `model_type`."""
+"""Ours, and some of the library transformers by their `model_type`. ``decoder`` has RMSNorm, rotary
+positions and SwiGLU, as Llama has; ``gpt`` has LayerNorm, learned positions, GELU and biases, as
+GPT-2 has."""
+
+Activation = Literal["swiglu", "gelu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +105,7 @@ class Shape:
     """The dimensions of one model."""
 
     architecture: str
+    """A key of ARCHITECTURES, or any other `model_type` of the library transformers."""
     hidden_size: int
     feed_forward_size: int
     layers: int
@@ -76,11 +113,38 @@ class Shape:
     vocabulary: int
     positions: int = 2048
     """The longest text, in tokens."""
+    key_value_heads: int | None = None
+    """Where several queries share a key and a value (transformers' models only); None: each has its
+    own."""
     embedding_size: int | None = None
     """Of token embeddings, where projections lead from there to the hidden size and back (OPT
     only); None: the hidden size itself."""
     norm_first: bool = True
     """False: each norm comes after its layer, and there is none before the LM head (OPT only)."""
+    activation: Activation | None = None
+    """None: the architecture's own; otherwise ours only."""
+    tied: bool | None = None
+    """Whether the LM head is the token embedding; None: as the architecture has it."""
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.heads
+
+    @property
+    def is_tied(self) -> bool:
+        own = ARCHITECTURES[self.architecture].is_tied
+        return own if self.tied is None else self.tied
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a third matrix gates the feed-forward part."""
+        own = ARCHITECTURES[self.architecture].feed_forward_matrices == 3
+        return own if self.activation is None else self.activation == "swiglu"
+
+    @property
+    def is_ours(self) -> bool:
+        known = ARCHITECTURES.get(self.architecture)
+        return known is not None and known.is_ours
 
 
 def cut_opt(hidden_size: int, layers: int) -> Shape:
@@ -95,7 +159,45 @@ def cut_opt(hidden_size: int, layers: int) -> Shape:
     )
 
 
+def make_cs336(hidden_size: int, feed_forward_size: int, layers: int, heads: int) -> Shape:
+    return Shape(
+        architecture="decoder",
+        hidden_size=hidden_size,
+        feed_forward_size=feed_forward_size,
+        layers=layers,
+        heads=heads,
+        vocabulary=10_000,
+    )
+
+
+def make_gpt(hidden_size: int, layers: int, heads: int) -> Shape:
+    return Shape(
+        architecture="gpt",
+        hidden_size=hidden_size,
+        feed_forward_size=4 * hidden_size,
+        layers=layers,
+        heads=heads,
+        vocabulary=50257,
+    )
+
+
 SHAPES = {
+    "small": make_cs336(768, 3072, layers=12, heads=12),
+    "medium": make_cs336(1024, 4096, layers=24, heads=16),
+    "large": make_cs336(1280, 5120, layers=36, heads=20),
+    "xl": make_cs336(1600, 6400, layers=48, heads=25),
+    "2.7B": make_cs336(2560, 10240, layers=32, heads=32),
+    "xl-2026": make_cs336(2560, 10240, layers=32, heads=32),
+    "10B": make_cs336(4608, 12288, layers=50, heads=36),
+    "gpt-125m": make_gpt(768, layers=12, heads=12),
+    "gpt-350m": make_gpt(1024, layers=24, heads=16),
+    "gpt-760m": make_gpt(1536, layers=24, heads=12),
+    "gpt-1b": make_gpt(2048, layers=24, heads=16),
+    "gpt-3b": make_gpt(2560, layers=32, heads=20),
+    "gpt-7b": make_gpt(4096, layers=32, heads=32),
+    "gpt-13b": make_gpt(5120, layers=40, heads=40),
+    "gpt-30b": make_gpt(7168, layers=48, heads=56),
+    "gpt-70b": make_gpt(8192, layers=80, heads=64),
     "opt-125m": Shape(
         architecture="opt",
         hidden_size=768,
@@ -134,11 +236,76 @@ SHAPES = {
 }
 
 
-def find_shape(name: str) -> Shape:
-    """
+def find_shape(text: str) -> Shape:
+    """A model by its name, or by its architecture and dimensions.
+
     >>> find_shape("opt-125m").hidden_size
     768
+    >>> find_shape("small:layers=4:activation=gelu").layers
+    4
+    >>> find_shape("qwen2:hidden_size=512:layers=8:key_value_heads=2").heads
+    8
     """
-    if name not in SHAPES:
-        raise UsageError(f"there is no model {name!r}; choose one of {', '.join(SHAPES)}")
-    return SHAPES[name]
+    name, *settings = text.split(":")
+    changes = dict(_parse_setting(text, setting) for setting in settings)
+    if name in SHAPES:
+        shape = replace(SHAPES[name], **changes)
+    elif "hidden_size" in changes and "layers" in changes:
+        shape = _make_shape(name, changes)
+    else:
+        raise UsageError(
+            f"there is no model {name!r}; choose one of {', '.join(SHAPES)}, or write an "
+            "architecture with its dimensions, as in decoder:hidden_size=512:layers=8:heads=8"
+        )
+    _validate(text, shape)
+    return shape
+
+
+def _make_shape(architecture: str, given: Mapping[str, Any]) -> Shape:
+    """With the proportions that are usual, where nothing is said."""
+    hidden_size = given["hidden_size"]
+    usual = {
+        "feed_forward_size": 4 * hidden_size,
+        "heads": max(hidden_size // 64, 1),
+        "vocabulary": 10_000,
+    }
+    return Shape(**{"architecture": architecture, **usual, **given})
+
+
+KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}
+SWITCHES = {"true": True, "false": False}
+
+
+def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
+    name, _, value = setting.partition("=")
+    if name not in KINDS or name == "architecture" or not value:
+        known = ", ".join(known for known in KINDS if known != "architecture")
+        raise UsageError(f"model {text!r}: {setting!r} is not name=value with a name of {known}")
+    if "bool" in KINDS[name] and value in SWITCHES:
+        return name, SWITCHES[value]
+    if "Activation" in KINDS[name] and value in ("swiglu", "gelu"):
+        return name, value
+    if KINDS[name].startswith("int") and value.isdecimal() and int(value) > 0:
+        return name, int(value)
+    raise UsageError(f"model {text!r}: {value!r} cannot be its {name}")
+
+
+def _validate(text: str, shape: Shape) -> None:
+    if shape.hidden_size % shape.heads:
+        raise UsageError(
+            f"model {text!r}: {shape.heads} heads cannot share a hidden size of "
+            f"{shape.hidden_size}; choose heads that divide it"
+        )
+    if shape.is_ours and shape.key_value_heads:
+        raise UsageError(f"model {text!r}: {shape.architecture} has no key_value_heads; llama has")
+    if shape.is_ours and shape.architecture == "decoder" and shape.head_size % 2:
+        raise UsageError(
+            f"model {text!r}: its heads are {shape.head_size} wide, and rotary positions need an "
+            "even width; choose other heads"
+        )
+    if shape.activation and not shape.is_ours:
+        raise UsageError(f"model {text!r}: only decoder and gpt have a choice of activation")
+    if shape.embedding_size and shape.architecture != "opt":
+        raise UsageError(f"model {text!r}: only opt has an embedding_size of its own")
+    if not shape.norm_first and shape.architecture != "opt":
+        raise UsageError(f"model {text!r}: only opt can have its norms last")

@@ -47,7 +47,7 @@ LAYER: Grid = {
 }
 MODEL: Grid = {
     "level": ["model"],
-    "model": [name for name in SHAPES if not name.startswith("llama")],
+    "model": [name for name in SHAPES if name.startswith(("opt", "pythia"))],
     "batch": [(1, 128), (4, 128), (32, 128)],  # sequences, tokens
     **PRECISION,
     "variant": DYADS,

@@ -1,0 +1,234 @@
+"""A causal transformer, as plain as it can be.
+
+Two architectures, by what a `Shape` says: ``decoder`` is a Llama (RMSNorm, rotary positions, SwiGLU,
+no biases), ``gpt`` a GPT-2 (LayerNorm, learned positions, GELU, biases). Both norm first. It is
+called like a model of the library transformers, ``model(input_ids=ids, labels=ids).loss``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from flopwatch.models.regions import region
+from flopwatch.models.shapes import ARCHITECTURES, Shape
+
+Attention = Literal["sdpa", "plain"]
+"""sdpa: torch's fused attention; plain: two products and a softmax that can be seen."""
+
+ROTARY_BASE = 10_000.0
+WEIGHT_STD = 0.02
+IGNORED = -100
+"""The label of a position whose next token is not known."""
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+class Transformer(nn.Module):
+    """Token ids to logits, and to the loss where labels are given."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.is_checkpointed = False
+        """Whether blocks keep only their inputs, and are computed again in the backward pass."""
+        has_positions = ARCHITECTURES[shape.architecture].extra_positions is not None
+        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden_size)
+        self.positions = nn.Embedding(shape.positions, shape.hidden_size) if has_positions else None
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = make_norm(shape)
+        self.head = nn.Linear(shape.hidden_size, shape.vocabulary, bias=False)
+        if shape.is_tied:
+            self.head.weight = self.embedding.weight
+        self.rotation = None if has_positions else Rotation(shape.head_size, shape.positions)
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Output:
+        num_tokens = input_ids.shape[1]
+        with region("embedding"):
+            x = self.embedding(input_ids)
+            if self.positions is not None:
+                x = x + self.positions.weight[:num_tokens]
+        for block in self.blocks:
+            if self.is_checkpointed:
+                x = checkpoint(block, x, self.rotation, use_reentrant=False)
+            else:
+                x = block(x, self.rotation)
+        with region("norm"):
+            x = self.norm(x)
+        with region("head"):
+            logits = self.head(x)
+        return Output(logits, None if labels is None else next_token_loss(logits, labels))
+
+    def choose_attention(self, kind: Attention) -> None:
+        for block in self.blocks:
+            block.attention.kind = kind
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Draw all weights from torch's current seed; those before a sum are scaled down, so that
+        what the blocks add up to does not grow with their number."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                is_added = name.endswith(("output.weight", "down.weight"))
+                parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * len(self.blocks)) ** is_added))
+        if self.rotation is not None:
+            self.rotation.initialize()
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(shape)
+        self.attention = SelfAttention(shape)
+        self.feed_forward_norm = make_norm(shape)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        with region("norm"):
+            normed = self.attention_norm(x)
+        with region("attention"):
+            x = x + self.attention(normed, rotation)
+        with region("norm"):
+            normed = self.feed_forward_norm(x)
+        with region("feed-forward"):
+            x = x + self.feed_forward(normed)
+        return x
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        has_biases = ARCHITECTURES[shape.architecture].has_biases
+        self.heads = shape.heads
+        self.kind: Attention = "sdpa"
+        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=has_biases)
+        self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=has_biases)
+
+    def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        batch, num_tokens, hidden_size = x.shape
+        with region("attention/qkv"):
+            qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1)
+            query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each batch, heads, tokens, head size
+        if rotation is not None:
+            with region("attention/rotation"):
+                query, key = rotation(query), rotation(key)
+        attended = ATTENTIONS[self.kind](query, key, value)
+        with region("attention/output"):
+            joined = attended.transpose(1, 2).reshape(batch, num_tokens, hidden_size)
+            mixed: Tensor = self.output(joined)
+        return mixed
+
+
+def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with region("attention/fused"):
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def attend_plainly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The definition: every query's average of all values up to its own, by similarity."""
+    num_tokens, head_size = query.shape[-2:]
+    with region("attention/scores"):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(head_size)
+        later = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    with region("attention/softmax"):
+        weights = scores.softmax(dim=-1)
+    with region("attention/values"):
+        return weights.to(value.dtype) @ value
+
+
+ATTENTIONS = {"sdpa": attend_fused, "plain": attend_plainly}
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (two matrices up, as one, of which the first is the gate) or GELU."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        has_biases = ARCHITECTURES[shape.architecture].has_biases
+        self.is_gated = shape.is_gated
+        width = (2 if shape.is_gated else 1) * shape.feed_forward_size
+        self.up = nn.Linear(shape.hidden_size, width, bias=has_biases)
+        self.down = nn.Linear(shape.feed_forward_size, shape.hidden_size, bias=has_biases)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with region("feed-forward/up"):
+            raised = self.up(x)
+        with region("feed-forward/activation"):
+            if self.is_gated:
+                gate, raised = raised.chunk(2, dim=-1)
+                active = functional.silu(gate) * raised
+            else:
+                active = functional.gelu(raised)
+        with region("feed-forward/down"):
+            lowered: Tensor = self.down(active)
+        return lowered
+
+
+class Rotation(nn.Module):
+    """Rotary positions: pairs of features turn by an angle that grows with the position."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, head_size: int, positions: int) -> None:
+        super().__init__()
+        for name in ("cosines", "sines"):
+            self.register_buffer(name, torch.empty(positions, head_size), persistent=False)
+
+    def initialize(self) -> None:
+        positions, head_size = self.cosines.shape
+        device = self.cosines.device
+        exponents = torch.arange(0, head_size, 2, device=device, dtype=torch.float64) / head_size
+        frequencies = ROTARY_BASE**-exponents
+        angles = torch.outer(torch.arange(positions, device=device), frequencies).repeat(1, 2)
+        self.cosines.copy_(angles.cos())
+        self.sines.copy_(angles.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        num_tokens = x.shape[-2]
+        cosines, sines = self.cosines[:num_tokens], self.sines[:num_tokens]
+        first, second = x.chunk(2, dim=-1)
+        return (x * cosines + torch.cat((-second, first), dim=-1) * sines).to(x.dtype)
+
+
+def make_norm(shape: Shape) -> nn.Module:
+    if ARCHITECTURES[shape.architecture].norm_vectors == 1:
+        return nn.RMSNorm(shape.hidden_size, eps=1e-5)
+    return nn.LayerNorm(shape.hidden_size)
+
+
+def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of every position's logits with the token after it."""
+    with region("loss"):
+        # The labels are moved, not the logits, which are large and would be copied.
+        targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
+        )
+
+
+def build(shape: Shape, *, device: str = "cpu", dtype: str = "float32") -> Transformer:
+    """With random weights from torch's current seed; on the device ``meta``, with none."""
+    with torch.device("meta"):
+        model = Transformer(shape)
+    for parameter in model.parameters():  # not the rotation, which needs its precision
+        parameter.data = parameter.data.to(getattr(torch, dtype))
+    if device != "meta":
+        model.to_empty(device=device)
+        model.initialize()
+    return model.train()
