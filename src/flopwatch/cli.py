@@ -194,6 +194,7 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
     flopwatch table results/dyad.jsonl --layout dyad
     flopwatch table results/dyad.jsonl --layout dyad --json | jq '.[].total_ms'
     flopwatch table results/switchback.jsonl --layout switchback
+    flopwatch table results/steps.jsonl --layout cs336
     """
     from flopwatch.analysis.summary import summarize
     from flopwatch.report.console import print_rows
@@ -208,6 +209,27 @@ def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: b
     for line in printout.lines:
         click.echo(line)
     print_rows(rows)
+
+
+@cli.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
+    """Say what the first steps in RESULTS paid for, and how many to leave out.
+
+    \b
+    flopwatch warmup results/steps.jsonl
+    flopwatch warmup results/steps.jsonl --json | jq '.[].enough'
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.report.warmup import lay_out
+
+    printout = lay_out(summarize(_read_records(results, skip_corrupt)))
+    if not printout.content:
+        click.echo("no records", err=True)
+    for line in [json.dumps(printout.content)] if as_json else printout.lines:
+        click.echo(line)
 
 
 @cli.command()

@@ -59,8 +59,15 @@ def lay_out_switchback(rows: Sequence[Row]) -> Printout:
     return lay_out(rows)
 
 
+def lay_out_cs336(rows: Sequence[Row]) -> Printout:
+    from flopwatch.report.cs336_layout import lay_out
+
+    return lay_out(rows)
+
+
 LAYOUTS: dict[str, Callable[[Sequence[Row]], Printout]] = {
     "plain": lay_out_plain,
     "dyad": lay_out_dyad,
     "switchback": lay_out_switchback,
+    "cs336": lay_out_cs336,
 }

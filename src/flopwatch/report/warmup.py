@@ -1,0 +1,210 @@
+"""Why more than one warm-up step: the published tables, and what the first steps paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from flopwatch.analysis.statistics import THRESHOLD
+from flopwatch.analysis.summary import Row
+from flopwatch.analysis.warmup import (
+    DISCARDED,
+    PAGE_BYTES,
+    STD_RATIO,
+    STEPS,
+    Costs,
+    Warmup,
+    Window,
+    as_dict,
+    compare_mean,
+    compare_std,
+    study,
+)
+from flopwatch.case import label
+from flopwatch.records.record import Record
+from flopwatch.report.grid import (
+    Cell,
+    describe_table,
+    draw_grid,
+    make_headings,
+    name_experiment,
+    table_key,
+)
+from flopwatch.report.layouts import Printout
+from flopwatch.report.units import format_bytes, format_time, plural, three_figures
+
+REMARKS = (
+    "Times are in seconds: mean and sample standard deviation (divided by n - 1) of the next "
+    f"{STEPS} steps, or of as many as the column Steps says, which are equally many in all tables "
+    "of an experiment. The very first call is step 0.",
+    f"Steps suffice when the whole step's mean is within {100 * THRESHOLD:g} % of the steady one "
+    f"and its std at most {STD_RATIO:g} times as large.",
+    "Variants of one case share a process: what the first of them paid once, the others find done.",
+)
+
+
+def lay_out(rows: Sequence[Row]) -> Printout:
+    studied = [study(row.record) for row in rows]
+    tables: dict[Hashable, list[Warmup]] = {}
+    for warmup in studied:
+        if warmup.windows:
+            key = (table_key(warmup.record), *warmup.record.samples_ns)
+            tables.setdefault(key, []).append(warmup)
+    lines = [line for table in tables.values() for line in _describe_block(table)]
+    lines += [*(REMARKS if tables else ()), *_answer(studied)]
+    lines += _name_absent([warmup.record for warmup in studied if not warmup.windows])
+    return Printout(lines=lines, content=[*map(as_dict, studied)])
+
+
+def _answer(studied: Sequence[Warmup]) -> list[str]:
+    """For all experiments together; none where no steady state is known."""
+    needed = [warmup.enough for warmup in studied if warmup.enough is not None]
+    if not needed:
+        return []
+    more = [enough for enough in needed if enough > 1]
+    experiments = plural(len(needed), "experiment")
+    return [
+        f"Why more than one warm-up step? Because {len(more)} of {experiments} here need more, up "
+        f"to {max(more)}."
+        if more
+        else f"Why more than one warm-up step? No reason here: one is enough for {experiments}."
+    ]
+
+
+def _describe_block(table: Sequence[Warmup]) -> list[str]:
+    lines = [describe_table(table[0].record), ""]
+    for discarded in DISCARDED:
+        chosen = [
+            (w, window) for w in table for window in w.windows if window.discarded == discarded
+        ]
+        lines += _draw_table(f"{plural(discarded, 'step')} discarded", chosen)
+    steady = [(warmup, warmup.steady) for warmup in table if warmup.steady is not None]
+    numbers = sorted({window.discarded for _, window in steady})
+    counts = f"{numbers[0]} to {numbers[-1]} steps" if len(numbers) > 1 else None
+    lines += _draw_table(
+        f"until the steady state: {counts or plural(sum(numbers), 'step')} discarded", steady
+    )
+    return [*lines, *(line for warmup in table for line in [*describe_warmup(warmup), ""])]
+
+
+def _draw_table(title: str, rows: Sequence[tuple[Warmup, Window]]) -> list[str]:
+    if not rows:
+        return []
+    headings = [*make_headings(list(rows[0][1].phases)), "Steps"]
+    cells = [_make_cells(warmup, window) for warmup, window in rows]
+    return [title, *draw_grid(headings, cells), ""]
+
+
+def _make_cells(warmup: Warmup, window: Window) -> list[Cell]:
+    spreads = window.phases.values()
+    times = [value for spread in spreads for value in (spread.mean_s, spread.std_s)]
+    return [name_experiment(warmup.record), *times, warmup.steps]
+
+
+def describe_warmup(warmup: Warmup) -> list[str]:
+    """What the first steps paid for, and how many are enough."""
+    sentences = [*_describe_answer(warmup), *_describe_calls(warmup)]
+    if warmup.costs is not None:
+        sentences = [*_describe_costs(warmup.costs, warmup.record), *sentences]
+    name = f"{name_experiment(warmup.record)}, {warmup.record.variant}:"
+    return [name, *(f"  {sentence}" for sentence in sentences)]
+
+
+def _describe_costs(costs: Costs, record: Record) -> list[str]:
+    first, steady = _time(costs.first_s), _time(costs.steady_s)
+    if costs.excess_s <= 0:
+        return [f"The first step took {first}, no more than a steady one ({steady})."]
+    sentences = [
+        f"The first step took {first}, a steady one {steady}: {_time(costs.excess_s)} more, for"
+    ]
+    named = {
+        "compilation, in the forward pass": costs.compilation_s,
+        "the optimizer's first step, in which it makes its state": costs.optimizer_s,
+        "not told apart (threads and kernels started for the first time, new memory, cold caches)":
+            costs.rest_s,
+    }  # fmt: skip
+    sentences += [f"  {_time(s):>8}  {what}" for what, s in named.items() if s is not None]
+    if costs.page_faults is not None:
+        size = format_bytes(costs.page_faults * PAGE_BYTES)
+        sentences.append(
+            f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
+            f"{size} at 4 KiB each; what they cost is in the times above, and cannot be told apart."
+        )
+    others = record.warmup_samples - 1
+    if others > 0 and costs.later_s > 0:
+        sentences.append(
+            f"The next {plural(others, 'step')} took {_time(costs.later_s)} more than as many "
+            "steady ones."
+        )
+    return sentences
+
+
+def _describe_answer(warmup: Warmup) -> list[str]:
+    steady = warmup.steady
+    if steady is None:
+        lack = "measured for long enough" if warmup.record.steady else "detected"
+        return [f"No steady state was {lack}: there is nothing to compare the first steps with."]
+    assert warmup.enough is not None
+    earlier = [window for window in warmup.windows if window.discarded < steady.discarded]
+    compared = "; ".join(_compare(window, steady) for window in earlier)
+    return [
+        f"A steady state was detected after {plural(steady.discarded, 'step')}, including the ones "
+        "that show it.",
+        *([f"The mean and the std beside the steady ones: {compared}."] if compared else []),
+        _conclude(warmup.enough),
+    ]
+
+
+def _compare(window: Window, steady: Window) -> str:
+    # Adding 0 makes a rounded -0.0 a plain zero.
+    percent = round(100 * compare_mean(window.total, steady.total), 1) + 0
+    change = f"{percent:+.1f} %".replace("-", "−")
+    ratio = compare_std(window.total, steady.total)
+    spread = "" if ratio is None else f" and {three_figures(ratio)} times"
+    return f"with {window.discarded} discarded, {change}{spread}"
+
+
+def _conclude(enough: int) -> str:
+    if enough == 0:
+        return "So no warm-up step is needed here."
+    if enough == 1:
+        return "So one warm-up step suffices here."
+    return f"So one warm-up step is not enough here: it takes {enough}."
+
+
+def _describe_calls(warmup: Warmup) -> list[str]:
+    """Where a step is not one call."""
+    record, windows = warmup.record, warmup.windows
+    sentences = []
+    if any(window.calls != window.discarded for window in windows):
+        pairs = ", ".join(f"{w.calls}" for w in windows if w.discarded)
+        steps = ", ".join(f"{w.discarded}" for w in windows if w.discarded)
+        sentences.append(
+            f"Counted in calls, {steps} discarded steps are {pairs}: short samples have an untimed "
+            "call before them."
+        )
+    most = max(record.loops)
+    if most > 1:
+        first = next(position for position, loops in enumerate(record.loops) if loops > 1)
+        sentences.append(
+            f"From step {first} on a sample is the mean of up to {most:,} calls, and single calls "
+            "vary more than such means."
+        )
+    return sentences
+
+
+def _time(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+def _name_absent(records: Sequence[Record]) -> list[str]:
+    if not records:
+        return []
+    names = ", ".join(
+        f"{record.variant} {label(record.params)} ({_describe_absence(record)})"
+        for record in records
+    )
+    return [f"Without tables: {names}."]
+
+
+def _describe_absence(record: Record) -> str:
+    return f"only {plural(len(record.rounds), 'step')}" if record.status == "ok" else record.status
