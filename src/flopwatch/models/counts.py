@@ -140,8 +140,7 @@ def count_parameters(shape: Shape) -> int:
         shape.vocabulary * embedding * (1 if shape.is_tied else 2)
         + (0 if extra is None else (shape.positions + extra) * hidden)
         + (2 * hidden * embedding if shape.embedding_size else 0)
-        + shape.layers
-        * (weights + biases + 2 * norm)
+        + shape.layers * (weights + biases + 2 * norm)
         + (norm if shape.norm_first else 0)
     )
 

@@ -6,11 +6,12 @@ kept for generating text. Weights are random, drawn from torch's current seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwatch.errors import FlopwatchError
+from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.models.shapes import Shape, find_shape
 
 if TYPE_CHECKING:
@@ -36,61 +37,111 @@ def build(
     import torch
 
     shape = find_shape(model) if isinstance(model, str) else model
+    config = make_config(shape)
+    make = partial(transformers.AutoModelForCausalLM.from_config, config)
     with torch.device(device), _single_initialisation():
-        built: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
-            make_config(shape), attn_implementation=attention
-        )
+        try:
+            built: PreTrainedModel = make(attn_implementation=attention)
+        except ValueError as error:
+            if "attention implementation" not in str(error):
+                raise _explain(shape, error) from None
+            built = make(attn_implementation="eager")  # the one that all have
+        except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
+            if isinstance(error, MemoryError) or "allocate" in str(error):
+                raise
+            raise _explain(shape, error) from None
     # Parameters only: rotary positions need their frequencies in full precision.
     for parameter in built.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
     return built.train()
 
 
-def make_config(shape: Shape) -> PreTrainedConfig:
-    common = {
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.positions,
-        "attention_dropout": 0.0,
-        "use_cache": False,
-    }
-    config: PreTrainedConfig = _import_transformers().AutoConfig.for_model(
-        shape.architecture, **common, **OPTIONS[shape.architecture](shape)
+def _explain(shape: Shape, error: Exception) -> UsageError:
+    return UsageError(
+        f"the library transformers cannot make a {shape.architecture!r} of these dimensions "
+        f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); try others, or another "
+        "architecture"
     )
+
+
+def make_config(shape: Shape) -> PreTrainedConfig:
+    """Any architecture's: what a dimension is called there is looked up in its configuration."""
+    plain = _find_config_class(shape.architecture)()
+    known = {*plain.to_dict(), *type(plain).attribute_map}
+    options: dict[str, Any] = {"use_cache": False}
+    for aliases, value in _list_dimensions(shape):
+        name = next((alias for alias in aliases if alias in known), None)
+        if name is not None:
+            options[name] = value
+        elif value not in (None, _find_implied(aliases, shape)):
+            raise UsageError(
+                f"the architecture {shape.architecture!r} has no {aliases[0]} to be set to {value}"
+            )
+    for name, value in plain.to_dict().items():
+        if isinstance(value, float) and "drop" in name:
+            options[name] = 0.0
+        elif name.endswith("_token_id") and isinstance(value, int) and value >= shape.vocabulary:
+            options[name] = 0  # a special token of the published vocabulary, outside of this one
+    options |= OPTIONS.get(shape.architecture, lambda shape: {})(shape)
+    try:
+        config: PreTrainedConfig = type(plain)(**options)
+    except Exception as error:  # noqa: BLE001  configurations check themselves in many ways
+        raise _explain(shape, error) from None
     return config
+
+
+def _find_config_class(architecture: str) -> Any:
+    transformers = _import_transformers()
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+    if architecture not in KNOWN:
+        raise UsageError(
+            f"there is no architecture {architecture!r}; take decoder or gpt, or a causal language "
+            "model of the library transformers, such as llama, opt, gpt_neox, gpt2 or qwen2"
+        )
+    return transformers.models.auto.configuration_auto.CONFIG_MAPPING[architecture]
+
+
+def _list_dimensions(shape: Shape) -> list[tuple[tuple[str, ...], Any]]:
+    """What configurations call each dimension, and its value."""
+    return [
+        (("hidden_size", "d_model"), shape.hidden_size),
+        (("num_hidden_layers", "n_layers"), shape.layers),
+        (("num_attention_heads", "n_heads"), shape.heads),
+        (("vocab_size",), shape.vocabulary),
+        (("max_position_embeddings", "max_seq_len"), shape.positions),
+        (FEED_FORWARD_NAMES, shape.feed_forward_size),
+        (("num_key_value_heads",), shape.key_value_heads or shape.heads),
+        (("head_dim",), shape.head_size),
+        *([] if shape.tied is None else [(("tie_word_embeddings",), shape.tied)]),
+    ]
+
+
+FEED_FORWARD_NAMES = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+
+
+def _find_implied(aliases: Sequence[str], shape: Shape) -> Any:
+    """The value that an architecture without such a setting has by itself."""
+    implied = {
+        FEED_FORWARD_NAMES: 4 * shape.hidden_size,
+        ("num_key_value_heads",): shape.heads,
+        ("head_dim",): shape.head_size,
+        ("max_position_embeddings", "max_seq_len"): shape.positions,  # without a limit
+    }
+    return implied.get(tuple(aliases))
 
 
 def _opt_options(shape: Shape) -> dict[str, Any]:
     return {
-        "ffn_dim": shape.feed_forward_size,
         "word_embed_proj_dim": shape.embedding_size or shape.hidden_size,
         "do_layer_norm_before": shape.norm_first,
         "activation_function": "relu",
-        "dropout": 0.0,
-        "layerdrop": 0.0,
     }
-
-
-def _gpt_neox_options(shape: Shape) -> dict[str, Any]:
-    return {
-        "intermediate_size": shape.feed_forward_size,
-        "hidden_act": "gelu",
-        "hidden_dropout": 0.0,
-        "rotary_pct": 0.25,
-        "use_parallel_residual": True,
-    }
-
-
-def _llama_options(shape: Shape) -> dict[str, Any]:
-    return {"intermediate_size": shape.feed_forward_size, "hidden_act": "silu"}
 
 
 OPTIONS: dict[str, Callable[[Shape], dict[str, Any]]] = {
     "opt": _opt_options,
-    "gpt_neox": _gpt_neox_options,
-    "llama": _llama_options,
+    "gpt_neox": lambda shape: {"rotary_pct": 0.25, "use_parallel_residual": True},
 }
 """What only one architecture's configuration has, by architecture."""
 
