@@ -13,20 +13,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 Listener = Callable[[str], AbstractContextManager[object]]
 
 _SILENCE: AbstractContextManager[None] = nullcontext()
-_listener: Listener | None = None
+_listeners: list[Listener] = []
+"""The last one is listened to."""
 
 
 def region(name: str) -> AbstractContextManager[object]:
     """A part of a model, ``part`` or ``part/detail``."""
-    return _SILENCE if _listener is None else _listener(name)
+    return _listeners[-1](name) if _listeners else _SILENCE
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Have `listener` enter a context of its own around every region, for as long as this lasts."""
-    global _listener
-    before, _listener = _listener, listener
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _listener = before
+        _listeners.pop()

@@ -1,8 +1,8 @@
 """A causal transformer, as plain as it can be.
 
-Two architectures, by what a `Shape` says: ``decoder`` is a Llama (RMSNorm, rotary positions, SwiGLU,
-no biases), ``gpt`` a GPT-2 (LayerNorm, learned positions, GELU, biases). Both norm first. It is
-called like a model of the library transformers, ``model(input_ids=ids, labels=ids).loss``.
+Two architectures, by what a `Shape` says: ``decoder`` is a Llama (RMSNorm, rotary positions,
+SwiGLU, no biases), ``gpt`` a GPT-2 (LayerNorm, learned positions, GELU, biases). Both norm first.
+It is called like a model of the library transformers, ``model(input_ids=ids, labels=ids).loss``.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Transformer(nn.Module):
         return Output(logits, None if labels is None else next_token_loss(logits, labels))
 
     def choose_attention(self, kind: Attention) -> None:
-        for block in self.blocks:
-            block.attention.kind = kind
+        for module in self.modules():
+            if isinstance(module, SelfAttention):
+                module.kind = kind
 
     @torch.no_grad()
     def initialize(self) -> None:
@@ -105,8 +106,8 @@ class Block(nn.Module):
         with region("norm"):
             normed = self.feed_forward_norm(x)
         with region("feed-forward"):
-            x = x + self.feed_forward(normed)
-        return x
+            added: Tensor = x + self.feed_forward(normed)
+        return added
 
 
 class SelfAttention(nn.Module):
