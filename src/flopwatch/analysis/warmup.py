@@ -64,8 +64,10 @@ class Costs:
     rest_s: float | None
     """What is left of the first step's excess."""
     page_faults: int | None
+    later_steps: int
+    """Other steps before the steady state that took longer than any after it."""
     later_s: float
-    """All other steps until the steady state together; less than 0 where they were faster."""
+    """What they took more, together."""
 
     @property
     def excess_s(self) -> float:
@@ -157,6 +159,8 @@ def _find_costs(record: Record) -> Costs:
     totals_ns, warmup = _totals_ns(record), record.warmup_samples
     steady_ns = median(totals_ns[warmup:])
     excess_ns = totals_ns[0] - steady_ns
+    longest_ns = max(totals_ns[warmup:])
+    later_ns = [ns for ns in totals_ns[1:warmup] if ns > longest_ns]
     compilation_s = record.facts.get("compile_s")
     optimizer_s = _find_optimizer_cost(record)
     rest_s = excess_ns / 1e9 - (compilation_s or 0.0) - (optimizer_s or 0.0)
@@ -168,7 +172,8 @@ def _find_costs(record: Record) -> Costs:
         # Less than nothing: some of what was named was not paid in the first step.
         rest_s=rest_s if rest_s >= 0 else None,
         page_faults=record.first_page_faults,
-        later_s=sum(ns - steady_ns for ns in totals_ns[1:warmup]) / 1e9,
+        later_steps=len(later_ns),
+        later_s=sum(ns - steady_ns for ns in later_ns) / 1e9,
     )
 
 

@@ -53,8 +53,10 @@ def describe_table(record: Record) -> str:
 
 
 def draw_grid(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """
-    >>> print(*draw_grid(["size", "time"], [["small", 0.5], ["xl", 12.25], ["2.7b", "OOM"]]), sep="\\n")
+    """The first column has words, the others numbers.
+
+    >>> rows = [["small", 0.5], ["xl", 12.25], ["2.7b", "OOM"]]
+    >>> print(*draw_grid(["size", "time"], rows), sep="\\n")
     +--------+--------+
     | size   |   time |
     +========+========+
@@ -64,37 +66,41 @@ def draw_grid(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[s
     +--------+--------+
     | 2.7b   |    OOM |
     +--------+--------+
-    """  # noqa: E501  (what is printed)
-    columns = [
-        _align(heading, [row[position] for row in rows])
-        for position, heading in enumerate(headings)
+    """
+    columns = [[row[position] for row in rows] for position in range(len(headings))]
+    texts = [
+        [heading, *_align_points(cells)] for heading, cells in zip(headings, columns, strict=True)
     ]
-    widths = [len(column[0]) for column in columns]
-    head, *body = ("| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True))
+    widths = [max(len(text[0]) + MIN_PADDING, *map(len, text)) for text in texts]
+    head, *body = ("| " + " | ".join(_pad(row, widths)) + " |" for row in zip(*texts, strict=True))
     thin, thick = ("+" + "+".join(mark * (width + 2) for width in widths) + "+" for mark in "-=")
     return [thin, head, thick, *(line for row in body for line in (row, thin))]
 
 
-def _align(heading: str, cells: Sequence[Cell]) -> list[str]:
-    """A column, heading first. Words are on the left where there are only words."""
-    texts = [cell if isinstance(cell, str) else _format_number(cell) for cell in cells]
-    is_number = [cell is not None and not isinstance(cell, str) for cell in cells]
-    most = max((_count_decimals(t) for t, n in zip(texts, is_number, strict=True) if n), default=0)
-    # A word among numbers has no point to stand below: it ends where the column ends.
-    padded = [
-        text + " " * (most - _count_decimals(text)) if numeric else text
-        for text, numeric in zip(texts, is_number, strict=True)
+def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    name, *numbers = row
+    first, *others = widths
+    return [name.ljust(first), *map(str.rjust, numbers, others)]
+
+
+def _align_points(cells: Sequence[Cell]) -> list[str]:
+    """Numbers as text, filled up behind. A word has no point, and ends where the column does."""
+    decimals = [_count_decimals(cell) for cell in cells]
+    return [
+        _format(cell) + " " * (0 if isinstance(cell, str) else max(decimals) - own)
+        for cell, own in zip(cells, decimals, strict=True)
     ]
-    width = max(len(heading) + MIN_PADDING, *map(len, padded), 0)
-    pad = str.rjust if any(is_number) else str.ljust
-    return [pad(text, width) for text in (heading, *padded)]
 
 
-def _format_number(number: float | None) -> str:
-    return "" if number is None else f"{number:g}"
+def _format(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return cell if isinstance(cell, str) else f"{cell:g}"
 
 
-def _count_decimals(text: str) -> int:
+def _count_decimals(cell: Cell) -> int:
     """Characters from the decimal point on, an exponent included."""
-    whole = text.partition("." if "." in text else "e")[0]
-    return len(text) - len(whole)
+    if cell is None or isinstance(cell, str):
+        return 0
+    text = f"{cell:g}"
+    return len(text) - len(text.partition("." if "." in text else "e")[0])

@@ -130,11 +130,13 @@ def _describe_costs(costs: Costs, record: Record) -> list[str]:
             f"{size} at 4 KiB each; what they cost is in the times above, and cannot be told apart."
         )
     others = record.warmup_samples - 1
-    if others > 0 and costs.later_s > 0:
+    if costs.later_steps:
         sentences.append(
-            f"The next {plural(others, 'step')} took {_time(costs.later_s)} more than as many "
-            "steady ones."
+            f"Of the next {plural(others, 'step')}, {costs.later_steps} took longer than any "
+            f"steady one, {_time(costs.later_s)} more in all."
         )
+    elif others > 0:
+        sentences.append(f"None of the next {plural(others, 'step')} took longer than steady ones.")
     return sentences
 
 
