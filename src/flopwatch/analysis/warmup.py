@@ -9,6 +9,7 @@ call would weigh less, and tables could not be compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
@@ -52,11 +53,11 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What the first steps took beyond steady ones. None where it is not known."""
+    """What the first steps took beyond measured ones. None where it is not known."""
 
     first_s: float
-    steady_s: float
-    """Median of the measured steps."""
+    measured_s: float
+    """Median of the measured steps: of steady ones, where a steady state was detected."""
     compilation_s: float | None
     """As torch.compile took it, inside the forward pass of the first step."""
     optimizer_s: float | None
@@ -65,13 +66,13 @@ class Costs:
     """What is left of the first step's excess."""
     page_faults: int | None
     later_steps: int
-    """Other steps before the steady state that took longer than any after it."""
+    """Other warm-up steps that took longer than any measured one."""
     later_s: float
     """What they took more, together."""
 
     @property
     def excess_s(self) -> float:
-        return self.first_s - self.steady_s
+        return self.first_s - self.measured_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +83,12 @@ class Warmup:
     windows: list[Window] = field(default_factory=list)
     """By number of discarded steps, as far as enough are left; none where the case failed."""
     steady: Window | None = None
-    """None, like all that follows, where no steady state was detected or too little measured."""
+    """None where no steady state was detected, or too little measured."""
     enough: int | None = None
-    """The fewest discarded steps after which mean and standard deviation are the steady ones."""
+    """The fewest discarded steps after which mean and standard deviation are the steady ones; None
+    where those are not known."""
     costs: Costs | None = None
+    """None where too little was measured."""
 
 
 def study(record: Record) -> Warmup:
@@ -103,7 +106,7 @@ def study(record: Record) -> Warmup:
         windows=[windows[start] for start in DISCARDED if start in windows],
         steady=steady,
         enough=None if steady is None else _find_enough(record, steady, steps),
-        costs=None if steady is None else _find_costs(record),
+        costs=_find_costs(record) if taken - record.warmup_samples >= MIN_STEPS else None,
     )
 
 
@@ -146,10 +149,13 @@ def _totals_ns(record: Record) -> list[float]:
 def _find_enough(record: Record, steady: Window, steps: int) -> int:
     """At the latest, it is the steady state itself."""
     totals_ns = _totals_ns(record)
+    # Two standard errors of a difference of means: on a busy machine more than the threshold.
+    chance = 2 * math.sqrt(2 / steps) * (steady.total.std_s or 0.0) / steady.total.mean_s
+    allowed = max(THRESHOLD, chance)
     for start in range(steady.discarded):
         spread = measure_spread(totals_ns[start : start + steps])
+        is_close = abs(compare_mean(spread, steady.total)) <= allowed
         ratio = compare_std(spread, steady.total)
-        is_close = abs(compare_mean(spread, steady.total)) <= THRESHOLD
         if is_close and (ratio is None or ratio <= STD_RATIO):
             return start
     return steady.discarded
@@ -157,8 +163,8 @@ def _find_enough(record: Record, steady: Window, steps: int) -> int:
 
 def _find_costs(record: Record) -> Costs:
     totals_ns, warmup = _totals_ns(record), record.warmup_samples
-    steady_ns = median(totals_ns[warmup:])
-    excess_ns = totals_ns[0] - steady_ns
+    measured_ns = median(totals_ns[warmup:])
+    excess_ns = totals_ns[0] - measured_ns
     longest_ns = max(totals_ns[warmup:])
     later_ns = [ns for ns in totals_ns[1:warmup] if ns > longest_ns]
     compilation_s = record.facts.get("compile_s")
@@ -166,14 +172,14 @@ def _find_costs(record: Record) -> Costs:
     rest_s = excess_ns / 1e9 - (compilation_s or 0.0) - (optimizer_s or 0.0)
     return Costs(
         first_s=totals_ns[0] / 1e9,
-        steady_s=steady_ns / 1e9,
+        measured_s=measured_ns / 1e9,
         compilation_s=compilation_s,
         optimizer_s=optimizer_s,
         # Less than nothing: some of what was named was not paid in the first step.
         rest_s=rest_s if rest_s >= 0 else None,
         page_faults=record.first_page_faults,
         later_steps=len(later_ns),
-        later_s=sum(ns - steady_ns for ns in later_ns) / 1e9,
+        later_s=sum(ns - measured_ns for ns in later_ns) / 1e9,
     )
 
 
@@ -181,8 +187,8 @@ def _find_optimizer_cost(record: Record) -> float | None:
     samples_ns = record.samples_ns.get(OPTIMIZER)
     if samples_ns is None:
         return None
-    first_ns, steady_ns = samples_ns[0], samples_ns[record.warmup_samples :]
-    return (first_ns - median(steady_ns)) / 1e9 if first_ns > max(steady_ns) else None
+    first_ns, measured_ns = samples_ns[0], samples_ns[record.warmup_samples :]
+    return (first_ns - median(measured_ns)) / 1e9 if first_ns > max(measured_ns) else None
 
 
 def as_dict(warmup: Warmup) -> dict[str, Any]:

@@ -36,8 +36,9 @@ REMARKS = (
     "Times are in seconds: mean and sample standard deviation (divided by n - 1) of the next "
     f"{STEPS} steps, or of as many as the column Steps says, which are equally many in all tables "
     "of an experiment. The very first call is step 0.",
-    f"Steps suffice when the whole step's mean is within {100 * THRESHOLD:g} % of the steady one "
-    f"and its std at most {STD_RATIO:g} times as large.",
+    f"Steps suffice when the whole step's mean is within {100 * THRESHOLD:g} % of the steady one, "
+    "or within two standard errors where those are more, and its std at most "
+    f"{STD_RATIO:g} times as large.",
     "Variants of one case share a process: what the first of them paid once, the others find done.",
 )
 
@@ -63,10 +64,10 @@ def _answer(studied: Sequence[Warmup]) -> list[str]:
     more = [enough for enough in needed if enough > 1]
     experiments = plural(len(needed), "experiment")
     return [
-        f"Why more than one warm-up step? Because {len(more)} of {experiments} here need more, up "
-        f"to {max(more)}."
+        f"Why more than one warm-up step? Because one is not enough in {len(more)} of "
+        f"{experiments} here: up to {max(more)} are needed."
         if more
-        else f"Why more than one warm-up step? No reason here: one is enough for {experiments}."
+        else f"Why more than one warm-up step? No reason here: one is enough in {experiments}."
     ]
 
 
@@ -102,23 +103,26 @@ def _make_cells(warmup: Warmup, window: Window) -> list[Cell]:
 
 def describe_warmup(warmup: Warmup) -> list[str]:
     """What the first steps paid for, and how many are enough."""
+    record, costs = warmup.record, warmup.costs
     sentences = [*_describe_answer(warmup), *_describe_calls(warmup)]
-    if warmup.costs is not None:
-        sentences = [*_describe_costs(warmup.costs, warmup.record), *sentences]
-    name = f"{name_experiment(warmup.record)}, {warmup.record.variant}:"
+    if costs is not None:
+        kind = "steady" if record.steady else "measured"
+        later = _describe_later(costs, kind, record.warmup_samples - 1)
+        sentences = [*_describe_first(costs, kind), *later, *sentences]
+    name = f"{name_experiment(record)}, {record.variant}:"
     return [name, *(f"  {sentence}" for sentence in sentences)]
 
 
-def _describe_costs(costs: Costs, record: Record) -> list[str]:
-    first, steady = _time(costs.first_s), _time(costs.steady_s)
+def _describe_first(costs: Costs, kind: str) -> list[str]:
+    first, later = _time(costs.first_s), _time(costs.measured_s)
     if costs.excess_s <= 0:
-        return [f"The first step took {first}, no more than a steady one ({steady})."]
+        return [f"The first step took {first}, no more than a {kind} one ({later})."]
     sentences = [
-        f"The first step took {first}, a steady one {steady}: {_time(costs.excess_s)} more, for"
+        f"The first step took {first}, a {kind} one {later}: {_time(costs.excess_s)} more, for"
     ]
     named = {
         "compilation, in the forward pass": costs.compilation_s,
-        "the optimizer's first step, in which it makes its state": costs.optimizer_s,
+        "the optimizer's first step, in which it makes what state it has": costs.optimizer_s,
         "not told apart (threads and kernels started for the first time, new memory, cold caches)":
             costs.rest_s,
     }  # fmt: skip
@@ -129,22 +133,26 @@ def _describe_costs(costs: Costs, record: Record) -> list[str]:
             f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
             f"{size} at 4 KiB each; what they cost is in the times above, and cannot be told apart."
         )
-    others = record.warmup_samples - 1
-    if costs.later_steps:
-        sentences.append(
-            f"Of the next {plural(others, 'step')}, {costs.later_steps} took longer than any "
-            f"steady one, {_time(costs.later_s)} more in all."
-        )
-    elif others > 0:
-        sentences.append(f"None of the next {plural(others, 'step')} took longer than steady ones.")
     return sentences
+
+
+def _describe_later(costs: Costs, kind: str, others: int) -> list[str]:
+    """Of the warm-up steps after the first."""
+    if others < 1:
+        return []
+    if not costs.later_steps:
+        return [f"None of the next {plural(others, 'step')} took longer than {kind} ones."]
+    return [
+        f"Of the next {plural(others, 'step')}, {costs.later_steps} took longer than any {kind} "
+        f"one, {_time(costs.later_s)} more in all."
+    ]
 
 
 def _describe_answer(warmup: Warmup) -> list[str]:
     steady = warmup.steady
     if steady is None:
         lack = "measured for long enough" if warmup.record.steady else "detected"
-        return [f"No steady state was {lack}: there is nothing to compare the first steps with."]
+        return [f"No steady state was {lack}: how many steps suffice is not known."]
     assert warmup.enough is not None
     earlier = [window for window in warmup.windows if window.discarded < steady.discarded]
     compared = "; ".join(_compare(window, steady) for window in earlier)
