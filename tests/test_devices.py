@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from flopwatch.engine.clock import CpuClock, CudaClock
 from flopwatch.engine.devices import CpuTarget, CudaTarget, nvml_throttle_reader, open_target
+from flopwatch.engine.memory import Memory
 from flopwatch.engine.sampling import Sampler
+from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Settings
 from flopwatch.suite import Workload
 
@@ -132,18 +135,28 @@ def test_idle_clocks_are_no_throttling() -> None:
         assert target.notes() == []
 
 
-def test_peak_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
+def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
     cuda = FakeCuda()
     target = CudaTarget(fake_torch(cuda), lambda: 0)
     cuda.allocate(1000)  # weights
     cuda.allocate(500)
     cuda.allocate(-500)
 
-    def run() -> None:
-        for size in (30, 50, -50, 10, -30):
-            cuda.allocate(size)
+    def allocate(*sizes: int) -> Callable[..., None]:
+        return lambda *_: [cuda.allocate(size) for size in sizes] and None
 
-    assert target.measure_peak_bytes(lambda: cuda.allocate(7), run) == 80
+    memory = target.measure_memory(
+        lambda: cuda.allocate(7),
+        {"forward": allocate(30, 50, -50), "backward": allocate(10, -30)},
+    )
+    assert memory == Memory(
+        held_bytes=1007,
+        phases={
+            "forward": PhaseMemory(peak_bytes=80, end_bytes=30),
+            "backward": PhaseMemory(peak_bytes=40, end_bytes=10),
+        },
+    )
+    assert memory.peak_bytes == 80
 
 
 def test_without_nvml_throttling_is_unknown() -> None:

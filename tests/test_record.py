@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.records import record as record_module
-from flopwatch.records.record import Check, Record, Region, decode, encode
+from flopwatch.records.record import Check, PhaseMemory, Record, Region, decode, encode
 from flopwatch.settings import Settings
 
 from .conftest import make_record
@@ -32,6 +32,10 @@ FULL = make_record(
     regions={"forward/mlp": Region(calls=2, samples_ns=[1.5])},
     curves={"loss": [3.0, 2.5], "step": [1.0, 2.0]},
     peak_memory_bytes=2**40,
+    memory={"call": PhaseMemory(peak_bytes=2**40, end_bytes=7)},
+    held_bytes=2**41,
+    memory_estimate_bytes={"parameters": 1e9},
+    first_page_faults=123,
     check=Check(against="plain", errors={"output": 1e-6, "grad weight": None}, tolerance=1e-3),
     prediction={"step": 1.5},
     notes=["a doubt"],
@@ -85,6 +89,7 @@ def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
         ({"rounds": [0, 2**63]}, "beyond 64 bits"),
         ({"loops": [0, 1]}, "a number of loops is less than 1"),
         ({"peak_memory_bytes": -1}, "a peak memory is less than 0"),
+        ({"memory": {"call": {"peak_bytes": 1, "end_bytes": -1}}}, "a phase's memory is less"),
         ({"samples_ns": {"forward": [1.0, float("nan")]}}, "not a record"),
         ({"samples_ns": {"forward": [1.0, float("inf")]}}, "not a record"),
         ({"instrumented_ns": [1.0, 2.0]}, "2 instrumented runs but 1 samples"),
@@ -163,6 +168,13 @@ def test_a_record_of_version_1_is_read() -> None:
     )
     assert record.conditions == record.facts == record.regions == record.curves == {}
     assert record.instrumented_ns == []
+
+
+def test_a_record_of_version_2_is_read() -> None:
+    later = b'"conditions":{"dtype":"float32"},"facts":{"parameters":3.0},"schema":2'
+    record = decode(VERSION_1.replace(b'"schema":1', later))
+    assert (record.schema, record.facts) == (record_module.SCHEMA, {"parameters": 3.0})
+    assert (record.memory, record.held_bytes, record.first_page_faults) == ({}, None, None)
 
 
 def test_old_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

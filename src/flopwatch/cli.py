@@ -22,6 +22,7 @@ from flopwatch.report.layouts import LAYOUTS
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.session import Options, Preview
+    from flopwatch.settings import Device
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -111,6 +112,7 @@ def _percentage(context: click.Context, option: click.Parameter, value: str | No
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Results file, appended to.  [default: results/SUITE.jsonl]")  # fmt: skip
 @click.option("--rerun", is_flag=True, help="Measure again what the results file already answers.")
+@click.option("--force", is_flag=True, help="Try also what is foretold not to fit into memory.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]),
               help="[default: cuda where torch finds one]")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
@@ -267,6 +269,35 @@ def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) 
 
 
 @cli.command()
+@click.option("--device", type=click.Choice(["cpu", "cuda"]),
+              help="[default: cuda where torch finds one]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def precision(device: Device | None, as_json: bool) -> None:
+    """Show what short numbers do to a sum, and what autocast makes of a small model.
+
+    \b
+    flopwatch precision
+    flopwatch precision --device cpu --json
+    """
+    import msgspec
+
+    from flopwatch.explain.precision import Observed
+    from flopwatch.report.console import print_table
+    from flopwatch.report.precision import lay_out
+    from flopwatch.session import call
+
+    content = call("flopwatch.explain.precision:observe", {}, device=device)
+    if as_json:
+        click.echo(json.dumps(content))
+        return
+    for table in lay_out(msgspec.convert(content, Observed)):
+        click.echo(table.title)
+        print_table(table.columns, table.rows)
+        for remark in table.remarks:
+            click.echo(remark)
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> None:
     """Say what this machine is, what makes its timings unsteady, and what to change.
@@ -350,6 +381,7 @@ def _make_options(**given: Any) -> Options:
         budget_s=given["budget"],
         out=given["out"],
         rerun=given["rerun"],
+        force=given["force"],
         skip_corrupt=given["skip_corrupt"],
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.plan import Group
-from flopwatch.records.record import Check, Record, Region, Status, Stop
+from flopwatch.records.record import Check, PhaseMemory, Record, Region, Status, Stop
 from flopwatch.settings import Settings
 
 
@@ -32,6 +32,9 @@ class Draft:
     regions: dict[str, Region] = field(default_factory=dict)
     curves: dict[str, list[float]] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
+    memory: dict[str, PhaseMemory] = field(default_factory=dict)
+    held_bytes: int | None = None
+    first_page_faults: int | None = None
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class Harvest:
         draft.check = _check(message["check"])
         draft.flops, draft.bytes = message["flops"], message["bytes"]
         draft.conditions, draft.facts = message["conditions"], message["facts"]
+        draft.first_page_faults = message["first_page_faults"]
         draft.notes = message["notes"]
 
     def _take_failed(self, message: dict[str, Any]) -> None:
@@ -115,8 +119,10 @@ class Harvest:
     def _take_studied(self, message: dict[str, Any]) -> None:
         self.unstudied.discard(message["variant"])
 
-    def _take_peak_memory(self, message: dict[str, Any]) -> None:
-        self.drafts[message["variant"]].peak_memory_bytes = message["peak_memory_bytes"]
+    def _take_memory(self, message: dict[str, Any]) -> None:
+        draft = self.drafts[message["variant"]]
+        draft.held_bytes, draft.peak_memory_bytes = message["held_bytes"], message["peak_bytes"]
+        draft.memory = msgspec.convert(message["phases"], dict[str, PhaseMemory])
 
     def _take_broken(self, message: dict[str, Any]) -> None:
         self.broken = message["reason"]
@@ -171,6 +177,10 @@ class Harvest:
             regions=draft.regions,
             curves=draft.curves,
             peak_memory_bytes=draft.peak_memory_bytes,
+            memory=draft.memory,
+            held_bytes=draft.held_bytes,
+            memory_estimate_bytes=dict(group.memory.get(draft.variant, {})),
+            first_page_faults=draft.first_page_faults,
             check=draft.check,
             notes=draft.notes + finished.get("notes", []),
             settings=settings,

@@ -32,7 +32,7 @@ class Description:
     variants: Sequence[str]
     cases: Sequence[Mapping[str, Any]]
     """Each with "variant" and "params"; those of a group next to each other. "flops", if it is
-    there, has those of one run, by dtype."""
+    there, has those of one run, by dtype, and "memory" what a process needs, by part."""
     on_request: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values, by axis or of "variant", that a run must ask for."""
     presets: Sequence[str] = ()
@@ -57,6 +57,8 @@ class Group:
     variants: tuple[str, ...]
     flops: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of one run, by variant and dtype, where the suite declares them: for estimates."""
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Bytes that a process needs, by variant and part, where the suite foretells them."""
 
     @property
     def id(self) -> str:
@@ -104,6 +106,7 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             group,
             variants=(*group.variants, case["variant"]),
             flops={**group.flops, case["variant"]: case.get("flops", {})},
+            memory={**group.memory, case["variant"]: case.get("memory", {})},
         )
     groups = list(chosen.values())
     if "variant" in filters:

@@ -23,6 +23,7 @@ from flopwatch.launch.local import Hung, Launcher, Worker
 from flopwatch.plan import Description, Group, fit_budget, longest_s
 from flopwatch.records.record import Record, Status
 from flopwatch.records.store import Store
+from flopwatch.room import find_misfits, find_room_bytes
 from flopwatch.settings import Settings
 
 
@@ -46,6 +47,8 @@ class Context:
     environment: dict[str, Any]
     cache_bytes: int | None
     run: str
+    force: bool = False
+    """Whether to try what is foretold not to fit into memory."""
     interrupts: Interrupts = field(default_factory=Interrupts)
 
 
@@ -148,7 +151,8 @@ def measure_groups(
             settings = fit_budget(left_s, groups[position:], context.settings)
             # By a hair's breadth too little is enough: shares that were divided sum up to it.
             if left_s is not None and left_s < 0.99 * longest_s([group], settings):
-                records = _skip(group, context, "the run's budget was used up")
+                reasons = dict.fromkeys(group.variants, "the run's budget was used up")
+                records = list(_skip(group, context, reasons).values())
             else:
                 watcher.begin_group(group)
                 records = measure_group(group, replace(context, settings=settings), watcher)
@@ -163,8 +167,10 @@ def measure_groups(
 
 def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Record]:
     """Records of all variants of the group, in the group's order."""
-    records: dict[str, Record] = {}
-    waiting = list(group.variants)
+    room_bytes = find_room_bytes(context.settings, context.environment)
+    misfits = {} if context.force else find_misfits(group, room_bytes)
+    records = _skip(replace(group, variants=tuple(misfits)), context, misfits)
+    waiting = [variant for variant in group.variants if variant not in misfits]
     while waiting:
         harvest = Harvest(tuple(waiting))
         ending = _run_worker(harvest, replace(group, variants=tuple(waiting)), context, watcher)
@@ -252,11 +258,15 @@ def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> End
     return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
 
 
-def _skip(group: Group, context: Context, reason: str) -> list[Record]:
+def _skip(group: Group, context: Context, reasons: Mapping[str, str]) -> dict[str, Record]:
+    """Records of variants that are not tried, by variant, like their reasons."""
     harvest = Harvest(group.variants)
-    for draft in harvest.drafts.values():
-        draft.fail("skipped", reason)
-    return [_make_record(harvest, draft, group, context) for draft in harvest.drafts.values()]
+    for variant, draft in harvest.drafts.items():
+        draft.fail("skipped", reasons[variant])
+    return {
+        variant: _make_record(harvest, draft, group, context)
+        for variant, draft in harvest.drafts.items()
+    }
 
 
 def _make_record(

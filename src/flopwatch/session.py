@@ -25,6 +25,7 @@ from flopwatch.plan import (
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.resume import resume
+from flopwatch.room import find_misfits, find_room_bytes
 from flopwatch.settings import Device, Settings
 
 RESULTS = Path("results")
@@ -51,6 +52,7 @@ class Options:
     budget_s: float | None = None
     out: Path | None = None
     rerun: bool = False
+    force: bool = False
     skip_corrupt: bool = False
 
 
@@ -60,6 +62,8 @@ class Preview:
 
     suite: str
     groups: Sequence[Group]
+    misfits: Mapping[str, Mapping[str, str]]
+    """By group and variant: why it would be skipped for lack of memory."""
     estimate: Estimate
     on_request: Mapping[str, Sequence[str]]
     """Values by axis that the suite has, and a run must ask for."""
@@ -88,10 +92,13 @@ def preview(options: Options) -> Preview:
     with _launch(instruction_set, settings, preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, settings)
         require_budget(options.budget_s, groups)
-        estimate = _estimate(options, groups, launcher, settings)
+        room_bytes = None if options.force else find_room_bytes(settings, facts)
+        fitting = _drop_misfits(options, groups, settings, facts)
+        estimate = _estimate(options, fitting, launcher, settings)
     return Preview(
         suite=description.name,
         groups=groups,
+        misfits={group.id: find_misfits(group, room_bytes) for group in groups},
         estimate=estimate,
         on_request=description.list_unasked(parse_filters(options.filters)),
         presets=[name for name in description.presets if name != options.preset],
@@ -113,6 +120,7 @@ def run(options: Options, watcher: runner.Watcher) -> Report:
             environment=_complete(facts, instruction_set, launcher, settings),
             cache_bytes=hardware.read_last_level_caches_bytes(),
             run=runner.new_run_id(),
+            force=options.force,
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
 
@@ -204,7 +212,8 @@ def _measure_what_is_left(
             watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
         require_budget(options.budget_s, groups)
         if groups:
-            watcher.say(str(_estimate(options, groups, context.launcher, context.settings)))
+            fitting = _drop_misfits(options, groups, context.settings, context.environment)
+            watcher.say(str(_estimate(options, fitting, context.launcher, context.settings)))
         measured = runner.measure_groups(
             groups, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
@@ -216,6 +225,19 @@ def _measure_what_is_left(
         answered=answered,
         interrupted=measured.interrupted,
     )
+
+
+def _drop_misfits(
+    options: Options, groups: Sequence[Group], settings: Settings, environment: Mapping[str, Any]
+) -> list[Group]:
+    """What will be tried: the groups without the variants that cannot fit."""
+    room_bytes = None if options.force else find_room_bytes(settings, environment)
+    trimmed = []
+    for group in groups:
+        misfits = find_misfits(group, room_bytes)
+        fitting = tuple(variant for variant in group.variants if variant not in misfits)
+        trimmed += [replace(group, variants=fitting)] if fitting else []
+    return trimmed
 
 
 def _estimate(

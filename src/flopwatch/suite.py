@@ -79,8 +79,9 @@ class Workload:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What a fair comparison must have in common and this workload fixes itself, for example
     ``{"autocast": "off"}``: variants that differ here are marked as not like for like."""
-    facts: Mapping[str, float] = field(default_factory=dict)
-    """Numbers about what was built, for example ``{"parameters": 125e6}``."""
+    facts: Mapping[str, float] | Callable[[], Mapping[str, float]] = field(default_factory=dict)
+    """Numbers about what was built, for example ``{"parameters": 125e6}``; or a function that gives
+    them after the first run, for what is only known then, such as the time to compile."""
     instrument: Callable[[Stopwatch], AbstractContextManager[object]] | None = None
     """Puts instruments into the workload (hooks, say) for as long as its context lasts, which
     start and stop the stopwatch. Every plain sample is then followed by one with instruments, and
@@ -125,9 +126,16 @@ class Workload:
                     f"the condition {name!r} is {text!r}; conditions are text, to be compared and "
                     "shown as they are"
                 )
-        for name, number in self.facts.items():
+        if not callable(self.facts):
+            self.list_facts()
+
+    def list_facts(self) -> dict[str, float]:
+        """Checked; after the first run where they come from a function."""
+        facts = self.facts() if callable(self.facts) else self.facts
+        for name, number in facts.items():
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise SuiteError(f"the fact {name!r} is {number!r}; facts are finite numbers")
+        return {name: float(number) for name, number in facts.items()}
 
 
 class Suite:
@@ -203,6 +211,13 @@ class Suite:
         """Decorator: bytes that a phase must move, by phase."""
         return self._register("bytes", function)
 
+    def memory(self, function: Function) -> Function:
+        """Decorator: bytes that a process with the case needs at its peak, by part.
+
+        A case that cannot fit is skipped, with these numbers, unless ``--force`` is given.
+        """
+        return self._register("memory", function)
+
     @property
     def can_build(self) -> bool:
         return "build" in self._functions
@@ -226,6 +241,10 @@ class Suite:
     def count_bytes(self, case: Case) -> dict[str, float]:
         counts = self._functions["bytes"](case) if "bytes" in self._functions else {}
         return {phase: float(count) for phase, count in counts.items()}
+
+    def estimate_memory(self, case: Case) -> dict[str, float]:
+        parts = self._functions["memory"](case) if "memory" in self._functions else {}
+        return {part: float(count) for part, count in parts.items()}
 
     def tolerance(self, case: Case) -> float:
         dtype = str(case.params.get("dtype", "float32"))

@@ -13,6 +13,7 @@ element cannot hide from. Values that are not finite must be the same on both si
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ class Gathered:
     """What can be compared, by name."""
     phase_ns: list[float]
     """How long each phase took: for a fresh workload, its very first call."""
+    page_faults: int
+    """Pages of memory that the system had to provide meanwhile."""
 
 
 def gather(workload: Workload, clock: Clock) -> Gathered:
@@ -48,6 +51,7 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
     values: dict[str, Any] = {}
     phase_ns: list[float] = []
     passed: tuple[Any, ...] = ()
+    faults_before = _count_page_faults()
     names = {next(iter(workload.phases)): "output"}
     if workload.compare == "all":
         names = {phase: phase for phase in workload.phases}
@@ -58,6 +62,7 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
         if phase in names:  # a later phase may write over it
             found = _name_tensors(names[phase], passed[0])
             values |= {name: _copy(tensor) for name, tensor in found}
+    page_faults = _count_page_faults() - faults_before
     for name, tensor in workload.gradients.items():
         if tensor.grad is None:
             raise SuiteError(
@@ -65,7 +70,11 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
                 f"({', '.join(workload.phases)}) that tensor has none"
             )
         values[f"grad {name}"] = _copy(tensor.grad)
-    return Gathered(values=values, phase_ns=phase_ns)
+    return Gathered(values=values, phase_ns=phase_ns, page_faults=page_faults)
+
+
+def _count_page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def compare(

@@ -7,14 +7,16 @@ same to the L2 cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from flopwatch.engine.clock import Clock, CpuClock, CudaClock
-from flopwatch.engine.memory import measure_peak_bytes
+from flopwatch.engine.memory import Memory, measure_memory
+from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Device
 
 Untimed = Callable[[], object]
+Phases = Mapping[str, Callable[..., Any]]
 
 FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where the system does not tell
 
@@ -42,8 +44,8 @@ class Target(Protocol):
     def notes(self) -> list[str]:
         """What went wrong with the device since it was made, as sentences."""
 
-    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
-        """Most memory of tensors that a run holds beyond what was there before it; None: unknown.
+    def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
+        """What a run of these phases holds; None: unknown.
 
         `prepare` is called before a run and does not count.
         """
@@ -68,8 +70,8 @@ class CpuTarget:
     def notes(self) -> list[str]:
         return []
 
-    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
-        return measure_peak_bytes(prepare, run)
+    def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
+        return measure_memory(prepare, phases)
 
 
 class CudaTarget:
@@ -96,13 +98,20 @@ class CudaTarget:
         reasons = [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
         return [f"the GPU lowered its clocks because of {reason}" for reason in reasons]
 
-    def measure_peak_bytes(self, prepare: Untimed, run: Untimed) -> int | None:
+    def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
         cuda = self._torch.cuda
         prepare()
-        before_bytes = cuda.memory_allocated()
-        cuda.reset_peak_memory_stats()
-        run()
-        return int(cuda.max_memory_allocated() - before_bytes)
+        held_bytes = int(cuda.memory_allocated())
+        found = {}
+        passed: tuple[Any, ...] = ()
+        for name, phase in phases.items():
+            cuda.reset_peak_memory_stats()
+            passed = (phase(*passed),)
+            found[name] = PhaseMemory(
+                peak_bytes=max(0, int(cuda.max_memory_allocated()) - held_bytes),
+                end_bytes=max(0, int(cuda.memory_allocated()) - held_bytes),
+            )
+        return Memory(held_bytes=held_bytes, phases=found)
 
 
 def open_target(device: Device, cache_bytes: int | None = None) -> Target:

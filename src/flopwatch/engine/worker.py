@@ -14,7 +14,7 @@ the board. It sends
     exhausted   memory ran out while building; the others need a fresh process
     samples     samples since the last message, and progress
     finished    how sampling ended, and whose studies follow
-    peak_memory what a run of a variant holds at the most
+    memory      what a run of a variant holds, by phase
     points      of a variant's study, since the last message
     studied     a variant's study is over
     sources     project files that the group was built from
@@ -33,7 +33,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +46,7 @@ from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.rate import measure_rate
-from flopwatch.engine.sampling import Sampler, run_phases
+from flopwatch.engine.sampling import Sampler
 from flopwatch.engine.sources import digest_sources, is_project_file
 from flopwatch.engine.stream import PointStream, SampleStream
 from flopwatch.engine.study import Diverged, take_points
@@ -119,9 +118,23 @@ def describe(request: Request, channel: Channel) -> None:
         on_request={axis: v for axis, v in on_request.items() if axis not in asked},
         presets=list(suite.presets),
         cases=[
-            {"variant": c.variant, "params": c.params, "flops": _sum_flops(suite, c)} for c in cases
+            {
+                "variant": case.variant,
+                "params": case.params,
+                "flops": _sum_flops(suite, case),
+                "memory": _estimate_memory(suite, case),
+            }
+            for case in cases
         ],
     )
+
+
+def _estimate_memory(suite: Suite, case: Case) -> dict[str, float]:
+    """By part; empty where it is not known."""
+    try:
+        return suite.estimate_memory(case)
+    except Exception:
+        return {}  # likewise
 
 
 def _sum_flops(suite: Suite, case: Case) -> dict[str, float]:
@@ -230,6 +243,7 @@ class Group:
                 first = agreement.gather(workload, self.target.clock)
                 check, notes = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
+                facts = workload.list_facts()
             except Exception as error:
                 self.fail(case.variant, error)
                 if classify(error) == "oom":
@@ -244,7 +258,8 @@ class Group:
                 flops=flops,
                 bytes=bytes_,
                 conditions=dict(workload.conditions),
-                facts={name: float(number) for name, number in workload.facts.items()},
+                facts=facts,
+                first_page_faults=first.page_faults,
                 notes=[*workload.notes, *notes],
             )
         return True
@@ -272,10 +287,17 @@ class Group:
             self.channel.board.write(self.index[variant], "memory")
             prepare = workload.reset or (lambda: None)
             try:
-                peak = self.target.measure_peak_bytes(prepare, partial(run_phases, workload))
+                memory = self.target.measure_memory(prepare, workload.phases)
             except Exception:
-                peak = None  # it was timed without fault; that it cannot be watched is not its own
-            self.channel.send("peak_memory", variant=variant, peak_memory_bytes=peak)
+                memory = None  # it was timed without fault; not to be watched is not its own
+            if memory is not None:
+                self.channel.send(
+                    "memory",
+                    variant=variant,
+                    held_bytes=memory.held_bytes,
+                    peak_bytes=memory.peak_bytes,
+                    phases=msgspec.to_builtins(memory.phases),
+                )
 
     def study(self) -> None:
         for variant, workload in list(self.workloads.items()):

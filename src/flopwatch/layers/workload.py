@@ -65,7 +65,9 @@ def make_workload(spec: str, tokens: int, shape: tuple[int, int], setting: Setti
     made = _make_phases(forward, layer, x, grad, setting)
     kept_bytes = count_kept_bytes(spec, tokens, shape, setting)
     facts = {} if kept_bytes is None else {"kept_for_backward_bytes": kept_bytes}
-    return replace(made, facts={**made.facts, **facts}, notes=list_notes(spec, setting.device))
+    return replace(
+        made, facts={**made.list_facts(), **facts}, notes=list_notes(spec, setting.device)
+    )
 
 
 FEW = 8

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 def list_groups(preview: Preview) -> list[str]:
-    return [f"{group.label}: {', '.join(group.variants)}" for group in preview.groups]
+    lines = []
+    for group in preview.groups:
+        lines.append(f"{group.label}: {', '.join(group.variants)}")
+        misfits = preview.misfits.get(group.id, {})
+        lines += [f"  {variant} would be skipped: {why}" for variant, why in misfits.items()]
+    return lines
 
 
 def list_remarks(preview: Preview) -> list[str]:
@@ -27,7 +32,16 @@ def list_remarks(preview: Preview) -> list[str]:
 def as_dict(preview: Preview) -> dict[str, Any]:
     """For ``--json``: plain numbers with units in their names."""
     return {
-        "cases": [{"params": g.params, "variant": v} for g in preview.groups for v in g.variants],
+        "cases": [
+            {
+                "params": group.params,
+                "variant": variant,
+                "memory_bytes": group.memory.get(variant, {}),
+                "misfit": preview.misfits.get(group.id, {}).get(variant),
+            }
+            for group in preview.groups
+            for variant in group.variants
+        ],
         "shortest_s": preview.estimate.shortest_s,
         "longest_s": preview.estimate.longest_s,
         "flops_per_s": preview.estimate.rates,
