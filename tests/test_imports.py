@@ -17,8 +17,10 @@ PACKAGE = Path(flopwatch.__file__).parent
 MAY_IMPORT_TORCH = (
     "flopwatch.suites.",
     "flopwatch.layers.",
+    "flopwatch.models.builder",
     "flopwatch.models.learning",
     "flopwatch.models.step",
+    "flopwatch.models.transformer",
     "flopwatch.models.workload",
     "flopwatch.__main__",
 )

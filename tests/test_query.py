@@ -110,7 +110,8 @@ def test_records_has_a_row_a_record(path: Path) -> None:
     assert json.loads(row.pop("settings"))["threads"] == 2
     assert row.pop("file") == str(path)
     assert row.pop("samples") == 3
-    for name in ("flops", "bytes", "environment", "sources", "conditions", "facts"):
+    documents = ("flops", "bytes", "environment", "sources", "conditions", "facts")
+    for name in (*documents, "memory", "memory_estimate_bytes"):
         assert json.loads(row.pop(name)) == getattr(RECORDS[0], name)
     assert row == {name: getattr(RECORDS[0], name) for name in row}
 
