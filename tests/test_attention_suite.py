@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,10 @@ from flopwatch.layers import attention
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.suite import Suite
-from flopwatch.suites.attention import estimate_memory
 
 VARIANTS = ["plain", "compiled", "sdpa"]
 EAGER = ["plain", "sdpa"]
+PARTS = ["inputs", "reference", "saved for backward", "temporary peak"]
 DTYPES = ["float32", "bfloat16", "float16"]
 
 
@@ -97,12 +96,14 @@ def check_memory(suite: Suite, case: Case) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # each has its work space, which is not foretold
     try:
-        peak = open_target("cpu").measure_peak_bytes(workload.reset, partial(run_phases, workload))
+        memory = open_target("cpu").measure_memory(workload.reset, workload.phases)
     finally:
         torch.set_num_threads(threads)
-    parts = estimate_memory(case)
-    parts.pop("inputs")  # they are there before a run
-    assert sum(parts.values()) == pytest.approx(peak, rel=0.1)
+    assert memory is not None
+    parts = suite.estimate_memory(case)
+    beyond_inputs = parts["saved for backward"] + parts["temporary peak"]
+    assert beyond_inputs == pytest.approx(memory.peak_bytes, rel=0.1)
+    assert parts["saved for backward"] == pytest.approx(memory.phases["forward"].end_bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -122,15 +123,11 @@ def test_compiled_is_right_and_its_memory_foretold(suite: Suite, dtype: str) -> 
     case = make_case("compiled", batch=8, context=128, head_size=16, dtype=dtype)
     check(suite, case)
     check_memory(suite, case)
-
-
-def test_inputs_of_the_estimate(suite: Suite) -> None:
-    case = make_case("plain")
-    workload = suite.build_case(case)
-    tensors = [*workload.gradients.values(), next(iter(workload.gradients.values()))]  # and grad
-    mask_bytes = 24 * 24
-    held = sum(tensor.nbytes for tensor in tensors) + mask_bytes
-    assert estimate_memory(case)["inputs"] == held
+    workload = suite.build_case(make_case("compiled", context=40, dtype=dtype))
+    before_s = compilation.compile_seconds()
+    run_phases(workload)
+    took_s = compilation.compile_seconds() - before_s
+    assert workload.list_facts()["compile_s"] == took_s > 0.1
 
 
 def test_the_grids(suite: Suite) -> None:
@@ -176,6 +173,13 @@ def test_all_variants_through_the_command_line(tmp_path: Path) -> None:
         assert record.check is not None
         assert list(record.samples_ns) == ["forward", "backward"]
         assert record.conditions == {"dtype": "float32", "autocast": "off"}
+        estimate = record.memory_estimate_bytes
+        assert list(estimate) == PARTS
+        held_bytes = estimate["inputs"] + estimate["reference"]
+        assert record.held_bytes == pytest.approx(held_bytes, rel=0.05)  # the compiler holds some
+        assert set(record.memory) == {"forward", "backward"}
+    assert records["plain"].facts == records["sdpa"].facts == {}
+    assert records["compiled"].facts["compile_s"] > 0.1
 
 
 @pytest.mark.parametrize(

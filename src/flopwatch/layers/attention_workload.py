@@ -6,14 +6,14 @@ a case share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from flopwatch.engine.compilation import start_compiler
+from flopwatch.engine.compilation import Compilation
 from flopwatch.layers.attention import (
     Attended,
     attend_fused,
@@ -26,6 +26,7 @@ from flopwatch.suite import Workload
 
 Shape = tuple[int, int, int, int]
 """Batch, heads, context, head_size."""
+Facts = Mapping[str, float] | Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +46,20 @@ class Inputs:
 def make_workload(variant: str, shape: Shape, setting: Setting) -> Workload:
     inputs = share_inputs(shape, setting, torch.initial_seed())
     q, k, v, mask = inputs.q, inputs.k, inputs.v, inputs.mask
-    attend = attend_plainly
     if variant == "compiled":
-        start_compiler(setting.device)
-        attend = torch.compile(attend_plainly, dynamic=False)
+        compilation = Compilation(setting.device)
+        compiled = torch.compile(attend_plainly, dynamic=False)
+        return _make_phases(partial(compiled, q, k, v, mask), inputs, setting, compilation.finish)
     forwards: dict[str, Callable[[], Tensor]] = {
-        "plain": partial(attend, q, k, v, mask),
-        "compiled": partial(attend, q, k, v, mask),
+        "plain": partial(attend_plainly, q, k, v, mask),
         "sdpa": partial(attend_fused, q, k, v),
     }
+    return _make_phases(forwards[variant], inputs, setting, {})
+
+
+def _make_phases(
+    forward: Callable[[], Tensor], inputs: Inputs, setting: Setting, facts: Facts
+) -> Workload:
 
     def clear_gradients() -> None:
         for tensor in inputs.leaves.values():
@@ -63,10 +69,11 @@ def make_workload(variant: str, shape: Shape, setting: Setting) -> Workload:
         output.backward(inputs.grad)
 
     return Workload(
-        phases={"forward": forwards[variant], "backward": backward},
+        phases={"forward": forward, "backward": backward},
         gradients=inputs.leaves,
         reset=clear_gradients,
         conditions=setting.conditions,
+        facts=facts,
     )
 
 

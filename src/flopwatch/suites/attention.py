@@ -85,6 +85,7 @@ def count_flops(case: flopwatch.Case) -> dict[str, float]:
     return {"forward": forward, "backward": 2 * forward}
 
 
+@suite.memory
 def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
     """Bytes by part; their sum is what a process with this variant holds at its peak. Left out is
     the work space of sdpa's threads, a MiB or two for each."""
@@ -102,8 +103,12 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
         # The output; then the gradients of q, k and v, and a copy of one of them.
         "sdpa": (values + sums, 4 * values),
     }[case.variant]
-    inputs = 4 * values + case.context**2  # the mask has a byte a score, for all sequences
-    return {"inputs": inputs, "saved for backward": saved, "temporary peak": temporary}
+    return {
+        "inputs": 4 * values + case.context**2,  # the mask has a byte a score, for all sequences
+        "reference": 4 * rows * case.head_size * 4,  # its output and gradients are kept
+        "saved for backward": saved,
+        "temporary peak": temporary,
+    }
 
 
 def count_scores(case: flopwatch.Case) -> int:

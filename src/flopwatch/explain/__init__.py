@@ -1,0 +1,1 @@
+"""Small experiments that show why, with numbers of this machine's own."""
