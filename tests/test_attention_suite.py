@@ -146,6 +146,23 @@ def test_without_a_compiler_compiled_is_unsupported(
         suite.build_case(make_case("compiled"))
 
 
+def test_where_even_a_trivial_function_fails_compiled_is_unsupported(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no\n  such instruction")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    compilation.start_compiler.cache_clear()
+    with pytest.raises(Unsupported, match="even on a trivial function: no such instruction$"):
+        suite.build_case(make_case("compiled"))
+
+
+def test_before_anything_is_compiled_no_time_was_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    assert compilation.compile_seconds() == 0
+
+
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flopwatch", "run", "attention", "--out", "out.jsonl"]
     small = ["--set", "batch=2", "--set", "context=64", "--set", "head_size=16"]
