@@ -198,8 +198,8 @@ class Suite:
     def reference(self, function: Function) -> Function:
         """Decorator: makes the Workload that a case must agree with, plain and obviously right.
 
-        It is built from the same random seed as the case. Without it the baseline is the
-        reference of the other variants.
+        It is built from the same random seed as the case. Without it, or where it gives None, the
+        baseline is the reference of the other variants.
         """
         return self._register("reference", function)
 
@@ -226,9 +226,10 @@ class Suite:
         return Workload.of(self._functions["build"](case))
 
     def build_reference(self, case: Case) -> Workload | None:
-        """The suite's own reference for the case, or None where it declares none."""
+        """The suite's own reference for the case, or None where it has none for it."""
         function = self._functions.get("reference")
-        return None if function is None else Workload.of(function(case))
+        built = None if function is None else function(case)
+        return None if built is None else Workload.of(built)
 
     def count_flops(self, case: Case) -> dict[str, dict[str, float]]:
         counts = self._functions["flops"](case) if "flops" in self._functions else {}

@@ -11,8 +11,9 @@ from typing import Any
 from torch import nn
 
 from flopwatch.models import hugging_face, transformer
+from flopwatch.models.modes import Attention
 from flopwatch.models.shapes import Shape
-from flopwatch.models.transformer import Attention, Transformer
+from flopwatch.models.transformer import Transformer
 
 HUGGING_FACE_NAMES = {"sdpa": "sdpa", "plain": "eager"}
 

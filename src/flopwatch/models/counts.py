@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from flopwatch.layers import registry
+from flopwatch.models.modes import Mode, Precision
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 
 Swapped = Literal["feed-forward", "linear"]
@@ -22,6 +23,8 @@ FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
 """The feed-forward layers as regions of a training step."""
 ADAMW_FLOPS = 12
 """For one parameter: two moments, their corrections, a root, a division, decay and update."""
+OPTIMIZER_FLOPS = {"adamw": ADAMW_FLOPS, "adamw-unfused": ADAMW_FLOPS, "sgd": 2}
+"""For one parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +61,11 @@ class ForwardFlops:
 def count_flops(shape: Shape, *, batch: int, tokens: int) -> ForwardFlops:
     """Of `batch` texts of `tokens` each.
 
-    >>> from flopwatch.models.shapes import find_shape
-    >>> flops = count_flops(find_shape("opt-125m"), batch=1, tokens=512)
-    >>> flops.feed_forward, flops.head, flops.backward // flops.forward
-    (57982058496, 39535509504, 2)
+        >>> from flopwatch.models.modes import Mode, Precision
+    from flopwatch.models.shapes import find_shape
+        >>> flops = count_flops(find_shape("opt-125m"), batch=1, tokens=512)
+        >>> flops.feed_forward, flops.head, flops.backward // flops.forward
+        (57982058496, 39535509504, 2)
     """
     hidden, all_tokens = shape.hidden_size, batch * tokens
     embedding = shape.embedding_size or hidden
@@ -86,13 +90,14 @@ def count_step_flops(
     swapped: Swapped = "feed-forward",
 ) -> dict[str, dict[str, float]]:
     """Of a training step with exchanged layers, by phase and dtype, and of those layers inside
-    them; nothing where the spec does not say. `master_dtype` is that of the parameters, and so of
-    the optimizer, where it is not the one that products are in.
+        them; nothing where the spec does not say. `master_dtype` is that of the parameters, and so of
+        the optimizer, where it is not the one that products are in.
 
-    >>> from flopwatch.models.shapes import find_shape
-    >>> shape = find_shape("opt-125m")
-    >>> count_step_flops(shape, "dense", (1, 512), dtype="float32")["forward/feed-forward"]
-    {'float32': 57982058496.0}
+        >>> from flopwatch.models.modes import Mode, Precision
+    from flopwatch.models.shapes import find_shape
+        >>> shape = find_shape("opt-125m")
+        >>> count_step_flops(shape, "dense", (1, 512), dtype="float32")["forward/feed-forward"]
+        {'float32': 57982058496.0}
     """
     sequences, tokens = batch
     dense = count_flops(shape, batch=sequences, tokens=tokens)
@@ -113,6 +118,58 @@ def count_step_flops(
     }
 
 
+def count_mode_flops(
+    shape: Shape,
+    mode: Mode,
+    batch: tuple[int, int],
+    precision: Precision,
+    optimizer: str = "adamw",
+) -> dict[str, dict[str, float]]:
+    """Of a training step, by phase and dtype, and of parts of it; nothing where layers are
+        exchanged by a pattern, or for ones that do not tell.
+
+        What is computed again in the backward pass counts there.
+
+        >>> from flopwatch.models.modes import PRECISIONS, parse_mode
+        >>> from flopwatch.models.modes import Mode, Precision
+    from flopwatch.models.shapes import find_shape
+        >>> flops = count_mode_flops(
+        ...     find_shape("small"), parse_mode("checkpointed"), (4, 128), PRECISIONS["fp32"]
+        ... )
+        >>> round(flops["backward"]["float32"] / flops["forward"]["float32"], 2)
+        2.94
+    """
+    if mode.spec != "dense" and mode.match not in get_args(Swapped):
+        return {}
+    dtype = precision.product_dtype
+    forward = count_flops(shape, batch=batch[0], tokens=batch[1])
+    flops = count_step_flops(
+        shape,
+        mode.spec,
+        batch,
+        dtype=dtype,
+        master_dtype=precision.dtype,
+        swapped="linear" if mode.match == "linear" else "feed-forward",
+    )
+    if not flops:
+        return {}
+    if mode.spec == "dense":
+        parts = {
+            "attention": forward.attention_projections + forward.attention_products,
+            "feed-forward": forward.feed_forward,
+            "head": forward.head,
+        }
+        flops |= {f"forward/{part}": {dtype: float(count)} for part, count in parts.items()}
+        flops |= {f"backward/{part}": {dtype: 2.0 * count} for part, count in parts.items()}
+    if mode.checkpointed:
+        outside = forward.head + forward.embedding_projections
+        again = _add(flops["forward"], dtype, -outside)
+        flops["backward"] = {d: flops["backward"].get(d, 0.0) + n for d, n in again.items()}
+        flops["backward/recomputed"] = again
+    relative = OPTIMIZER_FLOPS[optimizer] / ADAMW_FLOPS
+    return {**flops, "optimizer": _scale(flops["optimizer"], relative)}
+
+
 def _scale(counts: Mapping[str, float], factor: float) -> dict[str, float]:
     return {dtype: count * factor for dtype, count in counts.items()}
 
@@ -124,9 +181,10 @@ def _add(counts: Mapping[str, float], dtype: str, more: float) -> dict[str, floa
 def count_parameters(shape: Shape) -> int:
     """Shared ones (an LM head that is the embedding) count once.
 
-    >>> from flopwatch.models.shapes import find_shape
-    >>> count_parameters(find_shape("opt-125m"))
-    125239296
+        >>> from flopwatch.models.modes import Mode, Precision
+    from flopwatch.models.shapes import find_shape
+        >>> count_parameters(find_shape("opt-125m"))
+        125239296
     """
     architecture = ARCHITECTURES[shape.architecture]
     hidden = shape.hidden_size

@@ -141,6 +141,10 @@ class Shape:
         own = ARCHITECTURES[self.architecture].feed_forward_matrices == 3
         return own if self.activation is None else self.activation == "swiglu"
 
+    def stretch(self, tokens: int) -> Shape:
+        """The same with room for texts of so many tokens."""
+        return self if tokens <= self.positions else replace(self, positions=tokens)
+
     @property
     def is_ours(self) -> bool:
         known = ARCHITECTURES.get(self.architecture)

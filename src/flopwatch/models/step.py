@@ -7,43 +7,68 @@ puts its own layers in before each step, which is not timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from flopwatch.layers.replacement import install
-from flopwatch.models.counts import Swapped
 from flopwatch.suite import Stopwatch
+
+Cast = Callable[[], AbstractContextManager[object]]
+"""Makes the context that a forward pass runs in: autocast, or nothing."""
 
 
 class SharedModel:
     """What all variants have in common."""
 
-    def __init__(self, model: nn.Module, ids: Tensor, exchanged: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ids: Tensor,
+        exchanged: Mapping[str, nn.Module] | None = None,
+        optimizer: str = "adamw",
+    ) -> None:
         """`model` is called like one of transformers: with input_ids and labels, it gives an object
-        with a loss. `exchanged` are the layers that variants replace, by name."""
+        with a loss. `exchanged` are layers that every variant brings along itself, by name; they
+        have optimizers of their own."""
         self.model = model
         self.ids = ids
-        self.exchanged = exchanged
-        own = {id(p) for layer in exchanged.values() for p in layer.parameters()}
-        self.optimizer = make_optimizer([p for p in model.parameters() if id(p) not in own])
-        self._installed = exchanged
+        self.exchanged = exchanged or {}
+        self.make_optimizer = OPTIMIZERS[optimizer]
+        own = {id(p) for layer in self.exchanged.values() for p in layer.parameters()}
+        self.optimizer = self.make_optimizer([p for p in model.parameters() if id(p) not in own])
+        self._originals = dict(self.exchanged)
+        self._installed = self.exchanged
 
     def exchange(self, layers: Mapping[str, nn.Module]) -> None:
-        """Put these layers in. Those before them keep no gradients, which would fill the memory
-        with those of all variants."""
+        """Put these layers in, and the model's own ones back where others were. Those before them
+        keep no gradients, which would fill the memory with those of all variants."""
         for layer in self._installed.values():
             layer.zero_grad(set_to_none=True)
-        install(self.model, layers)
+        for name in layers:
+            self._originals.setdefault(name, self.model.get_submodule(name))
+        restored = {name: self._originals[name] for name in self._installed}
+        install(self.model, {**restored, **layers})
         self._installed = layers
 
 
-def make_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[nn.Parameter], fused: bool = True) -> torch.optim.Optimizer:
     """AdamW that does all its work and leaves the parameters where they are: with a learning rate
     of 0 the hundredth step computes the same as the first."""
-    return torch.optim.AdamW(parameters, lr=0.0, fused=True)
+    return torch.optim.AdamW(parameters, lr=0.0, fused=fused)
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adamw": make_optimizer,
+    "adamw-unfused": partial(make_optimizer, fused=False),
+    "sgd": partial(torch.optim.SGD, lr=0.0),
+}
+"""By the names of `models.modes.OPTIMIZERS`."""
 
 
 class TrainingStep:
@@ -53,16 +78,17 @@ class TrainingStep:
         self,
         shared: SharedModel,
         layers: Mapping[str, nn.Module],
-        cast: Callable[[], AbstractContextManager[object]] = nullcontext,
-        region: Swapped = "feed-forward",
+        cast: Cast = nullcontext,
+        region: str = "feed-forward",
     ) -> None:
         """`region` is what the layers are called where they are timed inside the step."""
         self.shared = shared
         self.layers = layers
         self.cast = cast
         self.region = region
+        self.call: Callable[..., Any] = shared.model
         own = [p for layer in layers.values() for p in layer.parameters()]
-        self.optimizers = [shared.optimizer, make_optimizer(own)]
+        self.optimizers = [shared.optimizer, *([shared.make_optimizer(own)] if own else [])]
 
     def prepare(self) -> None:
         """Put this variant's layers in, and clear all gradients."""
@@ -73,7 +99,7 @@ class TrainingStep:
     def forward(self) -> Tensor:
         ids = self.shared.ids
         with self.cast():
-            loss: Tensor = self.shared.model(input_ids=ids, labels=ids).loss
+            loss: Tensor = self.call(input_ids=ids, labels=ids).loss
         return loss
 
     def backward(self, loss: Tensor) -> None:
@@ -82,6 +108,10 @@ class TrainingStep:
     def update(self, _: None) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
+
+    @property
+    def phases(self) -> dict[str, Callable[..., Any]]:
+        return {"forward": self.forward, "backward": self.backward, "optimizer": self.update}
 
     def find_comparable(self) -> dict[str, nn.Parameter]:
         """Parameters whose gradients tell whether the step is right: all norms and biases, which
@@ -103,21 +133,35 @@ class TrainingStep:
 
     @contextmanager
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
-        """Time this variant's layers inside the step, by hooks. What torch itself does to hook
-        into a layer's backward pass, a few microseconds, falls into its forward region."""
-        forward, backward = f"forward/{self.region}", f"backward/{self.region}"
-        hooks = [
-            hook
-            for layer in self.layers.values()
-            for hook in (
-                layer.register_forward_pre_hook(lambda *_: stopwatch.start(forward)),
-                layer.register_forward_hook(lambda *_: stopwatch.stop(forward)),
-                layer.register_full_backward_pre_hook(lambda *_: stopwatch.start(backward)),
-                layer.register_full_backward_hook(lambda *_: stopwatch.stop(backward)),
-            )
-        ]
-        try:
+        """Time this variant's layers inside the step."""
+        with time_modules({self.region: list(self.layers.values())}, stopwatch):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+
+@contextmanager
+def time_modules(
+    regions: Mapping[str, Sequence[nn.Module]], stopwatch: Stopwatch
+) -> Iterator[None]:
+    """Time these modules, forward and backward, by hooks. What torch itself does to hook into a
+    module's backward pass, a few microseconds, falls into its forward region."""
+    hooks = [
+        hook
+        for region, modules in regions.items()
+        for module in modules
+        for hook in _hook(module, region, stopwatch)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook(module: nn.Module, region: str, stopwatch: Stopwatch) -> tuple[RemovableHandle, ...]:
+    forward, backward = f"forward/{region}", f"backward/{region}"
+    return (
+        module.register_forward_pre_hook(lambda *_: stopwatch.start(forward)),
+        module.register_forward_hook(lambda *_: stopwatch.stop(forward)),
+        module.register_full_backward_pre_hook(lambda *_: stopwatch.start(backward)),
+        module.register_full_backward_hook(lambda *_: stopwatch.stop(backward)),
+    )

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from flopwatch.models.modes import Attention
 from flopwatch.models.regions import region
 from flopwatch.models.shapes import ARCHITECTURES, Shape
-
-Attention = Literal["sdpa", "plain"]
-"""sdpa: torch's fused attention; plain: two products and a softmax that can be seen."""
 
 ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02

@@ -1,0 +1,192 @@
+"""A whole model's training step as a workload, in any mode: see `models.modes`.
+
+All modes of a group share one model in memory; each puts its layers in and chooses its attention
+before a step, which is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from flopwatch.engine.clock import CpuClock
+from flopwatch.engine.compilation import Compilation
+from flopwatch.engine.rate import measure_rate
+from flopwatch.errors import LayerError, Unsupported
+from flopwatch.layers.replacement import find_linear, make_alike
+from flopwatch.layers.workload import Plain, Setting, list_notes
+from flopwatch.models.builder import build, choose_attention, choose_checkpointing, find_attention
+from flopwatch.models.modes import PRECISIONS, Attention, Mode
+from flopwatch.models.shapes import ARCHITECTURES, Shape
+from flopwatch.models.step import Cast, SharedModel, TrainingStep, time_modules
+from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
+from flopwatch.suite import Stopwatch, Workload
+
+EMULATED = 2.0
+"""Products that take this many times as long as float32's do not use what the hardware is for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What all modes of a group have in common."""
+
+    shape: Shape
+    batch: int
+    context: int
+    precision: str
+    optimizer: str
+    device: str
+
+    @property
+    def setting(self) -> Setting:
+        chosen = PRECISIONS[self.precision]
+        return Setting(device=self.device, dtype=chosen.dtype, autocast=chosen.autocast)
+
+
+class ModeStep(TrainingStep):
+    """A training step in one mode."""
+
+    def __init__(
+        self, shared: SharedModel, mode: Mode, layers: Mapping[str, nn.Module], cast: Cast
+    ) -> None:
+        super().__init__(shared, layers, cast)
+        self.mode = mode
+
+    def prepare(self) -> None:
+        super().prepare()
+        choose_attention(self.shared.model, self.mode.attention)
+        choose_checkpointing(self.shared.model, self.mode.checkpointed)
+
+    def find_comparable(self) -> dict[str, nn.Parameter]:
+        """All norms and biases: they are small, and every part of the backward pass leads to them.
+        Without biases of keys, whose gradient is 0 but for noise."""
+        self.prepare()
+        return {
+            name: parameter
+            for name, parameter in self.shared.model.named_parameters()
+            if parameter.dim() == 1 and not name.endswith("k_proj.bias")
+        }
+
+    @contextmanager
+    def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
+        with time_modules(find_parts(self.shared.model), stopwatch):
+            yield
+
+
+def make_workload(job: Job, mode: Mode) -> Workload:
+    shared = _share_model(job)
+    step = ModeStep(shared, mode, _make_layers(job, shared, mode), job.setting.cast)
+    compilation = None
+    if mode.compiled:
+        compilation = Compilation(job.device)
+        step.call = torch.compile(shared.model, dynamic=False)
+
+    def list_facts() -> dict[str, float]:
+        facts = _count(job, shared.model)
+        return facts if compilation is None else {**facts, **compilation.finish()}
+
+    return Workload(
+        phases=step.phases,
+        gradients=step.find_comparable(),
+        reset=step.prepare,
+        # Hooks would break what is compiled, and run again where blocks are computed again.
+        instrument=None if mode.compiled or mode.checkpointed else step.instrument,
+        conditions=job.setting.conditions,
+        facts=list_facts,
+        notes=[*_list_notes(job, mode, shared.model), *list_notes(mode.spec, job.device)],
+    )
+
+
+def make_reference(job: Job, mode: Mode) -> Workload:
+    """The same with nothing but plain formulas: attention as it is defined, linear layers as
+    products, nothing compiled and nothing computed twice."""
+    shared = _share_model(job)
+    layers = {n: Plain(layer) for n, layer in _make_layers(job, shared, mode).items()}
+    step = ModeStep(shared, Mode(attention="plain"), layers, job.setting.cast)
+    return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
+
+
+def find_parts(model: nn.Module) -> dict[str, list[nn.Module]]:
+    """The modules that are timed inside a step, by region."""
+    if isinstance(model, Transformer):
+        modules = list(model.modules())
+        return {
+            "attention": [module for module in modules if isinstance(module, SelfAttention)],
+            "feed-forward": [module for module in modules if isinstance(module, FeedForward)],
+            "head": [model.head],
+        }
+    architecture: str = model.config.model_type  # type: ignore[union-attr,assignment]
+    known = ARCHITECTURES.get(architecture)
+    if known is None:
+        return {}
+    return {"feed-forward": list(find_linear(model, known.feed_forward).values())}
+
+
+@lru_cache(maxsize=1)
+def _share_model(job: Job) -> SharedModel:
+    model = build(job.shape, device=job.device, dtype=job.setting.dtype)
+    ids = torch.randint(job.shape.vocabulary, (job.batch, job.context), device=job.device)
+    return SharedModel(model, ids, optimizer=job.optimizer)
+
+
+def _make_layers(job: Job, shared: SharedModel, mode: Mode) -> dict[str, nn.Module]:
+    """Those that the mode puts in the place of the model's own, by name."""
+    if mode.spec == "dense":
+        return {}
+    shared.exchange({})  # the names and sizes are those of the model's own layers
+    # The same weights every time, whether or not the model had to be built first.
+    torch.manual_seed(torch.initial_seed())
+    try:
+        chosen = find_linear(shared.model, _find_pattern(job.shape, mode.match))
+        return {name: make_alike(mode.spec, name, old) for name, old in chosen.items()}
+    except LayerError as error:  # blocks that do not divide, say
+        raise Unsupported(str(error)) from None
+
+
+def _find_pattern(shape: Shape, match: str) -> str:
+    known = ARCHITECTURES.get(shape.architecture)
+    if known is None and match in ("feed-forward", "linear"):
+        raise Unsupported(
+            f"which layers of {shape.architecture} are {match} is not known; name them by a "
+            "pattern, as in dyad:auto:4@*.mlp.*"
+        )
+    names = {} if known is None else {"feed-forward": known.feed_forward, "linear": known.blocks}
+    return names.get(match, match)
+
+
+def _count(job: Job, model: nn.Module) -> dict[str, float]:
+    return {
+        "tokens": job.batch * job.context,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "hidden_size": job.shape.hidden_size,
+        "layers": job.shape.layers,
+    }
+
+
+def _list_notes(job: Job, mode: Mode, model: nn.Module) -> list[str]:
+    notes = []
+    in_force: Attention = find_attention(model)
+    if in_force != mode.attention:
+        notes.append(f"{job.shape.architecture} has no {mode.attention} attention: {in_force}")
+    dtype = PRECISIONS[job.precision].product_dtype
+    times = _compare_rates(dtype, job.device)
+    if times is not None and times > EMULATED:
+        notes.append(
+            f"{dtype} is emulated here: a plain product takes {times:.0f} times as long as in "
+            "float32"
+        )
+    return notes
+
+
+@lru_cache
+def _compare_rates(dtype: str, device: str) -> float | None:
+    """How many times as long a product takes as in float32; None where that cannot be told."""
+    if dtype == "float32" or device != "cpu":
+        return None
+    rates = [measure_rate(each, "cpu", CpuClock()) for each in ("float32", dtype)]
+    return None if None in rates else rates[0] / rates[1]  # type: ignore[operator]

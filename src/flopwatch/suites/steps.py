@@ -1,0 +1,132 @@
+"""Whole models: forward, backward and optimizer of a training step, at many sizes.
+
+The sizes are those of the language-modelling course CS336, of MosaicGPT, of OPT and Pythia, or any
+other: ``--set model=small:layers=4`` or ``--set model=qwen2:hidden_size=512:layers=8``. Variants
+compute the same step in other ways and are timed side by side: compiled, with plain attention, with
+blocks computed again in the backward pass, or with other linear layers
+(``--set variant=eager,dyad:auto:4@feed-forward``). ``--grid cs336`` is the published table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import flopwatch
+from flopwatch.choice import require_counts
+from flopwatch.errors import UsageError
+from flopwatch.layers import tolerances
+from flopwatch.models.counts import count_mode_flops
+from flopwatch.models.modes import OPTIMIZERS, PRECISIONS, parse_mode
+from flopwatch.models.shapes import find_shape
+from flopwatch.settings import Device
+
+if TYPE_CHECKING:
+    from flopwatch.models.steps import Job
+
+VARIANTS = ["eager", "compiled", "plain-attention", "checkpointed", "compiled+checkpointed"]
+Grid = dict[str, list[Any]]
+STEPS: Grid = {
+    "model": ["small", "medium", "large", "xl", "2.7B"],
+    "batch": [4],
+    "context": [128, 256, 512, 1024],
+    "precision": list(PRECISIONS),
+    "optimizer": list(OPTIMIZERS),
+}
+PLAIN: Grid = {"context": [128], "precision": ["fp32"], "optimizer": ["adamw"]}
+CS336: Grid = {**STEPS, **PLAIN, "variant": ["eager"]}
+LONGEST_CHECKED = 1024
+"""Tokens up to which plain attention, which holds a score for every two of them, is computed only
+to check the fused one."""
+
+
+def ask_for_others(device: Device) -> Grid:
+    """What takes long on the device is measured where it is asked for."""
+    unusual: Grid = {"optimizer": ["adamw-unfused", "sgd"], "variant": ["compiled+checkpointed"]}
+    if device == "cuda":
+        return {**unusual, "precision": ["fp16-autocast"]}
+    # A CPU may emulate short types, at a hundredth of the speed.
+    return {
+        **unusual,
+        "context": [256, 512, 1024],
+        "precision": [name for name in PRECISIONS if name != "fp32"],
+    }
+
+
+def find_tolerance(case: flopwatch.Case) -> float:
+    dtype = PRECISIONS[case.precision].product_dtype
+    return tolerances.find_tolerance(parse_mode(case.variant).spec, "model", dtype)
+
+
+def accept(axis: str, value: Any) -> None:
+    """Refuse a value from the command line that makes no sense."""
+    if axis == "variant":
+        parse_mode(value)
+    elif axis == "model":
+        find_shape(value)
+    elif axis in ("batch", "context"):
+        require_counts(axis, value, 1)
+    else:
+        raise UsageError(f"the suite steps knows only its own values of {axis!r}; use --filter")
+
+
+suite = flopwatch.Suite(
+    "steps",
+    axes=STEPS,
+    variants=VARIANTS,
+    quick=[{**STEPS, **PLAIN, "model": ["small:layers=2"], "batch": [1]}],
+    presets={
+        "cs336": CS336,
+        "cs336-2026": {**CS336, "model": ["small", "medium", "large", "xl-2026", "10B"]},
+        "gpt": {
+            **CS336,
+            "model": ["gpt-125m", "gpt-350m", "gpt-760m", "gpt-1b", "gpt-3b", "gpt-7b"],
+            "batch": [1],
+            "context": [1024],
+        },
+    },
+    on_request=ask_for_others,
+    tolerance=find_tolerance,
+    accepts=accept,
+)
+
+
+@suite.build
+def build(case: flopwatch.Case) -> flopwatch.Workload:
+    from flopwatch.models.steps import make_workload
+
+    return make_workload(make_job(case), parse_mode(case.variant))
+
+
+@suite.reference
+def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
+    """The same step in plain formulas; at long contexts, whatever the baseline gives."""
+    from flopwatch.models.steps import make_reference
+
+    if case.context > LONGEST_CHECKED:
+        return None
+    return make_reference(make_job(case), parse_mode(case.variant))
+
+
+@suite.flops
+def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
+    return count_mode_flops(
+        find_shape(case.model),
+        parse_mode(case.variant),
+        (case.batch, case.context),
+        PRECISIONS[case.precision],
+        case.optimizer,
+    )
+
+
+def make_job(case: flopwatch.Case) -> Job:
+    from flopwatch.models.steps import Job
+
+    shape = find_shape(case.model)
+    return Job(
+        shape=shape.stretch(case.context),
+        batch=case.batch,
+        context=case.context,
+        precision=case.precision,
+        optimizer=case.optimizer,
+        device=case.device,
+    )
