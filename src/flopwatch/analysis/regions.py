@@ -31,6 +31,8 @@ class Inside:
     verdict: Verdict | None
     limit: float | None
     """The speedup that arithmetic alone would give; None where its cost does not differ."""
+    flops_per_s: float | None
+    """None where its FLOPs are not declared."""
 
 
 def look_inside(record: Record, baseline: Record | None) -> dict[str, Inside]:
@@ -49,13 +51,18 @@ def _look_at(record: Record, baseline: Record | None, name: str) -> Inside:
         theirs = by_round(baseline, baseline.regions[name].samples_ns)
         ratio = pair_ratio(by_round(record, region.samples_ns), theirs)
         speedup = None if ratio is None else ratio.inverse()
+    call_ns = estimate_median([ns / region.calls for ns in region.samples_ns])
+    flops, run_ns = sum(record.flops.get(name, {}).values()), region.calls * call_ns.value
     return Inside(
         calls=region.calls,
-        call_ns=estimate_median([ns / region.calls for ns in region.samples_ns]),
+        call_ns=call_ns,
         share=estimate_median(region_shares(record, name)),
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
         limit=None if baseline is None else limit_region(record, baseline, name),
+        flops_per_s=flops / (region.calls * call_ns.value) * 1e9
+        if flops and call_ns.value
+        else None,
     )
 
 

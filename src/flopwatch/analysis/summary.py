@@ -47,6 +47,8 @@ class Row:
     and this one's. With any of them the comparison is not like for like."""
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
+    tokens_per_s: float | None = None
+    """Where the case says how many tokens a run has, by a fact."""
     regions: dict[str, Inside] = field(default_factory=dict)
     """What instruments saw, by ``phase/region``."""
 
@@ -119,6 +121,7 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         unlike={} if against is None else find_unlike(record, against),
         flops_per_s=_rate(_total_flops(record), total_ns),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
+        tokens_per_s=_rate(record.facts.get("tokens", 0.0), total_ns),
         regions=look_inside(record, against),
     )
 
@@ -165,7 +168,9 @@ def as_dict(row: Row) -> dict[str, Any]:
         "unlike": unlike_as_dict(row),
         "flops_per_s": row.flops_per_s,
         "bytes_per_s": row.bytes_per_s,
+        "tokens_per_s": row.tokens_per_s,
         "peak_memory_bytes": record.peak_memory_bytes,
+        "memory": memory_as_dict(record),
         "conditions": record.conditions,
         "facts": record.facts,
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
@@ -181,6 +186,17 @@ def as_dict(row: Row) -> dict[str, Any]:
     }
 
 
+def memory_as_dict(record: Record) -> dict[str, Any]:
+    return {
+        "held_bytes": record.held_bytes,
+        "phases": {
+            phase: {"peak_bytes": held.peak_bytes, "end_bytes": held.end_bytes}
+            for phase, held in record.memory.items()
+        },
+        "estimate_bytes": record.memory_estimate_bytes,
+    }
+
+
 def unlike_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
     return {name: {"baseline": theirs, "own": own} for name, (theirs, own) in row.unlike.items()}
 
@@ -193,4 +209,5 @@ def _inside_as_dict(inside: Inside) -> dict[str, Any]:
         "speedup": as_interval(inside.speedup),
         "verdict": inside.verdict,
         "limit": inside.limit,
+        "flops_per_s": inside.flops_per_s,
     }

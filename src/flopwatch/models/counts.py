@@ -23,6 +23,8 @@ FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
 """The feed-forward layers as regions of a training step."""
 ADAMW_FLOPS = 12
 """For one parameter: two moments, their corrections, a root, a division, decay and update."""
+BLOCK_PARTS = ("/attention", "/feed-forward", "/linear")
+"""Regions that are computed again where blocks are checkpointed."""
 OPTIMIZER_FLOPS = {"adamw": ADAMW_FLOPS, "adamw-unfused": ADAMW_FLOPS, "sgd": 2}
 """For one parameter."""
 
@@ -61,11 +63,10 @@ class ForwardFlops:
 def count_flops(shape: Shape, *, batch: int, tokens: int) -> ForwardFlops:
     """Of `batch` texts of `tokens` each.
 
-        >>> from flopwatch.models.modes import Mode, Precision
-    from flopwatch.models.shapes import find_shape
-        >>> flops = count_flops(find_shape("opt-125m"), batch=1, tokens=512)
-        >>> flops.feed_forward, flops.head, flops.backward // flops.forward
-        (57982058496, 39535509504, 2)
+    >>> from flopwatch.models.shapes import find_shape
+    >>> flops = count_flops(find_shape("opt-125m"), batch=1, tokens=512)
+    >>> flops.feed_forward, flops.head, flops.backward // flops.forward
+    (57982058496, 39535509504, 2)
     """
     hidden, all_tokens = shape.hidden_size, batch * tokens
     embedding = shape.embedding_size or hidden
@@ -90,14 +91,13 @@ def count_step_flops(
     swapped: Swapped = "feed-forward",
 ) -> dict[str, dict[str, float]]:
     """Of a training step with exchanged layers, by phase and dtype, and of those layers inside
-        them; nothing where the spec does not say. `master_dtype` is that of the parameters, and so of
-        the optimizer, where it is not the one that products are in.
+    them; nothing where the spec does not say. `master_dtype` is that of the parameters, and so of
+    the optimizer, where it is not the one that products are in.
 
-        >>> from flopwatch.models.modes import Mode, Precision
-    from flopwatch.models.shapes import find_shape
-        >>> shape = find_shape("opt-125m")
-        >>> count_step_flops(shape, "dense", (1, 512), dtype="float32")["forward/feed-forward"]
-        {'float32': 57982058496.0}
+    >>> from flopwatch.models.shapes import find_shape
+    >>> shape = find_shape("opt-125m")
+    >>> count_step_flops(shape, "dense", (1, 512), dtype="float32")["forward/feed-forward"]
+    {'float32': 57982058496.0}
     """
     sequences, tokens = batch
     dense = count_flops(shape, batch=sequences, tokens=tokens)
@@ -126,18 +126,17 @@ def count_mode_flops(
     optimizer: str = "adamw",
 ) -> dict[str, dict[str, float]]:
     """Of a training step, by phase and dtype, and of parts of it; nothing where layers are
-        exchanged by a pattern, or for ones that do not tell.
+    exchanged by a pattern, or for ones that do not tell.
 
-        What is computed again in the backward pass counts there.
+    What is computed again in the backward pass counts there.
 
-        >>> from flopwatch.models.modes import PRECISIONS, parse_mode
-        >>> from flopwatch.models.modes import Mode, Precision
-    from flopwatch.models.shapes import find_shape
-        >>> flops = count_mode_flops(
-        ...     find_shape("small"), parse_mode("checkpointed"), (4, 128), PRECISIONS["fp32"]
-        ... )
-        >>> round(flops["backward"]["float32"] / flops["forward"]["float32"], 2)
-        2.94
+    >>> from flopwatch.models.modes import PRECISIONS, parse_mode
+    >>> from flopwatch.models.shapes import find_shape
+    >>> flops = count_mode_flops(
+    ...     find_shape("small"), parse_mode("checkpointed"), (4, 128), PRECISIONS["fp32"]
+    ... )
+    >>> round(flops["backward"]["float32"] / flops["forward"]["float32"], 2)
+    2.94
     """
     if mode.spec != "dense" and mode.match not in get_args(Swapped):
         return {}
@@ -163,9 +162,11 @@ def count_mode_flops(
         flops |= {f"backward/{part}": {dtype: 2.0 * count} for part, count in parts.items()}
     if mode.checkpointed:
         outside = forward.head + forward.embedding_projections
-        again = _add(flops["forward"], dtype, -outside)
-        flops["backward"] = {d: flops["backward"].get(d, 0.0) + n for d, n in again.items()}
-        flops["backward/recomputed"] = again
+        again = {"": _add(flops["forward"], dtype, -outside)}
+        again |= {part: flops.get(f"forward{part}", {}) for part in BLOCK_PARTS}
+        for part, counts in again.items():
+            for each, count in counts.items():
+                flops[f"backward{part}"] = _add(flops[f"backward{part}"], each, count)
     relative = OPTIMIZER_FLOPS[optimizer] / ADAMW_FLOPS
     return {**flops, "optimizer": _scale(flops["optimizer"], relative)}
 
@@ -181,10 +182,9 @@ def _add(counts: Mapping[str, float], dtype: str, more: float) -> dict[str, floa
 def count_parameters(shape: Shape) -> int:
     """Shared ones (an LM head that is the embedding) count once.
 
-        >>> from flopwatch.models.modes import Mode, Precision
-    from flopwatch.models.shapes import find_shape
-        >>> count_parameters(find_shape("opt-125m"))
-        125239296
+    >>> from flopwatch.models.shapes import find_shape
+    >>> count_parameters(find_shape("opt-125m"))
+    125239296
     """
     architecture = ARCHITECTURES[shape.architecture]
     hidden = shape.hidden_size

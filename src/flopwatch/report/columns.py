@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -68,6 +68,7 @@ def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
         *map(_phase_column, several),
         Column("total" if several else "time", _time_cell),
         Column("±", lambda row: format_interval(row.total_ns) if row.total_ns else "", "interval"),
+        Column("tokens/s", lambda row: format_rate(row.tokens_per_s, "").rstrip(), "rate"),
         Column("FLOP/s", lambda row: format_rate(row.flops_per_s, "FLOP/s"), "rate"),
         Column("bandwidth", lambda row: format_rate(row.bytes_per_s, "B/s"), "rate"),
         Column("peak memory", _memory_cell, "memory"),
@@ -111,6 +112,7 @@ def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[
         Column("each call", lambda place: format_time(place.inside.call_ns.value)),
         Column("±", lambda place: format_interval(place.inside.call_ns), "interval"),
         Column("share", lambda place: f"{100 * place.inside.share.value:.1f} %", "share"),
+        Column("FLOP/s", lambda place: format_rate(place.inside.flops_per_s, "FLOP/s"), "rate"),
         Column("limit", lambda place: format_ratio(place.inside.limit), "limit"),
         Column("speedup", lambda p: format_speedup(p.inside.speedup) if p.inside.speedup else ""),
         Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
@@ -149,12 +151,18 @@ def _phase_column(phase: str) -> Column[Row]:
 
 
 def _differing_facts(rows: Sequence[Row]) -> list[str]:
-    """Names of the facts in which variants of one group differ: the others tell them nothing."""
-    values: dict[tuple[str, str], set[float]] = {}
+    """Names of the facts in which variants of one group differ, or that only some of them have: the
+    others tell them nothing."""
+    groups: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
-        for name, value in row.record.facts.items():
-            values.setdefault((name, row.record.group), set()).add(value)
-    return list(dict.fromkeys(name for (name, _), known in values.items() if len(known) > 1))
+        if row.record.facts:  # what has failed has none
+            groups.setdefault(row.record.group, []).append(row.record.facts)
+    names = dict.fromkeys(name for row in rows for name in row.record.facts)
+    return [
+        name
+        for name in names
+        if any(len({facts.get(name) for facts in group}) > 1 for group in groups.values())
+    ]
 
 
 def _fact_column(name: str) -> Column[Row]:
@@ -166,7 +174,10 @@ def _fact_column(name: str) -> Column[Row]:
         value = row.record.facts[name]
         return format_bytes(int(value)) if is_size else format_count(value)
 
-    return Column(name.removesuffix("_bytes").replace("_", " "), cell, "fact")
+    title = name.removesuffix("_bytes").replace("_", " ")
+    # "compile s" would read as a plural.
+    title = f"{title.removesuffix(' s')} (s)" if title.endswith(" s") else title
+    return Column(title, cell, "fact")
 
 
 def _memory_cell(row: Row) -> str:

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from flopwatch.analysis.summary import Row
 from flopwatch.report.crossover import make_crossover_sheets
+from flopwatch.report.footprints import make_memory_sheets
 from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheets
-from flopwatch.report.tables import draw, fit, make_sheets
+from flopwatch.report.tables import Sheet, draw, fit, make_sheets
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
@@ -22,13 +23,21 @@ WIDE = 200
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Results, as tables that fit the terminal, with what there is to remark."""
+    print_sheets(
+        [
+            *make_sheets(rows),
+            *make_memory_sheets(rows),
+            *make_whole_sheets(rows),
+            *make_crossover_sheets(rows),
+            *make_quality_sheets(rows),
+        ]
+    )
+    if not rows:
+        open_stderr().print("no records")
+
+
+def print_sheets(whole: Sequence[Sheet]) -> None:
     console = open_stdout()
-    whole = [
-        *make_sheets(rows),
-        *make_whole_sheets(rows),
-        *make_crossover_sheets(rows),
-        *make_quality_sheets(rows),
-    ]
     sheets = [part for sheet in whole for part in fit(sheet, console.width)]
     for position, sheet in enumerate(sheets):
         if position:
@@ -36,8 +45,6 @@ def print_rows(rows: Sequence[Row]) -> None:
         console.print(draw(sheet))
         for remark in sheet.remarks:
             console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
-    if not rows:
-        open_stderr().print("no records")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -18,6 +18,7 @@ from flopwatch.report import charts
 from flopwatch.report.columns import verdict_word
 from flopwatch.report.crossover import make_crossover_sheets
 from flopwatch.report.figures import Figure, draw_crossovers, draw_losses, draw_speedups
+from flopwatch.report.footprints import make_memory_sheets
 from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheet
 from flopwatch.report.tables import Sheet, divide, find_words, make_sheets
@@ -110,6 +111,7 @@ def _render_section(rows: Sequence[Row]) -> str:
             _render_sheet(first),
             _render_figures([draw_speedups(rows)]),
             *map(_render_sheet, others),
+            *map(_render_sheet, make_memory_sheets(rows)),
             *map(_render_sheet, make_whole_sheets(rows)),
             *map(_render_sheet, make_crossover_sheets(rows)),
             _render_figures(draw_crossovers(rows)),

@@ -1,0 +1,85 @@
+"""What runs held in memory, phase by phase, beside what was foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from flopwatch.analysis.summary import Row
+from flopwatch.records.record import Record
+from flopwatch.report.columns import Column, axis_column
+from flopwatch.report.tables import Sheet, choose_axes, divide, lay_out
+from flopwatch.report.units import format_bytes
+
+
+def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One for every table of cases whose memory was foretold."""
+    foretold = [row for row in rows if row.record.memory_estimate_bytes]
+    return [_make_sheet(alike) for alike in divide(foretold)]
+
+
+def _make_sheet(rows: Sequence[Row]) -> Sheet:
+    title, axes = choose_axes(rows)
+    phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
+    columns: list[Column[Row]] = [
+        *(axis_column(axis, lambda row: row) for axis in axes),
+        Column("variant", lambda row: row.record.variant, "word"),
+        Column("before", lambda row: _format(row.record.held_bytes), "detail"),
+        *map(_phase_column, phases),
+        Column("kept for backward", _kept_cell, "memory"),
+        Column("peak", lambda row: _format(find_peak_bytes(row.record)) or row.record.status),
+        Column("foretold", lambda row: _format(find_estimate_bytes(row.record))),
+        Column("error", _error_cell),
+    ]
+    return Sheet(
+        title=f"{title}, memory",
+        conditions=(
+            "before: tensors that were there before a step; by phase: the most that it held beyond "
+            "those; peak: both together; foretold: from dimensions alone"
+        ),
+        remarks=[],
+        **lay_out(
+            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+        ),
+    )
+
+
+def find_peak_bytes(record: Record) -> int | None:
+    """Of all tensors of the process; None where it was not measured."""
+    if record.held_bytes is None or not record.memory:
+        return None
+    return record.held_bytes + max(held.peak_bytes for held in record.memory.values())
+
+
+def find_estimate_bytes(record: Record) -> float | None:
+    return sum(record.memory_estimate_bytes.values()) or None
+
+
+def find_error(record: Record) -> float | None:
+    """Of the estimate, relative to what was measured; None where either is not known."""
+    peak_bytes, estimate_bytes = find_peak_bytes(record), find_estimate_bytes(record)
+    return estimate_bytes / peak_bytes - 1 if peak_bytes and estimate_bytes else None
+
+
+def _phase_column(phase: str) -> Column[Row]:
+    def cell(row: Row) -> str:
+        held = row.record.memory.get(phase)
+        return "" if held is None else _format(held.peak_bytes)
+
+    return Column(phase, cell, "phase")
+
+
+def _kept_cell(row: Row) -> str:
+    forward = row.record.memory.get("forward")
+    return (
+        "" if forward is None or "backward" not in row.record.memory else _format(forward.end_bytes)
+    )
+
+
+def _error_cell(row: Row) -> str:
+    error = find_error(row.record)
+    return "" if error is None else f"{100 * error:+.1f} %".replace("-", "−")
+
+
+def _format(size_bytes: float | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)
