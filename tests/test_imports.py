@@ -17,6 +17,7 @@ PACKAGE = Path(flopwatch.__file__).parent
 MAY_IMPORT_TORCH = (
     "flopwatch.suites.",
     "flopwatch.layers.",
+    "flopwatch.explain.profile",
     "flopwatch.models.builder",
     "flopwatch.models.learning",
     "flopwatch.models.step",

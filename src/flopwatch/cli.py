@@ -298,6 +298,66 @@ def precision(device: Device | None, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("model")
+@click.option("--batch", type=click.IntRange(min=1), default=4, show_default=True,
+              help="Texts in a step.")  # fmt: skip
+@click.option("--context", type=click.IntRange(min=2), default=128, show_default=True,
+              help="Tokens of a text.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["fp32", "bf16-autocast", "fp16-autocast", "bf16"]),
+              default="fp32", show_default=True)  # fmt: skip
+@click.option("--attention", type=click.Choice(["sdpa", "plain"]), default="sdpa",
+              show_default=True,
+              help="sdpa: torch's fused one. plain: products and softmax apart.")  # fmt: skip
+@click.option("--optimizer", type=click.Choice(["adamw", "adamw-unfused", "sgd"]),
+              default="adamw", show_default=True)  # fmt: skip
+@click.option("--checkpointing", is_flag=True,
+              help="Blocks are computed again in the backward pass.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True,
+              help="With the profiler, and as many without.")  # fmt: skip
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
+              help="How many of the slowest operations to list.")  # fmt: skip
+@click.option("--trace", metavar="FILE",
+              help="Write the timeline of the last step, for ui.perfetto.dev.")  # fmt: skip
+@click.option("--nvtx", is_flag=True,
+              help="Mark NVTX ranges for another profiler instead; done under nsys.")  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]),
+              help="[default: cuda where torch finds one]")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+              help="[default: usable cores]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def profile(device: Device | None, threads: int | None, as_json: bool, **given: Any) -> None:
+    """Say where the time of a training step of MODEL goes, by region and by kind of operation.
+
+    \b
+    flopwatch profile small
+    flopwatch profile small --attention plain --context 512 --trace small.json
+    flopwatch profile opt-125m --checkpointing --top 20
+    flopwatch profile qwen2:hidden_size=256:layers=4 --json
+    """
+    from dataclasses import asdict
+
+    import msgspec
+
+    from flopwatch.explain.request import Profile, make_request
+    from flopwatch.report.console import print_sheets
+    from flopwatch.report.profile import as_dict, list_sentences, list_sheets
+    from flopwatch.session import call
+
+    request = make_request(**given)
+    click.echo(f"profiling {request.model}, step by step, with and without profiler", err=True)
+    content = call("flopwatch.explain.profile:profile", {"request": asdict(request)},
+                   device=device, threads=threads)  # fmt: skip
+    found = msgspec.convert(content, Profile)
+    if as_json:
+        click.echo(json.dumps(as_dict(found)))
+    else:
+        print_sheets(list_sheets(found))
+        click.echo("\n".join(["", *list_sentences(found)]))
+    if request.trace:
+        click.echo(f"wrote {request.trace}; open it in https://ui.perfetto.dev", err=True)
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> None:
     """Say what this machine is, what makes its timings unsteady, and what to change.

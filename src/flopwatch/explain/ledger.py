@@ -1,0 +1,249 @@
+"""From the events of profiled training steps to a ledger of where the time went.
+
+Events nest: a phase holds regions, regions hold operators, operators hold other operators. What
+counts of an operator is the time in which it calls no other. In the forward pass it belongs to the
+innermost region around it. In the backward pass autograd's nodes are around it instead, each with
+the sequence number that was next when it was made: so a node belongs to where the last forward
+operator with that number was. Regions inside the backward pass are those of a forward pass that is
+computed again, by checkpointing.
+
+The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
+ledger add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and count
+as they are; what they leave of a phase is waiting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flopwatch.explain.kinds import Kind, find_kind
+
+Role = Literal["phase", "region", "node", "operator", "scope"]
+"""node: autograd's evaluation of one function; scope: anything else that only holds others."""
+Part = Literal["forward", "recomputed", "backward", "optimizer"]
+"""A phase; but what the backward pass computes again of the forward pass is apart."""
+PARTS: tuple[Part, ...] = ("forward", "recomputed", "backward", "optimizer")
+
+OTHER = "other"
+BETWEEN: Literal["between operations"] = "between operations"
+INSIDE_ATTENTION: dict[Kind, str] = {
+    "matrix product": "attention/products",
+    "fused attention": "attention/fused",
+    "softmax": "attention/softmax",
+}
+"""What is in no region of its own there, as in models of the library transformers, by its kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernel:
+    """What an operator launched on a GPU."""
+
+    name: str
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    name: str
+    role: Role
+    start_ns: float
+    end_ns: float
+    thread: int = 1
+    sequence: int | None = None
+    """Of an operator: the number of the node that would be made next; of a node: its own."""
+    forward_thread: int = 1
+    """Of a node: the thread in which it was made."""
+    kernels: Sequence[Kernel] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """Time of one operator or kernel, and where it belongs."""
+
+    name: str
+    kind: Kind
+    region: str
+    phase: str
+    part: Part
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Time of a step that a kind of operator takes in a region and part."""
+
+    region: str
+    kind: Kind
+    part: Part
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """One operator, or on a GPU one kernel, in all places of a step."""
+
+    name: str
+    kind: Kind
+    calls: float
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger:
+    entries: Sequence[Entry]
+    operators: Sequence[Operator]
+    """The slowest first."""
+
+
+def make_ledger(
+    steps: Sequence[Sequence[Event]], plain_ns: Mapping[str, float], *, by_kernels: bool = False
+) -> Ledger:
+    """Of an average step. `plain_ns` has the times of phases without the profiler."""
+    totals: dict[tuple[str, Kind, Part], float] = defaultdict(float)
+    operators: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+    for events in steps:
+        slices = attribute(events, by_kernels=by_kernels)
+        for phase, phase_ns in plain_ns.items():
+            inside = [one for one in slices if one.phase == phase]
+            factor = _find_factor(phase, events, inside, phase_ns, by_kernels)
+            left_ns = phase_ns
+            for one in inside:
+                time_ns = one.time_ns * factor
+                left_ns -= time_ns
+                totals[one.region, one.kind, one.part] += time_ns / len(steps)
+                operators[one.name, one.kind].append(time_ns)
+            totals[BETWEEN, BETWEEN, phase] += left_ns / len(steps)  # type: ignore[index]
+    found = [
+        Operator(
+            name=name, kind=kind, calls=len(times) / len(steps), time_ns=sum(times) / len(steps)
+        )
+        for (name, kind), times in operators.items()
+    ]
+    return Ledger(
+        entries=[
+            Entry(region=region, kind=kind, part=part, time_ns=time_ns)
+            for (region, kind, part), time_ns in totals.items()
+        ],
+        operators=sorted(found, key=lambda one: -one.time_ns),
+    )
+
+
+def _find_factor(
+    phase: str, events: Iterable[Event], inside: Iterable[Slice], plain_ns: float, by_kernels: bool
+) -> float:
+    """What a profiled time is multiplied by."""
+    if by_kernels:
+        busy_ns = sum(one.time_ns for one in inside)
+        return min(1.0, plain_ns / busy_ns) if busy_ns else 1.0
+    profiled_ns = sum(
+        event.end_ns - event.start_ns
+        for event in events
+        if event.role == "phase" and event.name == phase
+    )
+    return plain_ns / profiled_ns if profiled_ns else 1.0
+
+
+@dataclass(slots=True)
+class Frame:
+    """An event while others may be inside it."""
+
+    event: Event
+    phase: str
+    region: str | None
+    part: str
+    children_ns: float = 0.0
+
+    @property
+    def own_ns(self) -> float:
+        return max(self.event.end_ns - self.event.start_ns - self.children_ns, 0.0)
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where nodes belong, learned while events pass by."""
+
+    made_in: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The region of the last operator of a thread that had this sequence number."""
+    latest: dict[int, str] = field(default_factory=dict)
+    """Of each thread, the region of its latest node."""
+
+    def find(self, node: Event) -> str:
+        """A node that accumulates a gradient has no number: it follows the one that made it."""
+        region = self.latest.get(node.thread, OTHER)
+        if node.sequence is not None:
+            region = self.made_in.get((node.forward_thread, node.sequence), OTHER)
+        self.latest[node.thread] = region
+        return region
+
+
+def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slice]:
+    """The operators inside of phases, each with its own time, or with that of its kernels."""
+    frames = [frame for frame in _nest(events) if frame.phase]
+    if by_kernels:
+        return [
+            _make_slice(frame, kernel.name, kernel.time_ns)
+            for frame in frames
+            for kernel in frame.event.kernels
+        ]
+    return [
+        _make_slice(frame, frame.event.name, frame.own_ns)
+        for frame in frames
+        if frame.event.role == "operator"
+    ]
+
+
+def _nest(events: Sequence[Event]) -> list[Frame]:
+    phases = [event for event in events if event.role == "phase"]
+    stacks: dict[int, list[Frame]] = defaultdict(list)
+    places = _Places()
+    frames = []
+    for event in sorted(events, key=lambda event: (event.start_ns, -event.end_ns)):
+        stack = stacks[event.thread]
+        while stack and stack[-1].event.end_ns <= event.start_ns:
+            stack.pop()
+        phase = _find_phase(phases, event)
+        parent = stack[-1] if stack else Frame(event, phase, None, phase)
+        frame = _place(event, parent, phase, places)
+        if stack:
+            parent.children_ns += min(event.end_ns, parent.event.end_ns) - event.start_ns
+        stack.append(frame)
+        frames.append(frame)
+    return frames
+
+
+def _find_phase(phases: Iterable[Event], event: Event) -> str:
+    """By time, since on a GPU the backward pass runs in another thread; "" where in none."""
+    at_ns = event.start_ns
+    return next((one.name for one in phases if one.start_ns <= at_ns < one.end_ns), "")
+
+
+def _place(event: Event, parent: Frame, phase: str, places: _Places) -> Frame:
+    if event.role == "region":
+        return Frame(event, phase, event.name, "recomputed" if phase == "backward" else phase)
+    if event.role == "node":
+        return Frame(event, phase, places.find(event), phase)
+    if event.role == "operator" and event.sequence is not None:
+        places.made_in[event.thread, event.sequence] = parent.region or OTHER
+    return Frame(event, phase, parent.region, parent.part or phase)
+
+
+WITHOUT_REGION = {"forward": OTHER, "backward": "loss", "optimizer": "optimizer"}
+"""By phase. In the backward pass it is the gradient of the loss itself, from which all begins."""
+
+
+def _make_slice(frame: Frame, name: str, time_ns: float) -> Slice:
+    kind = find_kind(frame.event.name)
+    region = frame.region or WITHOUT_REGION[frame.phase]
+    if region == "attention":
+        region = INSIDE_ATTENTION.get(kind, region)
+    return Slice(
+        name=name,
+        kind=kind,
+        region=region,
+        phase=frame.phase,
+        part=frame.part,  # type: ignore[arg-type]
+        time_ns=time_ns,
+    )

@@ -1,0 +1,226 @@
+"""A training step under torch's profiler, in a worker.
+
+Steps with and without the profiler take turns, so that what profiling adds is told from what else
+changes meanwhile. Every part of the model is marked as it runs (`models.regions`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.autograd.profiler import profile as run_profiler
+from torch.autograd.profiler import record_function
+
+from flopwatch.analysis.statistics import median
+from flopwatch.engine.collection import Collector
+from flopwatch.engine.devices import open_target
+from flopwatch.errors import UsageError
+from flopwatch.explain.ledger import Event, Kernel, Ledger, Role, make_ledger
+from flopwatch.explain.modules import marking
+from flopwatch.explain.request import PHASES, Phase, Profile, Request
+from flopwatch.models import builder
+from flopwatch.models.modes import Mode
+from flopwatch.models.regions import listening
+from flopwatch.models.shapes import find_shape
+from flopwatch.models.step import SharedModel
+from flopwatch.models.steps import Job, ModeStep
+from flopwatch.models.transformer import Transformer
+from flopwatch.settings import Device
+
+WARMUP_ROUNDS = 2
+BUDGET_S = 200.0
+"""Fewer steps are taken where they would take longer than this: a worker may not be silent for
+long."""
+
+NSYS_VARIABLE = "NSYS_PROFILING_SESSION_ID"
+"""Set by Nsight Systems for what it runs."""
+
+Marker = Callable[[str], AbstractContextManager[object]]
+
+
+def profile(request: Mapping[str, Any], device: Device) -> Profile:
+    """What `Request` says, as plain data."""
+    wanted = Request(**request)
+    try:
+        return Profiler(wanted, device).run()
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        raise UsageError(
+            f"there is not enough memory for a training step of {wanted.model} with "
+            f"{wanted.batch} x {wanted.context} tokens; choose a smaller batch, context or model, "
+            "or try --checkpointing or --optimizer sgd"
+        ) from None
+
+
+def is_marking_ranges(
+    request: Request, device: Device, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether another profiler watches, to which NVTX ranges are all that it needs."""
+    if request.nvtx and device == "cpu":
+        raise UsageError("--nvtx marks ranges of a GPU, and there is none; leave it out")
+    under_nsys = device == "cuda" and NSYS_VARIABLE in environ
+    if under_nsys and request.trace:
+        raise UsageError("under nsys its own report has the timeline; leave --trace out")
+    return request.nvtx or under_nsys
+
+
+def make_step(request: Request, device: Device) -> ModeStep:
+    job = Job(
+        shape=find_shape(request.model).stretch(request.context),
+        batch=request.batch,
+        context=request.context,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        device=device,
+    )
+    torch.manual_seed(0)
+    model = builder.build(job.shape, device=device, dtype=job.setting.dtype)
+    ids = torch.randint(job.shape.vocabulary, (job.batch, job.context), device=device)
+    shared = SharedModel(model, ids, optimizer=job.optimizer)
+    mode = Mode(attention=request.attention, checkpointed=request.checkpointing)
+    return ModeStep(shared, mode, {}, job.setting.cast)
+
+
+class Profiler:
+    """Runs steps with and without torch's profiler, in turns."""
+
+    def __init__(self, request: Request, device: Device) -> None:
+        self.request = request
+        self.device: Device = device
+        self.nvtx = is_marking_ranges(request, device)
+        self.clock = open_target(device).clock
+        self.step = make_step(request, device)
+        self.model = self.step.shared.model
+        self.plain_ns: list[list[float]] = []
+        self.profiled_ns: list[list[float]] = []
+        self.events: list[list[Event]] = []
+
+    def run(self) -> Profile:
+        if self.nvtx:
+            self._run_with_ranges(torch.cuda.nvtx.range)
+        else:
+            self._run_rounds()
+        phases = [
+            Phase(
+                name=name,
+                plain_ns=median([times[position] for times in self.plain_ns]),
+                profiled_ns=median([times[position] for times in self.profiled_ns]),
+            )
+            for position, name in enumerate(PHASES)
+        ]
+        ledger = Ledger(entries=(), operators=())
+        if self.events:
+            plain_ns = {phase.name: phase.plain_ns for phase in phases}
+            ledger = make_ledger(self.events, plain_ns, by_kernels=self.device == "cuda")
+        return Profile(
+            request=self.request,
+            device=self.device,
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
+            attention=builder.find_attention(self.model),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            steps=len(self.profiled_ns),
+            phases=phases,
+            entries=ledger.entries,
+            operators=ledger.operators[: self.request.top],
+        )
+
+    def _run_rounds(self) -> None:
+        start_s = time.monotonic()
+        with Collector(time.monotonic) as collector:
+            for position in range(-WARMUP_ROUNDS, self.request.steps):
+                if position > 0 and time.monotonic() - start_s > BUDGET_S:
+                    break
+                collector.collect_if_due()
+                plain_ns = self._time_step()
+                is_last = position == self.request.steps - 1
+                profiled_ns, events = self._profile_step(self.request.trace if is_last else None)
+                if position >= 0:
+                    self.plain_ns.append(plain_ns)
+                    self.profiled_ns.append(profiled_ns)
+                    self.events.append(events)
+
+    def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:
+        """The times of the phases, in nanoseconds."""
+        self.step.prepare()
+        marks = [self.clock.mark()]
+        value: tuple[Any, ...] = ()
+        for name, phase in self.step.phases.items():
+            with mark(name):
+                result = phase(*value)
+            value = (result,)
+            marks.append(self.clock.mark())
+        return self.clock.elapsed_ns(marks)
+
+    def _profile_step(self, trace: str | None) -> tuple[list[float], list[Event]]:
+        names: set[str] = set()
+
+        def record(name: str) -> AbstractContextManager[object]:
+            names.add(name)
+            return record_function(name)
+
+        device = self.device if self.device == "cuda" else None
+        with (
+            self._listening(record),
+            run_profiler(use_kineto=True, use_device=device) as profiler,
+        ):
+            times_ns = self._time_step(record)
+        if trace is not None:
+            profiler.export_chrome_trace(trace)
+        return times_ns, read_events(profiler.function_events, names)
+
+    def _run_with_ranges(self, mark: Marker) -> None:
+        """For another profiler, which sees NVTX ranges; torch's own would be in its way."""
+        for position in range(-WARMUP_ROUNDS, self.request.steps):
+            plain_ns = self._time_step()
+            with self._listening(mark):
+                marked_ns = self._time_step(mark)
+            if position >= 0:
+                self.plain_ns.append(plain_ns)
+                self.profiled_ns.append(marked_ns)
+
+    @contextmanager
+    def _listening(self, mark: Marker) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(listening(mark))
+            if not isinstance(self.model, Transformer):
+                stack.enter_context(marking(self.model))
+            yield
+
+
+NODE = "autograd::engine::evaluate_function"
+USER_SCOPE, BACKWARD_SCOPE = 7, 1
+"""at::RecordScope, as events have it."""
+
+
+def read_events(found: Any, names: set[str]) -> list[Event]:
+    """The profiler's events as ours; `names` are those of phases and regions."""
+    return [
+        Event(
+            name=one.name,
+            role=_find_role(one, names),
+            start_ns=one.time_range.start * 1e3,
+            end_ns=one.time_range.end * 1e3,
+            thread=one.thread,
+            sequence=one.sequence_nr if one.sequence_nr >= 0 else None,
+            forward_thread=one.fwd_thread,
+            kernels=[Kernel(name=k.name, time_ns=k.duration * 1e3) for k in one.kernels],
+        )
+        for one in found
+        if one.device_type.name == "CPU" and not one.is_async
+    ]
+
+
+def _find_role(one: Any, names: set[str]) -> Role:
+    if one.scope == USER_SCOPE:
+        is_phase = one.name in PHASES
+        return "phase" if is_phase else "region" if one.name in names else "scope"
+    if one.name.startswith(NODE):
+        return "node"
+    return "scope" if one.scope == BACKWARD_SCOPE else "operator"
