@@ -45,9 +45,14 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = make_norm(shape)
         self.head = nn.Linear(shape.hidden_size, shape.vocabulary, bias=False)
-        if shape.is_tied:
-            self.head.weight = self.embedding.weight
         self.rotation = None if has_positions else Rotation(shape.head_size, shape.positions)
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the head's weight the embedding's, where they are one. Moving a model from the
+        device ``meta`` parts them."""
+        if self.shape.is_tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Output:
         num_tokens = input_ids.shape[1]
@@ -228,5 +233,6 @@ def build(shape: Shape, *, device: str = "cpu", dtype: str = "float32") -> Trans
         parameter.data = parameter.data.to(getattr(torch, dtype))
     if device != "meta":
         model.to_empty(device=device)
+        model.tie()
         model.initialize()
     return model.train()
