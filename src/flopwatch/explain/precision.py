@@ -106,7 +106,7 @@ def run_model(device: str, autocast: str) -> Cast:
         hidden = first(x)
         normed = norm(hidden.relu())
         logits = last(normed)
-        loss = nn.functional.cross_entropy(logits, targets)
+        loss: Any = nn.functional.cross_entropy(logits, targets)
     loss.backward()
     found: dict[str, list[Any]] = {
         "parameters": parameters,

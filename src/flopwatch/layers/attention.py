@@ -48,16 +48,14 @@ def attend_in_slices(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> Attended:
     that they may look at: for contexts whose scores do not fit."""
     made = Attended(*(torch.zeros_like(tensor) for tensor in (q, q, k, v)))
     for at, rows, keys in _list_slices(q):
-        leaves = [
-            tensor[at][part].detach().requires_grad_()
-            for tensor, part in ((q, rows), (k, keys), (v, keys))
-        ]
+        few_q = q[at][rows].detach().requires_grad_()
+        few_k, few_v = (tensor[at][keys].detach().requires_grad_() for tensor in (k, v))
         mask = make_mask(rows.stop - rows.start, keys.stop, q.device)
-        output = attend_plainly(*leaves, mask)
-        output.backward(grad[at][rows])
+        output = attend_plainly(few_q, few_k, few_v, mask)
+        grads = torch.autograd.grad(output, (few_q, few_k, few_v), grad[at][rows])
         made.output[at][rows] = output.detach()
-        for total, leaf, part in zip(made[1:], leaves, (rows, keys, keys), strict=True):
-            total[at][part] += leaf.grad
+        for total, part, found in zip(made[1:], (rows, keys, keys), grads, strict=True):
+            total[at][part] += found
     return made
 
 
