@@ -195,6 +195,11 @@ def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slic
     ]
 
 
+def list_node_regions(events: Sequence[Event]) -> list[str]:
+    """Of autograd's nodes, in the order in which they ran."""
+    return [frame.region or OTHER for frame in _nest(events) if frame.event.role == "node"]
+
+
 def _nest(events: Sequence[Event]) -> list[Frame]:
     phases = [event for event in events if event.role == "phase"]
     stacks: dict[int, list[Frame]] = defaultdict(list)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from flopwatch.errors import UsageError
 from flopwatch.explain.ledger import Event, Kernel, Ledger, Role, make_ledger
 from flopwatch.explain.modules import marking
 from flopwatch.explain.request import PHASES, Phase, Profile, Request
+from flopwatch.explain.trace import NODE, add_regions
 from flopwatch.models import builder
 from flopwatch.models.modes import Mode
 from flopwatch.models.regions import listening
@@ -139,12 +141,14 @@ class Profiler:
                     break
                 collector.collect_if_due()
                 plain_ns = self._time_step()
-                is_last = position == self.request.steps - 1
-                profiled_ns, events = self._profile_step(self.request.trace if is_last else None)
+                profiled_ns, events, profiler = self._profile_step()
                 if position >= 0:
                     self.plain_ns.append(plain_ns)
                     self.profiled_ns.append(profiled_ns)
                     self.events.append(events)
+        if self.request.trace is not None:
+            profiler.export_chrome_trace(self.request.trace)
+            add_regions(Path(self.request.trace), self.events[-1])
 
     def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:
         """The times of the phases, in nanoseconds."""
@@ -158,7 +162,8 @@ class Profiler:
             marks.append(self.clock.mark())
         return self.clock.elapsed_ns(marks)
 
-    def _profile_step(self, trace: str | None) -> tuple[list[float], list[Event]]:
+    def _profile_step(self) -> tuple[list[float], list[Event], Any]:
+        """Times of phases, events, and the profiler that has heard them."""
         names: set[str] = set()
 
         def record(name: str) -> AbstractContextManager[object]:
@@ -171,9 +176,7 @@ class Profiler:
             run_profiler(use_kineto=True, use_device=device) as profiler,
         ):
             times_ns = self._time_step(record)
-        if trace is not None:
-            profiler.export_chrome_trace(trace)
-        return times_ns, read_events(profiler.function_events, names)
+        return times_ns, read_events(profiler.function_events, names), profiler
 
     def _run_with_ranges(self, mark: Marker) -> None:
         """For another profiler, which sees NVTX ranges; torch's own would be in its way."""
@@ -194,7 +197,6 @@ class Profiler:
             yield
 
 
-NODE = "autograd::engine::evaluate_function"
 USER_SCOPE, BACKWARD_SCOPE = 7, 1
 """at::RecordScope, as events have it."""
 
