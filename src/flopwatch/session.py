@@ -33,6 +33,9 @@ MEMORY_SHARE = 0.9
 """Share of the free memory that a worker may take, unless the user says otherwise: the rest keeps
 the machine from swapping."""
 
+CALL_LIMIT_S = 3600.0
+"""A called function says nothing until it returns, and a few steps of a large model take long."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -149,7 +152,8 @@ def call(
     Where the process dies, the tool says so and goes on.
     """
     instruction_set = isa.probe()
-    options = Options(suite="", settings=Settings(), device=device, threads=threads)
+    patient = Settings(silence_limit_s=CALL_LIMIT_S)
+    options = Options(suite="", settings=patient, device=device, threads=threads)
     settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
     with _launch(instruction_set, settings) as launcher:
         return runner.call(launcher, function, {**arguments, "device": settings.device}, settings)

@@ -171,7 +171,6 @@ def call(request: Request, channel: Channel) -> None:
     """Call a function of ours that needs torch, for a command that must not have it."""
     _apply(msgspec.convert(request["settings"], Settings))
     module, _, name = request["function"].partition(":")
-    channel.board.write(NOBODY, name)
     try:
         value = getattr(import_module(module), name)(**request["arguments"])
     except FlopwatchError as error:
