@@ -12,7 +12,7 @@ bench: .venv/.bench
 
 # Without coverage, which doubles the time of every child process that imports torch.
 test: .venv/.test check
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2
 
 test-all: .venv/.test check
 	$(BIN)/pytest -m "not gpu" --cov --cov-report=term

@@ -51,6 +51,14 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
+@pytest.fixture
+def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fake clock a second passes at once, and garbage would be collected in every round: for
+    a tenth of a real second each time, in a process with torch."""
+    if "garbage" not in request.node.name:
+        monkeypatch.setattr("flopwatch.engine.collection.gc.collect", lambda: 0)
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tests must not read or write the user's own cache; they share one, since probing is slow."""

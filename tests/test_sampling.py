@@ -25,6 +25,8 @@ from flopwatch.suite import Workload
 
 from .conftest import FakeClock
 
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 
 class Hooks(Observer):
     """An observer made of the functions that a test is interested in."""

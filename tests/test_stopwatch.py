@@ -20,6 +20,8 @@ from .conftest import FakeClock
 from .test_devices import FakeCuda
 from .test_sampling import run
 
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 
 class Instrumented:
     """A workload of two layers and a rest, with a stopwatch in it that costs time itself."""

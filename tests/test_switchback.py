@@ -406,6 +406,7 @@ def test_swap_can_keep_the_weights() -> None:
         layers.swap(model, "dense")
 
 
+@pytest.mark.slow
 def test_a_model_learns_with_it() -> None:
     """Without a gradient in the wrong place: a regression that a dense model solves as well."""
     losses = {}
