@@ -79,7 +79,7 @@ class ModeStep(TrainingStep):
 
 
 def make_workload(job: Job, mode: Mode) -> Workload:
-    shared = _share_model(job)
+    shared = share_model(job)
     step = ModeStep(shared, mode, _make_layers(job, shared, mode), job.setting.cast)
     compilation = None
     if mode.compiled:
@@ -105,7 +105,7 @@ def make_workload(job: Job, mode: Mode) -> Workload:
 def make_reference(job: Job, mode: Mode) -> Workload:
     """The same with nothing but plain formulas: attention as it is defined, linear layers as
     products, nothing compiled and nothing computed twice."""
-    shared = _share_model(job)
+    shared = share_model(job)
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared, mode).items()}
     step = ModeStep(shared, Mode(attention="plain"), layers, job.setting.cast)
     return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
@@ -128,7 +128,7 @@ def find_parts(model: nn.Module) -> dict[str, list[nn.Module]]:
 
 
 @lru_cache(maxsize=1)
-def _share_model(job: Job) -> SharedModel:
+def share_model(job: Job) -> SharedModel:
     model = build(job.shape, device=job.device, dtype=job.setting.dtype)
     ids = torch.randint(job.shape.vocabulary, (job.batch, job.context), device=job.device)
     return SharedModel(model, ids, optimizer=job.optimizer)
