@@ -319,7 +319,7 @@ def precision(device: Device | None, as_json: bool) -> None:
 @click.option("--trace", metavar="FILE",
               help="Write the timeline of the last step, for ui.perfetto.dev.")  # fmt: skip
 @click.option("--nvtx", is_flag=True,
-              help="Mark NVTX ranges for another profiler instead; done under nsys.")  # fmt: skip
+              help="Mark NVTX ranges for another profiler instead; implied by nsys.")  # fmt: skip
 @click.option("--device", type=click.Choice(["cpu", "cuda"]),
               help="[default: cuda where torch finds one]")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
@@ -344,7 +344,8 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     from flopwatch.session import call
 
     request = make_request(**given)
-    click.echo(f"profiling {request.model}, step by step, with and without profiler", err=True)
+    click.echo(f"{request.steps} steps of {request.model} with the profiler, in turns with as many "
+               "without", err=True)  # fmt: skip
     content = call("flopwatch.explain.profile:profile", {"request": asdict(request)},
                    device=device, threads=threads)  # fmt: skip
     found = msgspec.convert(content, Profile)
@@ -355,6 +356,59 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
         click.echo("\n".join(["", *list_sentences(found)]))
     if request.trace:
         click.echo(f"wrote {request.trace}; open it in https://ui.perfetto.dev", err=True)
+
+
+@cli.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--batch", type=click.IntRange(min=1), default=4, show_default=True,
+              help="Texts in a step.")  # fmt: skip
+@click.option("--context", type=click.IntRange(min=2), default=128, show_default=True,
+              help="Tokens of a text.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["fp32", "bf16-autocast", "fp16-autocast", "bf16"]),
+              default="fp32", show_default=True)  # fmt: skip
+@click.option("--attention", type=click.Choice(["sdpa", "plain"]), default="sdpa",
+              show_default=True,
+              help="sdpa: torch's fused one. plain: the scores of all pairs of tokens are kept."
+              )  # fmt: skip
+@click.option("--optimizer", type=click.Choice(["adamw", "adamw-unfused", "sgd"]),
+              default="adamw", show_default=True)  # fmt: skip
+@click.option("--checkpointing", "checkpointed", is_flag=True,
+              help="Blocks are computed again in the backward pass.")  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where it would run; it need not be here.")  # fmt: skip
+@click.option("--fit", callback=_size, metavar="SIZE",
+              help="The memory that it must fit into, e.g. 24G.  [default: 90 % of what is free]"
+              )  # fmt: skip
+@click.option("--largest", type=click.Choice(["batch", "context"]),
+              help="Print only the largest that fits; 0: none does.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def memory(
+    models: tuple[str, ...], fit: int | None, largest: Any, as_json: bool, **given: Any
+) -> None:
+    """Foretell what training a MODEL needs in memory, and what would fit. Nothing is run.
+
+    \b
+    flopwatch memory small
+    flopwatch memory large --context 1024 --attention plain --fit 24G
+    flopwatch memory small medium large xl 2.7B
+    flopwatch memory xl --checkpointing --device cuda --fit 80G --largest batch
+    flopwatch memory qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-autocast
+    """
+    from flopwatch.explain.capacity import ask, find_room_bytes
+    from flopwatch.models.footprint import Plan
+    from flopwatch.report.console import print_sheets
+    from flopwatch.report.memory import as_dict, list_largest, list_sentences, list_sheets
+
+    plan = Plan(**given)
+    answers = ask(models, plan, find_room_bytes(fit, plan))
+    if as_json:
+        click.echo(json.dumps([as_dict(answer) for answer in answers]))
+    elif largest is not None:
+        click.echo("\n".join(list_largest(answers, largest)))
+    else:
+        print_sheets(list_sheets(answers))
+        for sentence in list_sentences(answers):
+            click.echo(sentence)
 
 
 @cli.command()

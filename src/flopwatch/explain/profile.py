@@ -7,6 +7,7 @@ changes meanwhile. Every part of the model is marked as it runs (`models.regions
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -17,7 +18,6 @@ import torch
 from torch.autograd.profiler import profile as run_profiler
 from torch.autograd.profiler import record_function
 
-from flopwatch.analysis.statistics import median
 from flopwatch.engine.collection import Collector
 from flopwatch.engine.devices import open_target
 from flopwatch.errors import UsageError
@@ -26,18 +26,18 @@ from flopwatch.explain.modules import marking
 from flopwatch.explain.request import PHASES, Phase, Profile, Request
 from flopwatch.explain.trace import NODE, add_regions
 from flopwatch.models import builder
+from flopwatch.models.footprint import Plan
 from flopwatch.models.modes import Mode
 from flopwatch.models.regions import listening
 from flopwatch.models.shapes import find_shape
+from flopwatch.models.stages import footprint_of
 from flopwatch.models.step import SharedModel
 from flopwatch.models.steps import Job, ModeStep
 from flopwatch.models.transformer import Transformer
+from flopwatch.report.units import format_bytes
 from flopwatch.settings import Device
 
 WARMUP_ROUNDS = 2
-BUDGET_S = 200.0
-"""Fewer steps are taken where they would take longer than this: a worker may not be silent for
-long."""
 
 NSYS_VARIABLE = "NSYS_PROFILING_SESSION_ID"
 """Set by Nsight Systems for what it runs."""
@@ -49,15 +49,50 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
     """What `Request` says, as plain data."""
     wanted = Request(**request)
     try:
+        require_room(wanted, device, find_room_bytes(device))
         return Profiler(wanted, device).run()
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
-        raise UsageError(
-            f"there is not enough memory for a training step of {wanted.model} with "
-            f"{wanted.batch} x {wanted.context} tokens; choose a smaller batch, context or model, "
-            "or try --checkpointing or --optimizer sgd"
-        ) from None
+        raise _refuse(wanted, "more memory than there is") from None
+
+
+def find_room_bytes(device: Device) -> int | None:
+    """The memory that this process may take; None where nothing limits it."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
+
+
+def require_room(request: Request, device: Device, room_bytes: int | None) -> None:
+    """What is certain to fail would take minutes to do so, and everybody's memory meanwhile."""
+    shape = find_shape(request.model).stretch(request.context)
+    if room_bytes is None or not shape.is_ours:  # others take seconds to survey
+        return
+    plan = Plan(
+        batch=request.batch,
+        context=request.context,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        attention=request.attention,
+        checkpointed=request.checkpointing,
+        device=device,
+    )
+    needed_bytes = sum(footprint_of(shape, plan).parts().values())
+    if needed_bytes > room_bytes:
+        raise _refuse(
+            request,
+            f"{format_bytes(needed_bytes)} of memory, and there are {format_bytes(room_bytes)}",
+        )
+
+
+def _refuse(request: Request, needs: str) -> UsageError:
+    return UsageError(
+        f"a training step of {request.model} with {request.batch} x {request.context} tokens needs "
+        f"{needs}; choose a smaller batch, context or model, or try --checkpointing or "
+        "--optimizer sgd"
+    )
 
 
 def is_marking_ranges(
@@ -111,8 +146,8 @@ class Profiler:
         phases = [
             Phase(
                 name=name,
-                plain_ns=median([times[position] for times in self.plain_ns]),
-                profiled_ns=median([times[position] for times in self.profiled_ns]),
+                plain_samples_ns=[times[position] for times in self.plain_ns],
+                profiled_samples_ns=[times[position] for times in self.profiled_ns],
             )
             for position, name in enumerate(PHASES)
         ]
@@ -127,18 +162,14 @@ class Profiler:
             torch=str(torch.__version__),
             attention=builder.find_attention(self.model),
             parameters=sum(p.numel() for p in self.model.parameters()),
-            steps=len(self.profiled_ns),
             phases=phases,
             entries=ledger.entries,
             operators=ledger.operators[: self.request.top],
         )
 
     def _run_rounds(self) -> None:
-        start_s = time.monotonic()
         with Collector(time.monotonic) as collector:
             for position in range(-WARMUP_ROUNDS, self.request.steps):
-                if position > 0 and time.monotonic() - start_s > BUDGET_S:
-                    break
                 collector.collect_if_due()
                 plain_ns = self._time_step()
                 profiled_ns, events, profiler = self._profile_step()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flopwatch.analysis.statistics import median
 from flopwatch.errors import UsageError
 from flopwatch.explain.ledger import Entry, Operator
 from flopwatch.models.modes import Attention
@@ -36,9 +37,15 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
+    """Steps with and without the profiler took turns: samples at the same place are neighbours."""
+
     name: str
-    plain_ns: float
-    profiled_ns: float
+    plain_samples_ns: Sequence[float]
+    profiled_samples_ns: Sequence[float]
+
+    @property
+    def plain_ns(self) -> float:
+        return median(self.plain_samples_ns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +57,6 @@ class Profile:
     attention: Attention
     """The kind in force: not every model has a choice."""
     parameters: int
-    steps: int
-    """With the profiler, and as many without."""
     phases: Sequence[Phase]
     entries: Sequence[Entry]
     """They add up to `plain_ns` of all phases; none where another profiler was used."""
@@ -62,8 +67,17 @@ class Profile:
         return sum(phase.plain_ns for phase in self.phases)
 
     @property
-    def profiled_step_ns(self) -> float:
-        return sum(phase.profiled_ns for phase in self.phases)
+    def plain_steps_ns(self) -> list[float]:
+        return [
+            sum(times) for times in zip(*(p.plain_samples_ns for p in self.phases), strict=True)
+        ]
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a profiled step took as its neighbour."""
+        profiled = zip(*(p.profiled_samples_ns for p in self.phases), strict=True)
+        pairs = zip(profiled, self.plain_steps_ns, strict=True)
+        return median([sum(times) / plain_ns for times, plain_ns in pairs])
 
 
 def make_request(**given: Any) -> Request:

@@ -27,6 +27,8 @@ REGIONS: dict[str, tuple[str, ...]] = {
     "optimizer": (),
 }  # fmt: skip
 """In the order of a step, with their details."""
+SPREAD = 1.5
+"""Steps that differ by more than this factor were disturbed."""
 REST = "rest"
 """Of a region with details: what is in none of them, such as the addition to the residual."""
 
@@ -64,12 +66,7 @@ def list_sentences(profile: Profile) -> list[str]:
             _tell_softmax(attention) if attention else HIDDEN,
             *sentences,
         ]
-    if profile.steps < profile.request.steps:
-        sentences.append(
-            f"Only {plural(profile.steps, 'step')} of {profile.request.steps} were taken, since "
-            "they take long."
-        )
-    return sentences
+    return [*sentences, *_tell_spread(profile)]
 
 
 HIDDEN = (
@@ -84,7 +81,7 @@ def as_dict(profile: Profile) -> dict[str, Any]:
     return {
         **asdict(profile),
         "step_ns": profile.step_ns,
-        "profiled_step_ns": profile.profiled_step_ns,
+        "slowdown": profile.slowdown,
         "regions": [asdict(line) for section in regions for line in section],
         "kinds": [asdict(line) for line in _list_kinds(profile)],
         "inside_attention": [
@@ -108,10 +105,10 @@ def _describe(profile: Profile) -> str:
 
 def _describe_conditions(profile: Profile) -> str:
     threads = plural(profile.threads, "thread")
+    steps = plural(profile.request.steps, "step")
     return (
-        f"{profile.device}, {threads}, torch {profile.torch}; medians of "
-        f"{plural(profile.steps, 'step')} without the profiler, divided as in "
-        f"{plural(profile.steps, 'step')} with it"
+        f"{profile.device}, {threads}, torch {profile.torch}; medians of {steps} without the "
+        "profiler, divided as with it"
     )
 
 
@@ -279,17 +276,21 @@ def _tell_softmax(works: Sequence[Work]) -> str:
 
 
 def _tell_overhead(profile: Profile) -> str:
-    plain_ns, profiled_ns = profile.step_ns, profile.profiled_step_ns
-    if profiled_ns <= plain_ns:
-        return (
-            "Profiling added nothing that could be told from noise: a step takes "
-            f"{format_time(plain_ns)} without and {format_time(profiled_ns)} with it."
-        )
-    return (
-        f"Profiling added {100 * (profiled_ns / plain_ns - 1):.1f} % to a step "
-        f"({format_time(plain_ns)} without, {format_time(profiled_ns)} with it), which is taken "
-        "out of all times."
-    )
+    added = profile.slowdown - 1
+    if added <= 0:
+        return "Profiling added nothing to a step that could be told from noise."
+    return f"Profiling added {100 * added:.1f} % to a step, which is taken out of all times."
+
+
+def _tell_spread(profile: Profile) -> list[str]:
+    fastest_ns, slowest_ns = min(profile.plain_steps_ns), max(profile.plain_steps_ns)
+    if slowest_ns <= SPREAD * fastest_ns:
+        return []
+    return [
+        f"Steps without the profiler took from {format_time(fastest_ns)} to "
+        f"{format_time(slowest_ns)}: something else was at work here, so trust the shares more "
+        "than the times."
+    ]
 
 
 def _format_share(time_ns: float, whole_ns: float) -> str:
