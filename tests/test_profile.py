@@ -20,6 +20,7 @@ from flopwatch.errors import UsageError
 from flopwatch.explain import profile as worker
 from flopwatch.explain.attention import compare_attention
 from flopwatch.explain.ledger import Entry, Operator
+from flopwatch.explain.modules import find_region
 from flopwatch.explain.request import Phase, Profile, Request, make_request
 from flopwatch.models.builder import build
 from flopwatch.models.shapes import find_shape
@@ -88,6 +89,24 @@ def test_what_checkpointing_computes_again_is_apart(model: str) -> None:
     assert find_parts(found, "attention/qkv", "matrix product") == thrice
     assert find_parts(found, "feed-forward/up", "matrix product") == thrice
     assert find_parts(found, "head", "matrix product") == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("name", "class_name", "region"),
+    [
+        ("transformer.h.0.attn.c_proj", "Conv1D", "attention/output"),
+        ("transformer.h.0.mlp.c_proj", "Conv1D", "feed-forward/down"),
+        ("gpt_neox.layers.0.attention.dense", "Linear", "attention/output"),
+        ("model.rotary_emb", "LlamaRotaryEmbedding", "attention/rotation"),
+        ("model.decoder.embed_positions", "OPTLearnedPositionalEmbedding", "embedding"),
+        ("model.layers.0.mlp", "MixtralSparseMoeBlock", "feed-forward"),
+        ("transformer.ln_f", "LayerNorm", "norm"),
+        ("model.layers.0", "LlamaDecoderLayer", None),
+        ("transformer.drop", "Dropout", None),
+    ],
+)
+def test_modules_are_recognised(name: str, class_name: str, region: str | None) -> None:
+    assert find_region(name, class_name) == region
 
 
 def test_hooks_leave_no_trace_on_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +365,15 @@ def test_the_command_gives_json() -> None:
         "projections", "scores and values", "softmax"
     ]  # fmt: skip
     assert content["request"]["batch"] == 1
+
+
+@pytest.mark.slow
+def test_the_command_has_a_worker_do_it() -> None:
+    options = ["--batch", "1", "--context", "8", "--steps", "1", "--threads", "1", "--json"]
+    result = CliRunner().invoke(cli, ["profile", DECODER, *options])
+    content = json.loads(result.stdout)
+    assert content["threads"] == 1
+    assert {line["name"] for line in content["kinds"]} >= {"matrix product", "fused attention"}
 
 
 def test_a_batch_of_nothing_is_refused() -> None:

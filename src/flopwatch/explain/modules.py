@@ -16,17 +16,17 @@ from flopwatch.models.regions import region
 
 PATTERNS: dict[str, str] = {
     "head": r"(lm_head|embed_out)$",
-    "embedding": r"(embed_\w+|wte|wpe|word_embeddings)$|.*:\w*Embedding$(?<!RotaryEmbedding)",
-    "attention/rotation": r".*:\w*RotaryEmbedding$",
-    "norm": r".*:\w*(Norm|LayerNorm\w*|RMSNorm\w*)$",
-    "attention/qkv": r"([qkvg]_proj|q[ab]?_proj|qkv_proj|query_key_value|c_attn|Wqkv|in_proj|"
-    r"query|key|value|query_proj|kv_a_proj\w*|kv_b_proj|q_[ab]_proj)$",
+    "attention/rotation": r":\w*RotaryEmbedding$",
+    "embedding": r"(embed_\w+|wte|wpe|word_embeddings)$|:\w*Embedding$",
+    "norm": r":\w*Norm\w*$",
+    "attention/qkv": r"([qkv]_proj|qkv_proj|q_[ab]_proj|kv_[ab]_proj\w*|query_key_value|c_attn|"
+    r"Wqkv|in_proj|query|key|value)$",
     "attention/output": r"(o_proj|out_proj)$|.*(attn|attention)\.(c_proj|dense|proj)$",
-    "attention": r".*:\w*Attention\w*$",
+    "attention": r":\w*Attention\w*$",
     "feed-forward/up": r"(up_proj|gate_proj|gate_up_proj|fc1|c_fc|fc_in|dense_h_to_4h|w1|w3)$",
-    "feed-forward/activation": r"(act|act_fn|activation_fn|activation|activation_func)$",
+    "feed-forward/activation": r"(act|act_fn|activation|activation_fn|activation_func)$",
     "feed-forward/down": r"(down_proj|fc2|fc_out|dense_4h_to_h|w2)$|.*mlp\.c_proj$",
-    "feed-forward": r"(mlp|feed_forward|ffn)$|.*:\w*(MLP|FeedForward)$",
+    "feed-forward": r"(mlp|feed_forward|ffn)$|:\w*(MLP|FeedForward)$",
 }
 """By region, what modules there are called: the last part of the name, or with a dot the whole
 name, or after a colon the class. The first that matches counts."""
