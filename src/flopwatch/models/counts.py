@@ -164,6 +164,17 @@ def count_mode_flops(
     return {**flops, "optimizer": _scale(flops["optimizer"], relative)}
 
 
+def spread_flops(
+    forward: float, parameters: int, precision: Precision, optimizer: str = "adamw"
+) -> dict[str, dict[str, float]]:
+    """Of a training step, by phase and dtype, where only the forward pass is known."""
+    return {
+        "forward": {precision.product_dtype: float(forward)},
+        "backward": {precision.product_dtype: 2.0 * forward},
+        "optimizer": {precision.dtype: float(OPTIMIZER_FLOPS[optimizer] * parameters)},
+    }
+
+
 def _add_recomputed(
     shape: Shape, flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str
 ) -> None:

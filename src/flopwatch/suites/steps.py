@@ -15,9 +15,10 @@ import flopwatch
 from flopwatch.choice import require_counts
 from flopwatch.errors import UsageError
 from flopwatch.layers import tolerances
-from flopwatch.models.counts import count_mode_flops
+from flopwatch.models.counts import count_mode_flops, spread_flops
+from flopwatch.models.footprint import Plan
 from flopwatch.models.modes import OPTIMIZERS, PRECISIONS, parse_mode
-from flopwatch.models.shapes import find_shape
+from flopwatch.models.shapes import ARCHITECTURES, find_shape
 from flopwatch.settings import Device
 
 if TYPE_CHECKING:
@@ -109,13 +110,33 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
 
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
-    return count_mode_flops(
-        find_shape(case.model),
-        parse_mode(case.variant),
-        (case.batch, case.context),
-        PRECISIONS[case.precision],
-        case.optimizer,
+    shape, mode = find_shape(case.model), parse_mode(case.variant)
+    batch, precision = (case.batch, case.context), PRECISIONS[case.precision]
+    if shape.architecture in ARCHITECTURES:
+        return count_mode_flops(shape, mode, batch, precision, case.optimizer)
+    if mode.spec != "dense" or mode.checkpointed:
+        return {}
+    from flopwatch.models.survey import survey
+
+    found = survey(shape.stretch(case.context), batch=case.batch, tokens=case.context)
+    return spread_flops(found.forward_flops, found.parameters, precision, case.optimizer)
+
+
+@suite.memory
+def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
+    from flopwatch.models.stages import footprint_of
+
+    mode = parse_mode(case.variant)
+    plan = Plan(
+        batch=case.batch,
+        context=case.context,
+        precision=case.precision,
+        optimizer=case.optimizer,
+        attention=mode.attention,
+        checkpointed=mode.checkpointed,
+        device=case.device,
     )
+    return {**footprint_of(find_shape(case.model).stretch(case.context), plan).parts()}
 
 
 def make_job(case: flopwatch.Case) -> Job:
