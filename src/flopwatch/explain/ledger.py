@@ -101,49 +101,47 @@ class Ledger:
 def make_ledger(
     steps: Sequence[Sequence[Event]], plain_ns: Mapping[str, float], *, by_kernels: bool = False
 ) -> Ledger:
-    """Of an average step. `plain_ns` has the times of phases without the profiler."""
+    """Of an average step. `plain_ns` has the times of phases without the profiler.
+
+    Of the profiled steps the faster half counts, phase by phase: what else runs on a machine slows
+    small operators down more than large ones.
+    """
     totals: dict[tuple[str, Kind, Part], float] = defaultdict(float)
-    operators: dict[tuple[str, Kind], list[float]] = defaultdict(list)
-    for events in steps:
-        slices = attribute(events, by_kernels=by_kernels)
-        for phase, phase_ns in plain_ns.items():
+    calls: dict[tuple[str, Kind], int] = defaultdict(int)
+    times_ns: dict[tuple[str, Kind], float] = defaultdict(float)
+    attributed = [(events, attribute(events, by_kernels=by_kernels)) for events in steps]
+    half = (len(steps) + 1) // 2
+    for phase, phase_ns in plain_ns.items():
+        attributed.sort(key=lambda step: _measure_ns(phase, step[0]))
+        for events, slices in attributed[:half]:
             inside = [one for one in slices if one.phase == phase]
-            factor = _find_factor(phase, events, inside, phase_ns, by_kernels)
-            left_ns = phase_ns
+            busy_ns = sum(one.time_ns for one in inside)
+            profiled_ns = max(busy_ns, phase_ns) if by_kernels else _measure_ns(phase, events)
+            factor = phase_ns / profiled_ns / half
             for one in inside:
-                time_ns = one.time_ns * factor
-                left_ns -= time_ns
-                totals[one.region, one.kind, one.part] += time_ns / len(steps)
-                operators[one.name, one.kind].append(time_ns)
-            totals[BETWEEN, BETWEEN, phase] += left_ns / len(steps)  # type: ignore[index]
-    found = [
-        Operator(
-            name=name, kind=kind, calls=len(times) / len(steps), time_ns=sum(times) / len(steps)
-        )
-        for (name, kind), times in operators.items()
-    ]
+                totals[one.region, one.kind, one.part] += one.time_ns * factor
+                times_ns[one.name, one.kind] += one.time_ns * factor
+                calls[one.name, one.kind] += 1
+            between_ns = (profiled_ns - busy_ns) * factor
+            totals[BETWEEN, BETWEEN, phase] += between_ns  # type: ignore[index]
     return Ledger(
         entries=[
             Entry(region=region, kind=kind, part=part, time_ns=time_ns)
             for (region, kind, part), time_ns in totals.items()
         ],
-        operators=sorted(found, key=lambda one: -one.time_ns),
+        operators=[
+            Operator(name=name, kind=kind, calls=calls[name, kind] / half, time_ns=time_ns)
+            for (name, kind), time_ns in sorted(times_ns.items(), key=lambda item: -item[1])
+        ],
     )
 
 
-def _find_factor(
-    phase: str, events: Iterable[Event], inside: Iterable[Slice], plain_ns: float, by_kernels: bool
-) -> float:
-    """What a profiled time is multiplied by."""
-    if by_kernels:
-        busy_ns = sum(one.time_ns for one in inside)
-        return min(1.0, plain_ns / busy_ns) if busy_ns else 1.0
-    profiled_ns = sum(
+def _measure_ns(phase: str, events: Iterable[Event]) -> float:
+    return sum(
         event.end_ns - event.start_ns
         for event in events
         if event.role == "phase" and event.name == phase
     )
-    return plain_ns / profiled_ns if profiled_ns else 1.0
 
 
 @dataclass(slots=True)

@@ -288,8 +288,8 @@ def _tell_spread(profile: Profile) -> list[str]:
         return []
     return [
         f"Steps without the profiler took from {format_time(fastest_ns)} to "
-        f"{format_time(slowest_ns)}: something else was at work here, so trust the shares more "
-        "than the times."
+        f"{format_time(slowest_ns)}: the machine had other work, which slows small operations down "
+        "most; repeat this when it is quiet."
     ]
 
 
