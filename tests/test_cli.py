@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.commands import options
+from flopwatch.models.modes import OPTIMIZERS, PRECISIONS
 from flopwatch.records.record import SCHEMA, encode
 
 from .conftest import make_record
@@ -336,3 +338,9 @@ def test_doctor(tmp_path: Path) -> None:
         assert word in result.stdout
     content = json.loads(flopwatch("doctor", "--json", cwd=tmp_path).stdout)
     assert {"environment", "advice", "jitter"} <= set(content)
+
+
+def test_choices_of_commands_are_those_of_models() -> None:
+    """They are written out, so that help need not load the layers."""
+    assert list(PRECISIONS) == options.PRECISIONS
+    assert list(OPTIMIZERS) == options.OPTIMIZERS

@@ -247,7 +247,8 @@ def test_building_is_silent_and_needs_no_network() -> None:
 
 
 def test_an_unknown_name_lists_the_names() -> None:
-    with pytest.raises(UsageError, match=r"^there is no model 'gpt-5'; choose one of small, .*opt-125m, .*"):
+    words = r"^there is no model 'gpt-5'; choose one of small, .*opt-125m, .*"
+    with pytest.raises(UsageError, match=words):
         build("gpt-5")
 
 

@@ -84,7 +84,7 @@ def test_products_are_counted_and_phases_add_up() -> None:
 
 @pytest.mark.parametrize("model", ["decoder", "qwen2"])
 def test_what_checkpointing_computes_again_is_apart(model: str) -> None:
-    found = run(f"{model}:{SMALL}", checkpointing=True)
+    found = run(f"{model}:{SMALL}", checkpointed=True)
     thrice = {"forward", "recomputed", "backward"}
     assert find_parts(found, "attention/qkv", "matrix product") == thrice
     assert find_parts(found, "feed-forward/up", "matrix product") == thrice

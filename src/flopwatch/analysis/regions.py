@@ -60,9 +60,7 @@ def _look_at(record: Record, baseline: Record | None, name: str) -> Inside:
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
         limit=None if baseline is None else limit_region(record, baseline, name),
-        flops_per_s=flops / (region.calls * call_ns.value) * 1e9
-        if flops and call_ns.value
-        else None,
+        flops_per_s=flops / run_ns * 1e9 if flops and run_ns else None,
     )
 
 

@@ -76,7 +76,7 @@ def require_room(request: Request, device: Device, room_bytes: int | None) -> No
         precision=request.precision,
         optimizer=request.optimizer,
         attention=request.attention,
-        checkpointed=request.checkpointing,
+        checkpointed=request.checkpointed,
         device=device,
     )
     needed_bytes = sum(footprint_of(shape, plan).parts().values())
@@ -120,7 +120,7 @@ def make_step(request: Request, device: Device) -> ModeStep:
     model = builder.build(job.shape, device=device, dtype=job.setting.dtype)
     ids = torch.randint(job.shape.vocabulary, (job.batch, job.context), device=device)
     shared = SharedModel(model, ids, optimizer=job.optimizer)
-    mode = Mode(attention=request.attention, checkpointed=request.checkpointing)
+    mode = Mode(attention=request.attention, checkpointed=request.checkpointed)
     return ModeStep(shared, mode, {}, job.setting.cast)
 
 

@@ -26,7 +26,7 @@ class Request:
     attention: Attention = "sdpa"
     optimizer: str = "adamw"
     """One of `models.modes.OPTIMIZERS`."""
-    checkpointing: bool = False
+    checkpointed: bool = False
     steps: int = 5
     top: int = 10
     trace: str | None = None

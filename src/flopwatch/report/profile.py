@@ -98,7 +98,7 @@ def _describe(profile: Profile) -> str:
         request.precision,
         f"{profile.attention} attention",
         request.optimizer,
-        *(["checkpointed"] if request.checkpointing else []),
+        *(["checkpointed"] if request.checkpointed else []),
     ]
     return ", ".join(parts)
 
