@@ -36,7 +36,7 @@ def main() -> int:
     given = parse_arguments()
     models = given.pop("model") or ["small", "medium", "large"]
     plan = Plan(**given)
-    print(f"{'model':20} {'what':20} {'measured':>10} {'foretold':>10} {'error':>8}")
+    print(f"{'what':20} {'measured':>10} {'foretold':>10} {'error':>9}  model")
     errors = [error for model in models for error in compare(model, plan)]
     if not errors:
         print("nothing was measured")
@@ -63,7 +63,7 @@ def compare(model: str, plan: Plan) -> list[float]:
     found = footprint_of(find_shape(model).stretch(plan.context), plan)
     free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
     if found.peak_bytes + PROCESS_BYTES > free_bytes:
-        print(f"{model:20} left out: it needs {format_bytes(found.peak_bytes)}, "
+        print(f"{model} is left out: it needs {format_bytes(found.peak_bytes)}, "
               f"and {format_bytes(free_bytes)} are free")  # fmt: skip
         return []
     errors = []
@@ -72,7 +72,7 @@ def compare(model: str, plan: Plan) -> list[float]:
         measured_bytes = measure_apart(model, plan, what)
         errors.append(foretold_bytes / measured_bytes - 1)
         sizes = f"{format_bytes(measured_bytes):>10} {format_bytes(foretold_bytes):>10}"
-        print(f"{model:20} {what:20} {sizes} {100 * errors[-1]:+7.2f} %", flush=True)
+        print(f"{what:20} {sizes} {100 * errors[-1]:+7.2f} %  {model}", flush=True)
     return errors
 
 

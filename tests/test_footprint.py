@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flopwatch.engine.memory import measure_memory
+from flopwatch.layers.workload import Setting
 from flopwatch.models import survey
 from flopwatch.models.builder import build, choose_attention, choose_checkpointing
 from flopwatch.models.counts import count_parameters
@@ -86,7 +87,9 @@ def measure(model: str, plan: Plan) -> dict[str, int]:
     choose_attention(built, plan.attention)
     choose_checkpointing(built, plan.checkpointed)
     ids = torch.randint(shape.vocabulary, (plan.batch, plan.context))
-    step = TrainingStep(SharedModel(built, ids, optimizer=plan.optimizer), {})
+    chosen = PRECISIONS[plan.precision]
+    setting = Setting(device="cpu", dtype=chosen.dtype, autocast=chosen.autocast)
+    step = TrainingStep(SharedModel(built, ids, optimizer=plan.optimizer), {}, setting.cast)
     memory = measure_memory(step.prepare, step.phases)
     assert memory is not None
     state = step.shared.optimizer.state.values()
@@ -99,7 +102,7 @@ def measure(model: str, plan: Plan) -> dict[str, int]:
 
 
 DECODER = "decoder:hidden_size=64:layers=2:heads=2:vocabulary=300:positions=256"
-GPT = "gpt:hidden_size=64:layers=2:heads=2:vocabulary=300:positions=256:tied=false"
+GPT = "gpt:hidden_size=64:layers=2:heads=2:vocabulary=300:positions=256"
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -111,14 +114,16 @@ GPT = "gpt:hidden_size=64:layers=2:heads=2:vocabulary=300:positions=256:tied=fal
         (DECODER, Plan(batch=8, context=64, checkpointed=True, optimizer="sgd")),
         (DECODER, Plan(batch=1, context=8, optimizer="adamw-unfused")),
         (DECODER, Plan(batch=2, context=16, precision="bf16")),
+        (DECODER, Plan(batch=2, context=16, precision="bf16-autocast")),
         (GPT, Plan(batch=4, context=64)),
+        (GPT, Plan(batch=1, context=8)),
     ],
     ids=name,
 )
 def test_real_steps_hold_what_is_foretold(model: str, plan: Plan) -> None:
     measured = measure(model, plan)
     foretold = estimate(find_shape(model), plan)
-    assert foretold.peak_bytes == pytest.approx(max(measured.values()), rel=0.01)
+    assert foretold.peak_bytes == pytest.approx(max(measured.values()), rel=0.015)
     peaks = [foretold.forward, foretold.backward, foretold.optimizer]
     held = foretold.parameter_bytes + foretold.buffer_bytes + foretold.optimizer_bytes
     for peak, found in zip(peaks, measured.values(), strict=True):

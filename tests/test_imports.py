@@ -21,6 +21,7 @@ MAY_IMPORT_TORCH = (
     "flopwatch.models.builder",
     "flopwatch.models.learning",
     "flopwatch.models.step",
+    "flopwatch.models.survey",
     "flopwatch.models.transformer",
     "flopwatch.models.workload",
     "flopwatch.__main__",

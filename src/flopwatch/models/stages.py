@@ -261,7 +261,7 @@ def _attention_inputs(sizes: Sizes) -> list[Tensor]:
 
 
 def _attention_gradients(sizes: Sizes) -> tuple[int, int]:
-    """Bytes of the gradients of the product after attention, and of the one before it."""
+    """Bytes of the gradients of the weights after attention, and of those before it."""
     hidden_size, biases = sizes.shape.hidden_size, int(sizes.has_biases)
     return (
         sizes.weigh(hidden_size, hidden_size + biases),
@@ -276,19 +276,21 @@ def make_feed_forward(sizes: Sizes) -> Stage:
     down = sizes.weigh(hidden_size, width + biases)
     up = sizes.weigh(matrices * width, hidden_size + biases)
     one = sizes.count(width)
+    lowering = sizes.copy("feed_forward.down", hidden_size, width)
     return Stage(
         name="feed-forward",
         kept=[
             sizes.tensor("inputs of feed-forward", hidden_size),
             *sizes.copy("feed_forward.up", matrices * width, hidden_size),
-            *sizes.copy("feed_forward.down", hidden_size, width),
+            *lowering,
             sizes.tensor("feed-forward, before the activation", matrices * width),
             *gates,
             sizes.tensor("feed-forward, after the activation", width),
         ],
         gradient_bytes=down + up,
         forward_bytes=sizes.product + sizes.stream + sizes.lifted,
-        backward_bytes=sizes.stream + down + max(
+        # A weight's copy is gone when its gradient is there.
+        backward_bytes=sizes.stream + down - sum(copy.size_bytes for copy in lowering) + max(
             matrices * one,  # in the activation
             up + sizes.product - matrices * one,  # in the product before it
         ),
