@@ -148,7 +148,8 @@ def test_a_dry_run_says_what_is_on_request(tmp_path: Path) -> None:
     assert result.stderr.endswith("on request: --filter level=quality --filter variant=b,c\n")
     options = ("--dry-run", "--json", "--filter", "level=quality")
     content = json.loads(flopwatch("run", "mine.py", *options, cwd=tmp_path).stdout)
-    assert content["cases"] == [{"params": {"level": "quality"}, "variant": "a"}]
+    unknown = {"memory_bytes": {}, "misfit": None}
+    assert content["cases"] == [{"params": {"level": "quality"}, "variant": "a", **unknown}]
     assert content["on_request"] == {"variant": ["b", "c"]}
 
 
@@ -170,7 +171,8 @@ def test_a_preset_is_measured_instead_of_the_suites_own_grid(tmp_path: Path) -> 
     assert told.stdout == "size=10 kind=a: plain\nsize=20 kind=a: plain\n"
     assert told.stderr.endswith("on request: --filter kind=b\n")  # and no other grids
     content = json.loads(dry("--grid", "published", "--json", "--filter", "size=20").stdout)
-    assert content["cases"] == [{"params": {"size": 20, "kind": "a"}, "variant": "plain"}]
+    (case,) = content["cases"]
+    assert (case["params"], case["variant"]) == ({"size": 20, "kind": "a"}, "plain")
     assert content["grids"] == []
     assert content["shortest_s"] == pytest.approx(13 * 2e16 / content["flops_per_s"]["float32"])
     assert_refused(dry("--grid", "large"), "suite 'mine' has no grid 'large'; it has published\n")
