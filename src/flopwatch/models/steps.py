@@ -29,6 +29,8 @@ from flopwatch.suite import Stopwatch, Workload
 
 EMULATED = 2.0
 """Products that take this many times as long as float32's do not use what the hardware is for."""
+SHORT_CONTEXT = 256
+"""Tokens up to which the scores of plain attention are small beside what else a block keeps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,10 +106,12 @@ def make_workload(job: Job, mode: Mode) -> Workload:
 
 def make_reference(job: Job, mode: Mode) -> Workload:
     """The same with nothing but plain formulas: attention as it is defined, linear layers as
-    products, nothing compiled and nothing computed twice."""
+    products, nothing compiled. Long texts are computed block by block, as plain attention needs
+    more memory than what is checked by it."""
     shared = share_model(job)
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared, mode).items()}
-    step = ModeStep(shared, Mode(attention="plain"), layers, job.setting.cast)
+    plain = Mode(attention="plain", checkpointed=job.context > SHORT_CONTEXT)
+    step = ModeStep(shared, plain, layers, job.setting.cast)
     return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
 
 

@@ -118,7 +118,10 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
         return {}
     from flopwatch.models.survey import survey
 
-    found = survey(shape.stretch(case.context), batch=case.batch, tokens=case.context)
+    try:
+        found = survey(shape.stretch(case.context), batch=case.batch, tokens=case.context)
+    except UsageError:  # not every architecture runs on fake tensors
+        return {}
     return spread_flops(found.forward_flops, found.parameters, precision, case.optimizer)
 
 
@@ -136,7 +139,11 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
         checkpointed=mode.checkpointed,
         device=case.device,
     )
-    return {**footprint_of(find_shape(case.model).stretch(case.context), plan).parts()}
+    try:
+        footprint = footprint_of(find_shape(case.model).stretch(case.context), plan)
+    except UsageError:  # likewise
+        return {}
+    return {part: float(size) for part, size in footprint.parts().items()}
 
 
 def make_job(case: flopwatch.Case) -> Job:
