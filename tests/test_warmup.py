@@ -166,7 +166,7 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
     assert costs.later_steps == 1
     assert told(record) == [
         "The first step took 9.41 s, a steady one 350 ms: 9.06 s more, for",
-        "8.50 s  compilation, in the forward pass",
+        "8.50 s  compilation",
         "39.5 ms  the optimizer's first step, in which it makes what state it has",
         "517 ms  not told apart (threads and kernels started for the first time, new memory, cold caches)",
         "Allocation: the system provided 25,600 pages in that step, 100 MiB at 4 KiB each; what they cost is in the times above, and cannot be told apart.",

@@ -59,7 +59,7 @@ class Costs:
     measured_s: float
     """Median of the measured steps: of steady ones, where a steady state was detected."""
     compilation_s: float | None
-    """As torch.compile took it, inside the forward pass of the first step."""
+    """As torch.compile took it, in the forward and the backward pass of the first step."""
     optimizer_s: float | None
     """Of the first step of an optimizer. None also where later ones take as long."""
     rest_s: float | None

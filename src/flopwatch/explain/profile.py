@@ -31,8 +31,7 @@ from flopwatch.models.modes import Mode
 from flopwatch.models.regions import listening
 from flopwatch.models.shapes import find_shape
 from flopwatch.models.stages import footprint_of
-from flopwatch.models.step import SharedModel
-from flopwatch.models.steps import Job, ModeStep
+from flopwatch.models.steps import Job, ModeStep, share_model
 from flopwatch.models.transformer import Transformer
 from flopwatch.report.units import format_bytes
 from flopwatch.settings import Device
@@ -117,11 +116,8 @@ def make_step(request: Request, device: Device) -> ModeStep:
         device=device,
     )
     torch.manual_seed(0)
-    model = builder.build(job.shape, device=device, dtype=job.setting.dtype)
-    ids = torch.randint(job.shape.vocabulary, (job.batch, job.context), device=device)
-    shared = SharedModel(model, ids, optimizer=job.optimizer)
     mode = Mode(attention=request.attention, checkpointed=request.checkpointed)
-    return ModeStep(shared, mode, {}, job.setting.cast)
+    return ModeStep(share_model(job), mode, {}, job.setting.cast)
 
 
 class Profiler:

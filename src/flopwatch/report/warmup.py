@@ -121,7 +121,7 @@ def _describe_first(costs: Costs, kind: str) -> list[str]:
         f"The first step took {first}, a {kind} one {later}: {_time(costs.excess_s)} more, for"
     ]
     named = {
-        "compilation, in the forward pass": costs.compilation_s,
+        "compilation": costs.compilation_s,
         "the optimizer's first step, in which it makes what state it has": costs.optimizer_s,
         "not told apart (threads and kernels started for the first time, new memory, cold caches)":
             costs.rest_s,

@@ -74,7 +74,7 @@ suite = flopwatch.Suite(
     "steps",
     axes=STEPS,
     variants=VARIANTS,
-    quick=[{**STEPS, **PLAIN, "model": ["small:layers=2"], "batch": [1]}],
+    quick=[{**STEPS, **PLAIN, "model": ["decoder:hidden_size=256:layers=4"], "batch": [1]}],
     presets={
         "cs336": CS336,
         "cs336-2026": {**CS336, "model": ["small", "medium", "large", "xl-2026", "10B"]},
