@@ -101,6 +101,7 @@ def test_autocast_and_short_types_are_alike_for_all(tmp_path: Path) -> None:
     assert found == {(v, *s) for v in ("dense", "dyad:auto:4") for s in settings}
 
 
+@pytest.mark.slow
 def test_learning_is_measured_inside_and_out(tmp_path: Path) -> None:
     """A small model: phases, hooks, loss curves, and what the tables make of them."""
     records = measure(tmp_path, *SMALL_MODEL, "--set", "variant=dyad:auto:4")
@@ -166,7 +167,7 @@ def test_int8_layers_take_part_in_what_costs_loss_only(suite: Suite) -> None:
     [
         (["--set", "variant=dyad:it"], "is not of the form dyad:VARIANT:BLOCKS"),
         (["--set", "variant=sparse"], "no layer is called 'sparse'"),
-        (["--set", "model=opt-9"], "there is no model 'opt-9'; choose one of opt-125m"),
+        (["--set", "model=opt-9"], "there is no model 'opt-9'; choose one of small"),
         (["--set", "dtype=float8"], "knows only its own values of 'dtype'; use --filter"),
         (["--set", "shape=768"], "shape is 768, but takes 2 whole numbers from 1 on"),
         (["--set", "tokens=0"], "tokens is 0, but takes a whole number from 1 on"),

@@ -353,6 +353,7 @@ def test_a_compiler_without_openmp_will_do(fresh: Path, monkeypatch: pytest.Monk
     assert "one thread" in str(int8_cpu.describe())
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     code = (
         "import torch\n"

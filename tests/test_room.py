@@ -31,6 +31,11 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
     assert "--force" in misfits["large"]
 
 
+def test_what_is_not_foretold_is_tried_even_where_there_is_next_to_no_room() -> None:
+    tight = find_room_bytes(Settings(memory_limit_bytes=1000), {})
+    assert find_misfits(make_group(unknown={}), tight) == {}
+
+
 def test_where_nobody_knows_the_room_all_are_tried() -> None:
     assert find_misfits(make_group(huge={"parameters": 1e18}), None) == {}
 

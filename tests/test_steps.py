@@ -242,7 +242,7 @@ def learn(spec: str, seed: int = 0) -> list[dict[str, float]]:
     return list(train(model, text, schedule, seed))
 
 
-@pytest.mark.parametrize("spec", ["dense", "dyad:auto:4"])
+@pytest.mark.parametrize("spec", ["dense", pytest.param("dyad:auto:4", marks=pytest.mark.slow)])
 def test_training_learns_and_is_repeatable(spec: str) -> None:
     points = learn(spec)
     assert [point["step"] for point in points] == [10, 20, 30, 40, 50, 60]

@@ -24,7 +24,7 @@ def find_room_bytes(settings: Settings, environment: Mapping[str, Any]) -> int |
     else:
         gpu = environment.get("torch", {}).get("gpu") or {}
         total_bytes = gpu.get("memory_bytes")
-    return None if total_bytes is None else total_bytes - PROCESS_BYTES
+    return None if total_bytes is None else max(0, total_bytes - PROCESS_BYTES)
 
 
 def find_misfits(group: Group, room_bytes: int | None) -> dict[str, str]:
@@ -34,7 +34,7 @@ def find_misfits(group: Group, room_bytes: int | None) -> dict[str, str]:
     return {
         variant: explain(parts, room_bytes)
         for variant, parts in group.memory.items()
-        if sum(parts.values()) > room_bytes
+        if parts and sum(parts.values()) > room_bytes
     }
 
 
