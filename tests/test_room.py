@@ -6,12 +6,23 @@ from pathlib import Path
 
 from flopwatch import session
 from flopwatch.plan import Group
-from flopwatch.room import PROCESS_BYTES, find_misfits, find_room_bytes
+from flopwatch.records.store import read
+from flopwatch.room import PROCESS_BYTES, divide, find_misfits, find_room_bytes
 from flopwatch.settings import Settings
 
 from .test_run import QUICK, SilentWatcher
 
 GIB = 2**30
+
+
+def test_groups_are_divided_by_what_fits() -> None:
+    mixed = make_group(small={"parameters": 1.0}, large={"parameters": 9.0})
+    divided = divide([mixed, make_group(large={"parameters": 9.0})], 5)
+    assert [group.variants for group in divided.fitting] == [("small",)]
+    assert [(group.variants, list(why)) for group, why in divided.misfits] == [
+        (("large",), ["large"]),
+        (("large",), ["large"]),
+    ]
 
 
 def make_group(**memory: dict[str, float]) -> Group:
@@ -85,6 +96,10 @@ def test_a_case_that_cannot_fit_is_skipped_unless_forced(tmp_path: Path) -> None
 
     preview = session.preview(session.Options(suite=str(path), settings=QUICK))
     assert list(preview.misfits[preview.groups[0].id]) == ["large"]
+
+    again = run(path)
+    assert [record.variant for record in again.answered] == ["small"]  # not measured once more
+    assert len(read(again.out).records) == 2  # and nothing is written twice
 
     forced = {record.variant: record for record in run(path, force=True).measured}
     assert forced["large"].status == "ok"

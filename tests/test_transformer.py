@@ -12,13 +12,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from flopwatch.engine.sampling import run_phases
 from flopwatch.models import hugging_face
 from flopwatch.models.builder import build, choose_attention, choose_checkpointing, find_attention
 from flopwatch.models.counts import count_flops, count_mode_flops, count_parameters
 from flopwatch.models.modes import PRECISIONS, parse_mode
-from flopwatch.models.regions import listening
 from flopwatch.models.shapes import SHAPES, Shape, find_shape
+from flopwatch.models.steps import Job, make_workload
 from flopwatch.models.transformer import Transformer
+from flopwatch.regions import listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -260,6 +262,18 @@ def test_flops_of_exchanged_layers_are_those_of_the_layers() -> None:
     assert saved == count_flops(shape, batch=4, tokens=128).feed_forward / 2
     by_pattern = parse_mode("dyad:auto:4@blocks.0.*")
     assert count_mode_flops(shape, by_pattern, (4, 128), PRECISIONS["fp32"]) == {}
+
+
+@pytest.mark.parametrize("match", ["feed-forward", "linear"])
+def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(match: str) -> None:
+    shape = find_shape("decoder:hidden_size=64:layers=2:heads=4:vocabulary=256")
+    mode = parse_mode(f"checkpointed+plain-attention+dyad:it:4:cat@{match}")
+    job = Job(shape=shape, batch=2, context=16, precision="fp32", optimizer="sgd", device="cpu")
+    workload = make_workload(job, mode)
+    with FlopCounterMode(display=False) as counter:
+        run_phases(workload)
+    flops = count_mode_flops(shape, mode, (2, 16), PRECISIONS["fp32"])
+    assert flops["forward"]["float32"] + flops["backward"]["float32"] == counter.get_total_flops()
 
 
 def test_sgd_and_precision_are_told_apart() -> None:

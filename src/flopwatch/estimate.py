@@ -40,10 +40,12 @@ class Estimate:
             if rates
             else "longer where a few rounds do"
         )
+        shortest, longest = format_duration(self.shortest_s), format_duration(self.longest_s)
+        time = f"between {shortest} (if all are steady) and {longest} (if all spend their budget)"
+        if shortest == longest:
+            time = f"at least {shortest}"
         return (
-            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, between "
-            f"{format_duration(self.shortest_s)} (if all are steady) and "
-            f"{format_duration(self.longest_s)} (if all spend their budget), {basis}; "
+            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, {time}, {basis}; "
             "and the time to build, check and study them"
         )
 

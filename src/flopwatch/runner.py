@@ -23,7 +23,6 @@ from flopwatch.launch.local import Hung, Launcher, Worker
 from flopwatch.plan import Description, Group, fit_budget, longest_s
 from flopwatch.records.record import Record, Status
 from flopwatch.records.store import Store
-from flopwatch.room import find_misfits, find_room_bytes
 from flopwatch.settings import Settings
 
 
@@ -47,8 +46,6 @@ class Context:
     environment: dict[str, Any]
     cache_bytes: int | None
     run: str
-    force: bool = False
-    """Whether to try what is foretold not to fit into memory."""
     interrupts: Interrupts = field(default_factory=Interrupts)
 
 
@@ -152,7 +149,7 @@ def measure_groups(
             # By a hair's breadth too little is enough: shares that were divided sum up to it.
             if left_s is not None and left_s < 0.99 * longest_s([group], settings):
                 reasons = dict.fromkeys(group.variants, "the run's budget was used up")
-                records = list(_skip(group, context, reasons).values())
+                records = skip(group, context, reasons)
             else:
                 watcher.begin_group(group)
                 records = measure_group(group, replace(context, settings=settings), watcher)
@@ -167,10 +164,8 @@ def measure_groups(
 
 def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Record]:
     """Records of all variants of the group, in the group's order."""
-    room_bytes = find_room_bytes(context.settings, context.environment)
-    misfits = {} if context.force else find_misfits(group, room_bytes)
-    records = _skip(replace(group, variants=tuple(misfits)), context, misfits)
-    waiting = [variant for variant in group.variants if variant not in misfits]
+    records: dict[str, Record] = {}
+    waiting = list(group.variants)
     while waiting:
         harvest = Harvest(tuple(waiting))
         ending = _run_worker(harvest, replace(group, variants=tuple(waiting)), context, watcher)
@@ -258,15 +253,12 @@ def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> End
     return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
 
 
-def _skip(group: Group, context: Context, reasons: Mapping[str, str]) -> dict[str, Record]:
-    """Records of variants that are not tried, by variant, like their reasons."""
+def skip(group: Group, context: Context, reasons: Mapping[str, str]) -> list[Record]:
+    """Records of variants that are not tried, with their reasons by variant."""
     harvest = Harvest(group.variants)
     for variant, draft in harvest.drafts.items():
         draft.fail("skipped", reasons[variant])
-    return {
-        variant: _make_record(harvest, draft, group, context)
-        for variant, draft in harvest.drafts.items()
-    }
+    return [_make_record(harvest, draft, group, context) for draft in harvest.drafts.values()]
 
 
 def _make_record(

@@ -17,6 +17,7 @@ from flopwatch.launch.local import Launcher
 from flopwatch.plan import (
     Description,
     Group,
+    count_cases,
     fit_budget,
     make_groups,
     parse_filters,
@@ -24,8 +25,9 @@ from flopwatch.plan import (
 )
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
+from flopwatch.report.units import plural
 from flopwatch.resume import resume
-from flopwatch.room import find_misfits, find_room_bytes
+from flopwatch.room import Division, divide, find_room_bytes, is_misfit
 from flopwatch.settings import Device, Settings
 
 RESULTS = Path("results")
@@ -94,14 +96,16 @@ def preview(options: Options) -> Preview:
     settings = _settle(options, facts, instruction_set.cuda_devices)
     with _launch(instruction_set, settings, preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, settings)
-        require_budget(options.budget_s, groups)
-        room_bytes = None if options.force else find_room_bytes(settings, facts)
-        fitting = _drop_misfits(options, groups, settings, facts)
-        estimate = _estimate(options, fitting, launcher, settings)
+        # Only a GPU's memory has to be asked for, from a process with torch.
+        knows = settings.device == "cpu"
+        environment = facts if knows else _complete(facts, instruction_set, launcher, settings)
+        divided = divide(groups, _find_room_bytes(options, settings, environment))
+        require_budget(options.budget_s, divided.fitting)
+        estimate = _estimate(options, divided.fitting, launcher, settings)
     return Preview(
         suite=description.name,
         groups=groups,
-        misfits={group.id: find_misfits(group, room_bytes) for group in groups},
+        misfits={group.id: reasons for group, reasons in divided.misfits},
         estimate=estimate,
         on_request=description.list_unasked(parse_filters(options.filters)),
         presets=[name for name in description.presets if name != options.preset],
@@ -123,7 +127,6 @@ def run(options: Options, watcher: runner.Watcher) -> Report:
             environment=_complete(facts, instruction_set, launcher, settings),
             cache_bytes=hardware.read_last_level_caches_bytes(),
             run=runner.new_run_id(),
-            force=options.force,
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
 
@@ -195,53 +198,68 @@ def _measure_what_is_left(
     watcher: runner.Watcher,
 ) -> Report:
     out = options.out or RESULTS / f"{description.name}.jsonl"
+    divided = divide(groups, _find_room_bytes(options, context.settings, context.environment))
+    left = divided.fitting
     with Store.open(out) as store:
         told = store.repaired
         if told is not None:
             watcher.say(told)
         answered: list[Record] = []
+        skipped_before: set[str] = set()
         if not options.rerun:
             contents = read(out, skip_corrupt=options.skip_corrupt)
             for warning in contents.warnings:
                 watcher.say(warning)
             resumption = resume(
-                groups,
+                left,
                 contents.records,
-                settings=fit_budget(options.budget_s, groups, context.settings),
+                settings=fit_budget(options.budget_s, left, context.settings),
                 environment=context.environment,
                 suite_path=context.suite_file.path,
             )
-            groups, answered = resumption.left, resumption.answered
+            left, answered = resumption.left, resumption.answered
+            skipped_before = {record.id for record in contents.records if is_misfit(record)}
         if answered:
             watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
-        require_budget(options.budget_s, groups)
-        if groups:
-            fitting = _drop_misfits(options, groups, context.settings, context.environment)
-            watcher.say(str(_estimate(options, fitting, context.launcher, context.settings)))
+        _announce(options, left, divided, context, watcher)
         measured = runner.measure_groups(
-            groups, context, store=store, watcher=watcher, budget_s=options.budget_s
+            left, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
+        # Last, as the largest are in most grids.
+        skipped = [r for group, why in divided.misfits for r in runner.skip(group, context, why)]
+        for record in skipped:
+            if record.id not in skipped_before:
+                store.append(record)
         if store.repaired is not None and store.repaired != told:
             watcher.say(store.repaired)  # another run on the same file was killed meanwhile
     return Report(
         out=out,
-        measured=measured.records,
+        measured=[*measured.records, *skipped],
         answered=answered,
         interrupted=measured.interrupted,
     )
 
 
-def _drop_misfits(
-    options: Options, groups: Sequence[Group], settings: Settings, environment: Mapping[str, Any]
-) -> list[Group]:
-    """What will be tried: the groups without the variants that cannot fit."""
-    room_bytes = None if options.force else find_room_bytes(settings, environment)
-    trimmed = []
-    for group in groups:
-        misfits = find_misfits(group, room_bytes)
-        fitting = tuple(variant for variant in group.variants if variant not in misfits)
-        trimmed += [replace(group, variants=fitting)] if fitting else []
-    return trimmed
+def _announce(
+    options: Options,
+    left: Sequence[Group],
+    divided: Division,
+    context: runner.Context,
+    watcher: runner.Watcher,
+) -> None:
+    """Say what is about to happen; refuse a budget that cannot hold it."""
+    if divided.misfits:
+        number = count_cases([group for group, _ in divided.misfits])
+        watcher.say(f"{plural(number, 'case')} cannot fit into memory; --force tries all the same")
+    require_budget(options.budget_s, left)
+    if left:
+        watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
+
+
+def _find_room_bytes(
+    options: Options, settings: Settings, environment: Mapping[str, Any]
+) -> int | None:
+    return None if options.force else find_room_bytes(settings, environment)
 
 
 def _estimate(

@@ -88,6 +88,8 @@ def memory(
     from flopwatch.report.console import print_sheets
     from flopwatch.report.memory import as_dict, list_largest, list_sentences, list_sheets
 
+    if as_json and largest is not None:
+        raise click.UsageError("--largest prints a number by itself, and --json has both; take one")
     plan = Plan(**given)
     answers = ask(models, plan, find_room_bytes(fit, plan))
     if as_json:

@@ -34,19 +34,33 @@ def compile_seconds() -> float:
 class Compilation:
     """From before the first call of something compiled until its passes have run once."""
 
+    _cache = ExitStack()
+    """Of the one that is going on."""
+
     def __init__(self, device: str) -> None:
         """Raises Unsupported where torch.compile does not work."""
         start_compiler(device)
         from torch._inductor.utils import fresh_cache
 
-        self._cache = ExitStack()
+        self._cache.close()  # the one before may have failed in its first call
         self._cache.enter_context(fresh_cache())
-        self._before_s = compile_seconds()
+        self._before_s, self._before_graphs = compile_seconds(), count_graphs()
 
     def finish(self) -> dict[str, float]:
-        """The fact: seconds that torch.compile took."""
+        """The facts: seconds that torch.compile took, and into how many graphs it divided what it
+        was given: 1 if it was compiled whole."""
         self._cache.close()  # what is compiled is loaded
-        return {"compile_s": compile_seconds() - self._before_s}
+        return {
+            "compile_s": compile_seconds() - self._before_s,
+            "graphs": count_graphs() - self._before_graphs,
+        }
+
+
+def count_graphs() -> int:
+    """That were compiled in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 @cache

@@ -99,12 +99,6 @@ def measure_memory(
     return None if found is None else Memory(held_bytes=held_bytes, phases=found)
 
 
-def measure_peak_bytes(prepare: Callable[[], object], run: Callable[[], object]) -> int | None:
-    """Most bytes of tensors that a run holds beyond what was there before it; None: unknown."""
-    memory = measure_memory(prepare, {"run": run})
-    return None if memory is None else memory.peak_bytes
-
-
 def count_held_bytes() -> int:
     """Of all CPU tensors that Python knows of; what several share counts once."""
     import torch

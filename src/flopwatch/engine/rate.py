@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from flopwatch.engine.clock import Clock
+from flopwatch.engine.devices import open_target
 from flopwatch.settings import Device
 
 SIZES: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 """Large enough for a product's usual rate: a GPU is done with a small one before the next is
 launched. And where a CPU emulates short types, over in a second."""
 ENOUGH_NS = 0.3e9
+
+
+EMULATED = 2.0
+"""Products that take this many times as long as float32's do not use what the hardware is for."""
+
+
+@cache
+def describe_emulation(dtype: str, device: Device) -> str | None:
+    """A sentence where products in that dtype are slower than in float32; otherwise None."""
+    if dtype == "float32":
+        return None
+    clock = open_target(device).clock
+    plain, short = (measure_rate(each, device, clock) for each in ("float32", dtype))
+    if plain is None or short is None or plain / short < EMULATED:
+        return None
+    return (
+        f"{dtype} is emulated here: a plain product takes {plain / short:.0f} times as long as in "
+        "float32"
+    )
 
 
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:

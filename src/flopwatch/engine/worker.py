@@ -109,13 +109,19 @@ def describe(request: Request, channel: Channel) -> None:
     cases = suite.expand(**wanted, chosen=chosen)
     variants = chosen.pop(VARIANT, None)
     on_request = suite.on_request[device]
+    if request["preset"] is not None:  # only what that grid has can be asked for
+        there = {VARIANT: suite.variants, **unite(grids)}
+        on_request = {
+            axis: [value for value in values if value in there.get(axis, [])]
+            for axis, values in on_request.items()
+        }
     channel.send(
         "described",
         name=suite.name,
         baseline=suite.baseline,
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
-        on_request={axis: v for axis, v in on_request.items() if axis not in asked},
+        on_request={axis: v for axis, v in on_request.items() if axis not in asked and v},
         presets=list(suite.presets),
         cases=[
             {

@@ -184,6 +184,7 @@ def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slic
         return [
             _make_slice(frame, kernel.name, kernel.time_ns)
             for frame in frames
+            if frame.event.role == "operator"  # marks on the device's timeline are no work
             for kernel in frame.event.kernels
         ]
     return [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from flopwatch.models.regions import region
+from flopwatch.regions import region
 
 PATTERNS: dict[str, str] = {
     "head": r"(lm_head|embed_out)$",

@@ -1,7 +1,7 @@
 """A training step under torch's profiler, in a worker.
 
 Steps with and without the profiler take turns, so that what profiling adds is told from what else
-changes meanwhile. Every part of the model is marked as it runs (`models.regions`).
+changes meanwhile. Every part of the model is marked as it runs (`flopwatch.regions`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from flopwatch.explain.trace import NODE, add_regions
 from flopwatch.models import builder
 from flopwatch.models.footprint import Plan
 from flopwatch.models.modes import Mode
-from flopwatch.models.regions import listening
 from flopwatch.models.shapes import find_shape
 from flopwatch.models.stages import footprint_of
 from flopwatch.models.steps import Job, ModeStep, share_model
 from flopwatch.models.transformer import Transformer
+from flopwatch.regions import listening
 from flopwatch.report.units import format_bytes
+from flopwatch.room import PROCESS_BYTES
 from flopwatch.settings import Device
 
 WARMUP_ROUNDS = 2
@@ -57,11 +58,11 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
 
 
 def find_room_bytes(device: Device) -> int | None:
-    """The memory that this process may take; None where nothing limits it."""
+    """What this process may take for its tensors; None where nothing limits it."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes - PROCESS_BYTES
 
 
 def require_room(request: Request, device: Device, room_bytes: int | None) -> None:
@@ -78,7 +79,7 @@ def require_room(request: Request, device: Device, room_bytes: int | None) -> No
         checkpointed=request.checkpointed,
         device=device,
     )
-    needed_bytes = sum(footprint_of(shape, plan).parts().values())
+    needed_bytes = footprint_of(shape, plan).peak_bytes
     if needed_bytes > room_bytes:
         raise _refuse(
             request,

@@ -26,8 +26,10 @@ def add_regions(path: Path, events: Sequence[Event]) -> None:
     trace = msgspec.json.decode(path.read_bytes())
     nodes = [one for one in trace["traceEvents"] if one.get("name", "").startswith(NODE)]
     nodes.sort(key=lambda node: node["ts"])
-    placed = list(zip(nodes, list_node_regions(events), strict=True))
-    trace["traceEvents"] += [*_join(placed)]
+    regions = list_node_regions(events)
+    if len(nodes) != len(regions):  # a node of another thread, say; which is which is not known
+        return
+    trace["traceEvents"] += [*_join(list(zip(nodes, regions, strict=True)))]
     path.write_bytes(msgspec.json.encode(trace))
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from flopwatch.regions import region
+
 SLICE_SCORES = 1 << 23
 """So many scores does the reference compute at a time."""
 
@@ -20,14 +22,19 @@ SLICE_SCORES = 1 << 23
 def attend_plainly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Two products with a softmax between them, each step a tensor of its own. The mask is true
     where a query must not look."""
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    scores = scores.masked_fill(mask, -math.inf)
-    return torch.softmax(scores, dim=-1) @ v
+    with region("attention/scores"):
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        scores = scores.masked_fill(mask, -math.inf)
+    with region("attention/softmax"):
+        weights = torch.softmax(scores, dim=-1)
+    with region("attention/values"):
+        return weights.to(v.dtype) @ v  # autocast may have left them wider
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """By torch's kernel, which never has all scores at once."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with region("attention/fused"):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def make_mask(queries: int, keys: int, device: str | torch.device) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flopwatch.engine.compilation import Compilation
+from flopwatch.engine.rate import describe_emulation
 from flopwatch.layers.attention import (
     Attended,
     attend_fused,
@@ -60,6 +61,7 @@ def make_workload(variant: str, shape: Shape, setting: Setting) -> Workload:
 def _make_phases(
     forward: Callable[[], Tensor], inputs: Inputs, setting: Setting, facts: Facts
 ) -> Workload:
+    emulation = describe_emulation(setting.dtype, setting.device)
 
     def clear_gradients() -> None:
         for tensor in inputs.leaves.values():
@@ -74,6 +76,7 @@ def _make_phases(
         reset=clear_gradients,
         conditions=setting.conditions,
         facts=facts,
+        notes=[] if emulation is None else [emulation],
     )
 
 

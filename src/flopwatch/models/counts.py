@@ -150,16 +150,21 @@ def count_mode_flops(
     )
     if not flops:
         return {}
-    if mode.spec == "dense":
-        parts = {
-            "attention": forward.attention_projections + forward.attention_products,
-            "feed-forward": forward.feed_forward,
-            "head": forward.head,
-        }
-        flops |= {f"forward/{part}": {dtype: float(count)} for part, count in parts.items()}
-        flops |= {f"backward/{part}": {dtype: 2.0 * count} for part, count in parts.items()}
+    parts = {
+        "attention": forward.attention_projections + forward.attention_products,
+        "feed-forward": forward.feed_forward,
+        "head": forward.head,
+    }
+    if mode.spec != "dense":
+        changed = {"feed-forward": ["feed-forward"], "linear": ["feed-forward", "attention"]}
+        for part in changed[mode.match]:
+            del parts[part]
+    flops |= {f"forward/{part}": {dtype: float(count)} for part, count in parts.items()}
+    flops |= {f"backward/{part}": {dtype: 2.0 * count} for part, count in parts.items()}
     if mode.checkpointed:
-        _add_recomputed(shape, flops, forward, dtype)
+        # Of a dense layer at the end of a block, torch needs no result again and stops before it.
+        last = forward.feed_forward / (3 if shape.is_gated else 2) if mode.spec == "dense" else 0.0
+        _add_recomputed(flops, forward, dtype, last)
     relative = OPTIMIZER_FLOPS[optimizer] / ADAMW_FLOPS
     return {**flops, "optimizer": _scale(flops["optimizer"], relative)}
 
@@ -176,11 +181,10 @@ def spread_flops(
 
 
 def _add_recomputed(
-    shape: Shape, flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str
+    flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str, last: float
 ) -> None:
-    """Add to the backward pass what it computes again of the forward pass: all of every block but
-    its last product, whose result no gradient needs, so that torch stops before it."""
-    last = forward.feed_forward / (3 if shape.is_gated else 2)
+    """Add to the backward pass what it computes again of the forward pass: all blocks but their
+    `last` products."""
     left_out = {"": forward.head + forward.embedding_projections + last, "/feed-forward": last}
     for part in ("", "/attention", "/feed-forward", "/linear"):
         again = flops.get(f"forward{part}", {})

@@ -174,6 +174,7 @@ class Footprint:
     def as_dict(self) -> dict[str, Any]:
         return {
             **asdict(self),
+            "tensors": [{**asdict(each), "size_bytes": each.size_bytes} for each in self.tensors],
             "activation_bytes": self.activation_bytes,
             "forward_peak_bytes": self.forward_peak_bytes,
             "backward_peak_bytes": self.backward_peak_bytes,

@@ -17,7 +17,7 @@ from flopwatch.models.shapes import Shape, find_shape
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-Attention = Literal["sdpa", "eager"]
+Implementation = Literal["sdpa", "eager"]
 """sdpa: torch's fused attention; eager: as separate products and softmax."""
 
 
@@ -26,7 +26,7 @@ def build(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    attention: Attention = "sdpa",
+    attention: Implementation = "sdpa",
 ) -> PreTrainedModel:
     """A model by name or shape, in training mode, called as in
     ``build("opt-125m")(input_ids=ids, labels=ids).loss``.
@@ -37,37 +37,46 @@ def build(
     import torch
 
     shape = find_shape(model) if isinstance(model, str) else model
-    config = make_config(shape)
-    make = partial(transformers.AutoModelForCausalLM.from_config, config)
-    with torch.device(device), _single_initialisation():
+    with torch.device(device), _single_initialisation(), explained(shape):
+        make = partial(transformers.AutoModelForCausalLM.from_config, make_config(shape))
         try:
             built: PreTrainedModel = make(attn_implementation=attention)
         except ValueError as error:
             if "attention implementation" not in str(error):
-                raise _explain(shape, error) from None
-            built = make(attn_implementation="eager")  # the one that all have
-        except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
-            if isinstance(error, MemoryError) or "allocate" in str(error):
                 raise
-            raise _explain(shape, error) from None
+            built = make(attn_implementation="eager")  # the one that all have
     # Parameters only: rotary positions need their frequencies in full precision.
     for parameter in built.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
     return built.train()
 
 
-def _explain(shape: Shape, error: Exception) -> UsageError:
-    return UsageError(
-        f"the library transformers cannot make a {shape.architecture!r} of these dimensions "
-        f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); try others, or another "
-        "architecture"
-    )
+@contextmanager
+def explained(shape: Shape) -> Iterator[None]:
+    """The library's many ways to refuse dimensions, as one sentence."""
+    try:
+        yield
+    except (FlopwatchError, MemoryError):
+        raise
+    except Exception as error:
+        if "allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        raise UsageError(
+            f"the library transformers cannot make a {shape.architecture!r} of these dimensions "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); try others, or "
+            "another architecture"
+        ) from None
 
 
 def make_config(shape: Shape) -> PreTrainedConfig:
     """Any architecture's: what a dimension is called there is looked up in its configuration."""
-    plain = _find_config_class(shape.architecture)()
+    plain = find_config_class(shape.architecture)()
     known = {*plain.to_dict(), *type(plain).attribute_map}
+    if "decoder_layers" in known:
+        raise UsageError(
+            f"{shape.architecture!r} has an encoder too, with dimensions of its own; take a "
+            "language model that has a decoder only"
+        )
     options: dict[str, Any] = {"use_cache": False}
     for aliases, value in _list_dimensions(shape):
         name = next((alias for alias in aliases if alias in known), None)
@@ -83,14 +92,12 @@ def make_config(shape: Shape) -> PreTrainedConfig:
         elif name.endswith("_token_id") and isinstance(value, int) and value >= shape.vocabulary:
             options[name] = 0  # a special token of the published vocabulary, outside of this one
     options |= OPTIONS.get(shape.architecture, lambda shape: {})(shape)
-    try:
-        config: PreTrainedConfig = type(plain)(**options)
-    except Exception as error:  # noqa: BLE001  configurations check themselves in many ways
-        raise _explain(shape, error) from None
+    config: PreTrainedConfig = type(plain)(**options)
     return config
 
 
-def _find_config_class(architecture: str) -> Any:
+def find_config_class(architecture: str) -> Any:
+    """Of the library's configurations; refuses what is none of its causal language models."""
     transformers = _import_transformers()
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
@@ -117,7 +124,9 @@ def _list_dimensions(shape: Shape) -> list[tuple[tuple[str, ...], Any]]:
     ]
 
 
-FEED_FORWARD_NAMES = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+FEED_FORWARD_NAMES = (
+    "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "dff", "dim_ff"
+)  # fmt: skip
 
 
 def _find_implied(aliases: Sequence[str], shape: Shape) -> Any:

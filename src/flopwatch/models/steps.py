@@ -14,9 +14,8 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from flopwatch.engine.clock import CpuClock
 from flopwatch.engine.compilation import Compilation
-from flopwatch.engine.rate import measure_rate
+from flopwatch.engine.rate import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.layers.replacement import find_linear, make_alike
 from flopwatch.layers.workload import Plain, Setting, list_notes
@@ -25,10 +24,9 @@ from flopwatch.models.modes import PRECISIONS, Attention, Mode
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 from flopwatch.models.step import Cast, SharedModel, TrainingStep, time_modules
 from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
+from flopwatch.settings import Device
 from flopwatch.suite import Stopwatch, Workload
 
-EMULATED = 2.0
-"""Products that take this many times as long as float32's do not use what the hardware is for."""
 SHORT_CONTEXT = 256
 """Tokens up to which the scores of plain attention are small beside what else a block keeps."""
 
@@ -42,7 +40,7 @@ class Job:
     context: int
     precision: str
     optimizer: str
-    device: str
+    device: Device
 
     @property
     def setting(self) -> Setting:
@@ -96,12 +94,16 @@ def make_workload(job: Job, mode: Mode) -> Workload:
         phases=step.phases,
         gradients=step.find_comparable(),
         reset=step.prepare,
-        # Hooks would break what is compiled, and run again where blocks are computed again.
-        instrument=None if mode.compiled or mode.checkpointed else step.instrument,
+        instrument=step.instrument if _can_be_instrumented(mode, shared.model) else None,
         conditions=job.setting.conditions,
         facts=list_facts,
         notes=[*_list_notes(job, mode, shared.model), *list_notes(mode.spec, job.device)],
     )
+
+
+def _can_be_instrumented(mode: Mode, model: nn.Module) -> bool:
+    """Hooks would break what is compiled, and run again where blocks are computed again."""
+    return not mode.compiled and not mode.checkpointed and bool(find_parts(model))
 
 
 def make_reference(job: Job, mode: Mode) -> Workload:
@@ -177,20 +179,5 @@ def _list_notes(job: Job, mode: Mode, model: nn.Module) -> list[str]:
     in_force: Attention = find_attention(model)
     if in_force != mode.attention:
         notes.append(f"{job.shape.architecture} has no {mode.attention} attention: {in_force}")
-    dtype = PRECISIONS[job.precision].product_dtype
-    times = _compare_rates(dtype, job.device)
-    if times is not None and times > EMULATED:
-        notes.append(
-            f"{dtype} is emulated here: a plain product takes {times:.0f} times as long as in "
-            "float32"
-        )
-    return notes
-
-
-@lru_cache
-def _compare_rates(dtype: str, device: str) -> float | None:
-    """How many times as long a product takes as in float32; None where that cannot be told."""
-    if dtype == "float32" or device != "cpu":
-        return None
-    rates = [measure_rate(each, "cpu", CpuClock()) for each in ("float32", dtype)]
-    return None if None in rates else rates[0] / rates[1]  # type: ignore[operator]
+    emulation = describe_emulation(PRECISIONS[job.precision].product_dtype, job.device)
+    return notes if emulation is None else [*notes, emulation]

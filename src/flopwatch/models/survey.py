@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from flopwatch.errors import UsageError
+from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.models import hugging_face
 from flopwatch.models.builder import choose_attention, choose_checkpointing
 from flopwatch.models.footprint import (
@@ -144,11 +144,13 @@ def _faking() -> Iterator[None]:
 def _explained(shape: Shape) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError) as error:
+    except FlopwatchError:
+        raise
+    except Exception as error:
         raise UsageError(
             f"a step of {shape.architecture!r} cannot be surveyed without computing it "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); only a measurement "
-            "can tell"
+            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); a measurement may "
+            "still tell"
         ) from error
 
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from flopwatch.layers.attention import attend_fused, attend_plainly, make_mask
 from flopwatch.models.modes import Attention
-from flopwatch.models.regions import region
 from flopwatch.models.shapes import ARCHITECTURES, Shape
+from flopwatch.regions import region
 
 ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02
@@ -136,25 +137,12 @@ class SelfAttention(nn.Module):
         return mixed
 
 
-def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    with region("attention/fused"):
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+def _attend_plainly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    num_tokens = query.shape[-2]
+    return attend_plainly(query, key, value, make_mask(num_tokens, num_tokens, query.device))
 
 
-def attend_plainly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The definition: every query's average of all values up to its own, by similarity."""
-    num_tokens, head_size = query.shape[-2:]
-    with region("attention/scores"):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(head_size)
-        later = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(later, -torch.inf)
-    with region("attention/softmax"):
-        weights = scores.softmax(dim=-1)
-    with region("attention/values"):
-        return weights.to(value.dtype) @ value
-
-
-ATTENTIONS = {"sdpa": attend_fused, "plain": attend_plainly}
+ATTENTIONS = {"sdpa": attend_fused, "plain": _attend_plainly}
 
 
 class FeedForward(nn.Module):

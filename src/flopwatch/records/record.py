@@ -203,10 +203,21 @@ def _validate(record: Record) -> None:
     _validate_regions(record)
     _validate_range("round", record.rounds, 0)
     _validate_range("number of loops", record.loops, 1)
-    if record.peak_memory_bytes is not None:
-        _validate_range("peak memory", [record.peak_memory_bytes], 0)
+    _validate_memory(record)
+
+
+def _validate_memory(record: Record) -> None:
+    known = {
+        "peak memory": record.peak_memory_bytes,
+        "number of bytes held": record.held_bytes,
+        "number of page faults": record.first_page_faults,
+    }
+    for name, number in known.items():
+        _validate_range(name, [] if number is None else [number], 0)
     for held in record.memory.values():
         _validate_range("phase's memory", [held.peak_bytes, held.end_bytes], 0)
+    if any(size < 0 for size in record.memory_estimate_bytes.values()):
+        raise CorruptFile("a part of its memory estimate is less than 0")
 
 
 def _validate_regions(record: Record) -> None:

@@ -15,6 +15,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
+from flopwatch.report.footprints import find_estimate_bytes
 from flopwatch.report.grid import (
     Cell,
     describe_table,
@@ -26,6 +27,7 @@ from flopwatch.report.grid import (
 from flopwatch.report.layouts import Printout
 from flopwatch.report.remarks import describe_conditions
 from flopwatch.report.units import format_bytes
+from flopwatch.room import is_misfit
 
 PHASES = ("forward", "backward")
 OPTIMIZER = "optimizer"
@@ -36,6 +38,10 @@ REMARKS = (
     "clearing gradients is not timed",
     "the published tables have no column for the optimizer: its times are in the usual ones, and "
     "its mean with --json",
+)
+OF_MEANS = (
+    "short steps were timed several at a time: the std of those is that of their means, and less "
+    "than that of single steps"
 )
 
 
@@ -50,10 +56,11 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     for table in _divide(chosen):
         lines += [describe_table(table[0].record)]
         lines += [*draw_grid(make_headings(PHASES), [_make_cells(row) for row in table]), ""]
+    has_means = any(max(row.record.loops, default=1) > 1 for row in chosen)
     return Printout(
         lines=lines,
         content=[_as_dict(row) for row in chosen],
-        remarks=list(REMARKS),
+        remarks=[*REMARKS, *([OF_MEANS] if has_means else [])],
     )
 
 
@@ -89,18 +96,13 @@ def _find_spread(row: Row, phase: str) -> Spread | None:
 def _describe_failure(record: Record) -> tuple[str, str | None]:
     if not _lacks_memory(record):
         return record.status, None
-    needed_bytes = _needed_bytes(record)
+    needed_bytes = find_estimate_bytes(record)
     return "OOM", None if needed_bytes is None else f"needs {format_bytes(needed_bytes)}"
 
 
 def _lacks_memory(record: Record) -> bool:
     """Whether it ran out of memory, or was not even tried because it would."""
-    is_foretold = record.status == "skipped" and "memory" in (record.reason or "")
-    return record.status == "oom" or (is_foretold and bool(record.memory_estimate_bytes))
-
-
-def _needed_bytes(record: Record) -> float | None:
-    return sum(record.memory_estimate_bytes.values()) or None
+    return record.status == "oom" or is_misfit(record)
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
         **times,
         "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
-        "needed_bytes": _needed_bytes(record),
+        "needed_bytes": find_estimate_bytes(record),
         "measured_on": describe_conditions(record),
         "run": record.run,
         "id": record.id,

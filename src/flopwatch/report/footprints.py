@@ -14,11 +14,13 @@ from flopwatch.report.units import format_bytes
 
 def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One for every table of cases whose memory was foretold."""
-    foretold = [row for row in rows if row.record.memory_estimate_bytes]
-    return [_make_sheet(alike) for alike in divide(foretold)]
+    groups = {row.record.group for row in rows if row.record.memory_estimate_bytes}
+    return [_make_sheet(alike) for alike in divide([r for r in rows if r.record.group in groups])]
 
 
 def _make_sheet(rows: Sequence[Row]) -> Sheet:
+    # One that is not foretold has tensors of its own, which are there before the others' steps.
+    mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
     title, axes = choose_axes(rows)
     phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
     columns: list[Column[Row]] = [
@@ -29,7 +31,7 @@ def _make_sheet(rows: Sequence[Row]) -> Sheet:
         Column("kept for backward", _kept_cell, "memory"),
         Column("peak", lambda row: _format(find_peak_bytes(row.record)) or row.record.status),
         Column("foretold", lambda row: _format(find_estimate_bytes(row.record))),
-        Column("error", _error_cell),
+        Column("error", lambda row: "" if row.record.group in mixed else _error_cell(row)),
     ]
     return Sheet(
         title=f"{title}, memory",
@@ -78,7 +80,8 @@ def _kept_cell(row: Row) -> str:
 
 def _error_cell(row: Row) -> str:
     error = find_error(row.record)
-    return "" if error is None else f"{100 * error:+.1f} %".replace("-", "−")
+    # Adding 0 makes +0.0 of what rounds to -0.0.
+    return "" if error is None else f"{round(100 * error, 1) + 0.0:+.1f} %".replace("-", "−")
 
 
 def _format(size_bytes: float | None) -> str:

@@ -167,7 +167,7 @@ def _make_comparison(answers: Sequence[Answer]) -> Sheet:
     columns: list[Column[Answer]] = [
         Column("model", lambda answer: answer.model, "word"),
         Column("parameters", lambda answer: format_count(answer.footprint.parameters)),
-        Column("of them", lambda answer: format_bytes(answer.footprint.parameter_bytes)),
+        Column("their bytes", lambda answer: format_bytes(answer.footprint.parameter_bytes)),
         Column("optimizer state", lambda answer: format_bytes(answer.footprint.optimizer_bytes)),
         Column("activations", lambda answer: format_bytes(answer.footprint.activation_bytes)),
         Column("gradients", lambda answer: format_bytes(answer.footprint.gradient_bytes)),

@@ -14,8 +14,10 @@ def list_groups(preview: Preview) -> list[str]:
     lines = []
     for group in preview.groups:
         lines.append(f"{group.label}: {', '.join(group.variants)}")
-        misfits = preview.misfits.get(group.id, {})
-        lines += [f"  {variant} would be skipped: {why}" for variant, why in misfits.items()]
+        alike: dict[str, list[str]] = {}
+        for variant, reason in preview.misfits.get(group.id, {}).items():
+            alike.setdefault(reason, []).append(variant)
+        lines += [f"  {', '.join(who)}: skipped, {reason}" for reason, who in alike.items()]
     return lines
 
 

@@ -131,7 +131,7 @@ def _describe_first(costs: Costs, kind: str) -> list[str]:
         size = format_bytes(costs.page_faults * PAGE_BYTES)
         sentences.append(
             f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
-            f"{size} at 4 KiB each; what they cost is in the times above, and cannot be told apart."
+            f"at least {size}; what they cost is in the times above, and cannot be told apart."
         )
     return sentences
 

@@ -18,7 +18,7 @@ from flopwatch.layers import tolerances
 from flopwatch.models.counts import count_mode_flops, spread_flops
 from flopwatch.models.footprint import Plan
 from flopwatch.models.modes import OPTIMIZERS, PRECISIONS, parse_mode
-from flopwatch.models.shapes import ARCHITECTURES, find_shape
+from flopwatch.models.shapes import ARCHITECTURES, Shape, find_shape
 from flopwatch.settings import Device
 
 if TYPE_CHECKING:
@@ -63,11 +63,21 @@ def accept(axis: str, value: Any) -> None:
     if axis == "variant":
         parse_mode(value)
     elif axis == "model":
-        find_shape(value)
+        require_architecture(find_shape(value))
     elif axis in ("batch", "context"):
         require_counts(axis, value, 1)
+        if axis == "context" and value < 2:
+            raise UsageError("context is 1; a text needs 2 tokens, to learn one from the other")
     else:
         raise UsageError(f"the suite steps knows only its own values of {axis!r}; use --filter")
+
+
+def require_architecture(shape: Shape) -> None:
+    if shape.architecture not in ARCHITECTURES:
+        from flopwatch.models.hugging_face import explained, make_config
+
+        with explained(shape):
+            make_config(shape)
 
 
 suite = flopwatch.Suite(
@@ -130,6 +140,8 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
     from flopwatch.models.stages import footprint_of
 
     mode = parse_mode(case.variant)
+    if mode.spec != "dense":  # how much other layers keep is theirs to tell
+        return {}
     plan = Plan(
         batch=case.batch,
         context=case.context,
