@@ -69,7 +69,7 @@ def test_the_cs336_layout_is_exactly_this() -> None:
             model="xl",
             **FAILED,
             status="skipped",
-            reason="needs 41 GiB of memory",
+            reason="it needs 41.2 GiB of memory, and there are 20",
             memory_estimate_bytes=memory,
         ),
         step_record(

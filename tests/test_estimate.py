@@ -35,9 +35,9 @@ def test_short_cases_take_between_their_least_time_and_their_budget() -> None:
 
 
 def test_long_cases_take_as_long_as_their_rounds() -> None:
-    # 2 + 3 s a round; 1 of warm-up, 8 measured, and 4 runs for checks and memory: 13.
-    assert estimate(make_group(a=2e9, b=3e9)) == pytest.approx((65.0, 65.0))
-    assert estimate(make_group(a=1e9), make_group(a=2e9)) == pytest.approx((39.0, 14.2 + 26.0))
+    # 2 + 3 s a round; 4 of warm-up, 8 measured, and 4 runs for checks and memory: 16.
+    assert estimate(make_group(a=2e9, b=3e9)) == pytest.approx((80.0, 80.0))
+    assert estimate(make_group(a=1e9), make_group(a=2e9)) == pytest.approx((48.0, 16.0 + 32.0))
     # Who sets a budget gets one measured round at the least.
     assert estimate(make_group(a=9e9), min_rounds=0) == pytest.approx((54.0, 54.0))
 
@@ -66,7 +66,7 @@ def test_each_dtype_counts_at_its_own_rate_and_others_at_float32s() -> None:
     )
     assert list_dtypes([group]) == ["float32", "bfloat16"]
     found = estimate_run([group], SETTINGS, {"float32": 1e9, "bfloat16": 5e8})
-    assert found.longest_s == pytest.approx(13 * 5.0)
+    assert found.longest_s == pytest.approx(16 * 5.0)
     assert list_dtypes([Group(suite="demo", baseline="a", params={}, variants=("a",))]) == []
 
 

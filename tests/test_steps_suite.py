@@ -19,6 +19,7 @@ from flopwatch.errors import Unsupported, UsageError
 from flopwatch.models.modes import parse_mode
 from flopwatch.models.shapes import find_shape
 from flopwatch.models.steps import Job, make_reference, make_workload
+from flopwatch.records.record import Record
 from flopwatch.report.footprints import find_error
 from flopwatch.suites.steps import LONGEST_CHECKED, accept, reference, suite
 
@@ -169,18 +170,20 @@ def make_case(**changes: object) -> Case:
     return Case(suite="steps", variant=variant, params={**params, **changes})
 
 
+def run_steps(folder: Path, *chosen: str) -> list[Record]:
+    options = session.Options(
+        suite="steps",
+        settings=QUICK,
+        chosen=[f"model={TINY}", *chosen],
+        out=folder / "out.jsonl",
+    )
+    return list(session.run(options, SilentWatcher()).measured)
+
+
 def test_a_run_gives_complete_records(tmp_path: Path) -> None:
     variants = ["eager", "plain-attention", "checkpointed", "dyad:auto:4"]
-    report = session.run(
-        session.Options(
-            suite="steps",
-            settings=QUICK,
-            chosen=[f"model={TINY}", "batch=2", "context=16", f"variant={','.join(variants)}"],
-            out=tmp_path / "out.jsonl",
-        ),
-        SilentWatcher(),
-    )
-    records = {record.variant: record for record in report.measured}
+    measured = run_steps(tmp_path, "batch=2", "context=16", f"variant={','.join(variants)}")
+    records = {record.variant: record for record in measured}
     assert list(records) == variants
     for record in records.values():
         assert record.status == "ok", record.reason
@@ -197,16 +200,8 @@ def test_a_run_gives_complete_records(tmp_path: Path) -> None:
 
 
 def test_what_is_foretold_is_what_is_measured(tmp_path: Path) -> None:
-    report = session.run(
-        session.Options(
-            suite="steps",
-            settings=QUICK,
-            chosen=[f"model={TINY}", "batch=4", "context=64", "variant=eager"],
-            out=tmp_path / "out.jsonl",
-        ),
-        SilentWatcher(),
-    )
-    (record,) = report.measured
+    measured = run_steps(tmp_path, "batch=4", "context=64", "variant=eager")
+    (record,) = measured
     error = find_error(record)
     assert error is not None
     assert abs(error) < 0.02
@@ -214,16 +209,8 @@ def test_what_is_foretold_is_what_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_compiled_model_says_how_long_that_took(tmp_path: Path) -> None:
-    report = session.run(
-        session.Options(
-            suite="steps",
-            settings=QUICK,
-            chosen=[f"model={TINY}", "batch=2", "context=16", "variant=eager,compiled"],
-            out=tmp_path / "out.jsonl",
-        ),
-        SilentWatcher(),
-    )
-    eager, compiled = report.measured
+    measured = run_steps(tmp_path, "batch=2", "context=16", "variant=eager,compiled")
+    eager, compiled = measured
     assert compiled.status == "ok", compiled.reason
     assert compiled.facts["compile_s"] > 0
     assert compiled.facts["graphs"] == 1

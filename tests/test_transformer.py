@@ -267,7 +267,7 @@ def test_flops_of_exchanged_layers_are_those_of_the_layers() -> None:
 @pytest.mark.parametrize("match", ["feed-forward", "linear"])
 def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(match: str) -> None:
     shape = find_shape("decoder:hidden_size=64:layers=2:heads=4:vocabulary=256")
-    mode = parse_mode(f"checkpointed+plain-attention+dyad:it:4:cat@{match}")
+    mode = parse_mode(f"checkpointed+plain-attention+dyad:auto:4@{match}")
     job = Job(shape=shape, batch=2, context=16, precision="fp32", optimizer="sgd", device="cpu")
     workload = make_workload(job, mode)
     with FlopCounterMode(display=False) as counter:

@@ -169,7 +169,7 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
         "8.50 s  compilation",
         "39.5 ms  the optimizer's first step, in which it makes what state it has",
         "517 ms  not told apart (threads and kernels started for the first time, new memory, cold caches)",
-        "Allocation: the system provided 25,600 pages in that step, at least 100 MiB; what they cost is in the times above, and cannot be told apart.",
+        "Allocation: the system provided 25,600 pages in that step, of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the times above, and cannot be told apart.",
         "Of the next 9 steps, 1 took longer than any steady one, 503 ms more in all.",
         "A steady state was detected after 10 steps, including the ones that show it.",
         "The mean and the std beside the steady ones: with 0 discarded, +273.1 % and 773 times; with 1 discarded, +14.3 % and 43.2 times; with 2 discarded, +0.0 % and 1.00 times; with 5 discarded, +0.0 % and 1.00 times.",

@@ -18,8 +18,8 @@ from flopwatch.settings import Settings
 
 FALLBACK = "float32"
 """Its rate is taken for a dtype that has none of its own: for int8, say."""
-WARMUP_ROUNDS = 1
-"""At least: a longer warm-up ends with half of the budget."""
+WARMUP_ROUNDS = 4
+"""Of slow calls: the fewest that can be found steady."""
 OTHER_RUNS = 4
 """Of every variant, besides those of the rounds: the check, its reference, and two for memory."""
 
@@ -43,7 +43,7 @@ class Estimate:
         shortest, longest = format_duration(self.shortest_s), format_duration(self.longest_s)
         time = f"between {shortest} (if all are steady) and {longest} (if all spend their budget)"
         if shortest == longest:
-            time = f"at least {shortest}"
+            time = f"about {shortest}"
         return (
             f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, {time}, {basis}; "
             "and the time to build, check and study them"
@@ -60,7 +60,9 @@ def estimate_run(
     shortest = longest = 0.0
     for group in groups:
         run_s = sum(estimate_run_s(group.flops.get(v, {}), rates) for v in group.variants)
-        rounds_s = (WARMUP_ROUNDS + max(settings.min_rounds, 1)) * run_s
+        # Where somebody has set the budget, warm-up ends with half of it.
+        rounds = WARMUP_ROUNDS + settings.min_rounds if settings.min_rounds else 2
+        rounds_s = rounds * run_s
         others_s = OTHER_RUNS * run_s
         shortest += max(shortest_s([group]), rounds_s) + others_s
         longest += max(longest_s([group], settings), rounds_s) + others_s

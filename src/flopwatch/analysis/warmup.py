@@ -28,7 +28,6 @@ MIN_STEPS = 5
 STD_RATIO = 3.0
 """So many times that of the steady state is not enough to call a standard deviation larger: of ten
 steps each, two that are equal differ by 2.3 in one of a hundred cases."""
-PAGE_BYTES = 4096
 OPTIMIZER = "optimizer"
 
 

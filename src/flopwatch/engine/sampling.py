@@ -48,6 +48,9 @@ MIN_MEASURED_S = 0.5
 MAX_WARMUP_ROUNDS = 1000
 WARMUP_SHARE = 0.5
 """Warm-up may take this share of the budget; then sampling begins, and says so."""
+LEAST_WARMUP_ROUNDS = 7
+"""But so many rounds it may take in any case, unless somebody has set the budget: with fewer, slow
+calls could not be found steady."""
 
 
 @dataclass(kw_only=True)
@@ -210,6 +213,7 @@ class Sampler:
 
     def _warm_up(self) -> bool:
         min_sample_ns = max(CLOCK_STEPS * self._target.clock.resolution_ns, MIN_SAMPLE_NS)
+        least_rounds = LEAST_WARMUP_ROUNDS if self._settings.min_rounds else 0
         while self.series:
             self._take_round()
             self._report(None)
@@ -221,7 +225,8 @@ class Sampler:
                 is_steady(series.settled_totals_ns()) for series in self.series
             ):
                 return True
-            if self.round >= MAX_WARMUP_ROUNDS or self._elapsed_s() > WARMUP_SHARE * self._budget_s:
+            is_over = self._elapsed_s() > WARMUP_SHARE * self._budget_s
+            if self.round >= MAX_WARMUP_ROUNDS or (is_over and self.round >= least_rounds):
                 return False
         return False
 

@@ -115,18 +115,19 @@ class TrainingStep:
 
     def find_comparable(self) -> dict[str, nn.Parameter]:
         """Parameters whose gradients tell whether the step is right: all norms and biases, which
-        cover every part of the backward pass and are small, and those of the last exchanged layer.
+        cover every part of the backward pass and are small, and those of the last exchanged layer,
+        if there is one.
 
         Left out are the other exchanged layers, since where a value before a ReLU is next to 0,
         rounding decides whether its token counts; and the biases of keys, which the softmax does
         not see: their gradient is 0 but for noise.
         """
         self.prepare()
-        *others, last = self.layers
+        *others, last = [*self.layers] or [""]
         return {
             name: parameter
             for name, parameter in self.shared.model.named_parameters()
-            if (parameter.dim() == 1 or name.startswith(f"{last}."))
+            if (parameter.dim() == 1 or (last and name.startswith(f"{last}.")))
             and not name.endswith("k_proj.bias")
             and name.rpartition(".")[0] not in others
         }

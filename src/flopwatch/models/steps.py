@@ -62,16 +62,6 @@ class ModeStep(TrainingStep):
         choose_attention(self.shared.model, self.mode.attention)
         choose_checkpointing(self.shared.model, self.mode.checkpointed)
 
-    def find_comparable(self) -> dict[str, nn.Parameter]:
-        """All norms and biases: they are small, and every part of the backward pass leads to them.
-        Without biases of keys, whose gradient is 0 but for noise."""
-        self.prepare()
-        return {
-            name: parameter
-            for name, parameter in self.shared.model.named_parameters()
-            if parameter.dim() == 1 and not name.endswith("k_proj.bias")
-        }
-
     @contextmanager
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
         with time_modules(find_parts(self.shared.model), stopwatch):

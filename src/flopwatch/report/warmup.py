@@ -8,7 +8,6 @@ from flopwatch.analysis.statistics import THRESHOLD
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import (
     DISCARDED,
-    PAGE_BYTES,
     STD_RATIO,
     STEPS,
     Costs,
@@ -30,7 +29,7 @@ from flopwatch.report.grid import (
     table_key,
 )
 from flopwatch.report.layouts import Printout
-from flopwatch.report.units import format_bytes, format_time, plural, three_figures
+from flopwatch.report.units import format_time, plural, three_figures
 
 REMARKS = (
     "Times are in seconds: mean and sample standard deviation (divided by n - 1) of the next "
@@ -128,10 +127,10 @@ def _describe_first(costs: Costs, kind: str) -> list[str]:
     }  # fmt: skip
     sentences += [f"  {_time(s):>8}  {what}" for what, s in named.items() if s is not None]
     if costs.page_faults is not None:
-        size = format_bytes(costs.page_faults * PAGE_BYTES)
         sentences.append(
             f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
-            f"at least {size}; what they cost is in the times above, and cannot be told apart."
+            "of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the "
+            "times above, and cannot be told apart."
         )
     return sentences
 
