@@ -214,7 +214,7 @@ def read_records(folder: Path) -> dict[str, Record]:
 def test_a_small_layer_through_the_command_line(tmp_path: Path) -> None:
     done = run(tmp_path, "--set", "tokens=24", "--set", "shape=64x128", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 cases in 1 group, between" in done.stderr
+    assert "9 cases in 1 group, " in done.stderr
     records = read_records(tmp_path)
     assert list(records) == [*LAYERS, *TOTALS]
     for variant, record in records.items():
