@@ -179,6 +179,13 @@ def test_facts_that_do_not_tell_variants_apart_are_no_column(records: list[Recor
     assert "layers" not in sheet.columns
 
 
+def test_facts_that_only_some_variants_have_are_a_column(records: list[Record]) -> None:
+    known = [records[0], replace(records[1], facts={"compile_s": 19.4}), *records[2:]]
+    (sheet,) = make_sheets(summarize(known))
+    place = sheet.columns.index("compile (s)")
+    assert [cells[place] for cells in sheet.groups[0]] == ["", "19.4"]
+
+
 def test_facts_that_are_sizes_read_as_such(records: list[Record]) -> None:
     known = [replace(r, facts={"kept_bytes": 2.0**20 * n}) for n, r in enumerate(records, 1)]
     (sheet,) = make_sheets(summarize(known))

@@ -155,7 +155,7 @@ def _differing_facts(rows: Sequence[Row]) -> list[str]:
     others tell them nothing."""
     groups: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
-        if row.record.facts:  # what has failed has none
+        if row.total_ns is not None:  # what has failed has none
             groups.setdefault(row.record.group, []).append(row.record.facts)
     names = dict.fromkeys(name for row in rows for name in row.record.facts)
     return [
