@@ -31,7 +31,6 @@ import os
 import random
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -45,14 +44,15 @@ from flopwatch.choice import choose
 from flopwatch.engine import agreement, allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
+from flopwatch.engine.failure import classify, explain
 from flopwatch.engine.rate import measure_rate
 from flopwatch.engine.sampling import Sampler
-from flopwatch.engine.sources import digest_sources, is_project_file
+from flopwatch.engine.sources import digest_sources
 from flopwatch.engine.stream import PointStream, SampleStream
-from flopwatch.engine.study import Diverged, take_points
-from flopwatch.errors import FlopwatchError, Unsupported, UsageError
+from flopwatch.engine.study import take_points
+from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.grids import VARIANT, unite
-from flopwatch.records.record import Check, Status
+from flopwatch.records.record import Check
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite, Workload
 
@@ -69,31 +69,6 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
         HANDLERS[request["kind"]](request, channel)
     except Exception as error:
         channel.send("broken", reason=explain(error))
-
-
-def explain(error: BaseException) -> str:
-    """An exception as one line, with the place in the user's code where it arose."""
-    message = " ".join(str(error).split())
-    if isinstance(error, FlopwatchError | Unsupported | agreement.WrongResult | Diverged):
-        return message
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_project_file(frame.filename)]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return ": ".join(filter(None, [type(error).__name__, message])) + place
-
-
-def classify(error: BaseException) -> Status:
-    """The status that an exception gives its variant."""
-    message = str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "oom"
-    if isinstance(error, RuntimeError) and "can't allocate memory" in message:
-        return "oom"
-    if isinstance(error, agreement.WrongResult | Diverged):
-        return "wrong"
-    if isinstance(error, Unsupported | NotImplementedError) or "not implemented for" in message:
-        return "unsupported"
-    return "crash"
 
 
 def describe(request: Request, channel: Channel) -> None:

@@ -1,0 +1,37 @@
+"""Exceptions of measured code, as a record tells them."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from flopwatch.engine.agreement import WrongResult
+from flopwatch.engine.sources import is_project_file
+from flopwatch.engine.study import Diverged
+from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.records.record import Status
+
+
+def explain(error: BaseException) -> str:
+    """An exception as one line, with the place in the user's code where it arose."""
+    message = " ".join(str(error).split())
+    if isinstance(error, FlopwatchError | Unsupported | WrongResult | Diverged):
+        return message
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_project_file(frame.filename)]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return ": ".join(filter(None, [type(error).__name__, message])) + place
+
+
+def classify(error: BaseException) -> Status:
+    """The status that an exception gives its variant."""
+    message = str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    if isinstance(error, RuntimeError) and "can't allocate memory" in message:
+        return "oom"
+    if isinstance(error, WrongResult | Diverged):
+        return "wrong"
+    if isinstance(error, Unsupported | NotImplementedError) or "not implemented for" in message:
+        return "unsupported"
+    return "crash"
