@@ -225,7 +225,10 @@ with Store.open(path) as store:
     for _ in range(num_records):
         hear(child)
     child.send_signal(signal.SIGKILL)
-    rest = child.communicate(timeout=60)[0].split()
+    # Not communicate, which would miss the lines that were read ahead.
+    assert child.stdout is not None
+    rest = child.stdout.read().split()
+    child.wait(timeout=60)
     num_returned = num_records + len(rest)
     with Store.open(path) as store:
         store.append(make_record(id="after"))
