@@ -226,9 +226,9 @@ with Store.open(path) as store:
         hear(child)
     child.send_signal(signal.SIGKILL)
     # Not communicate, which would miss the lines that were read ahead.
-    assert child.stdout is not None
-    rest = child.stdout.read().split()
-    child.wait(timeout=60)
+    with child:
+        assert child.stdout is not None
+        rest = child.stdout.read().split()
     num_returned = num_records + len(rest)
     with Store.open(path) as store:
         store.append(make_record(id="after"))
