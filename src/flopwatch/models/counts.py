@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Literal, get_args
 
+from flopwatch.account.parts import (
+    count_expert_weights,
+    count_flops_by_part,
+    count_router_weights,
+    count_weights,
+    spread_by_dtype,
+)
 from flopwatch.layers import registry
 from flopwatch.models.modes import Mode, Precision
 from flopwatch.models.shapes import ARCHITECTURES, Shape
@@ -66,16 +73,14 @@ def count_flops(shape: Shape, *, batch: int, tokens: int) -> ForwardFlops:
     >>> flops.feed_forward, flops.head, flops.backward // flops.forward
     (57982058496, 39535509504, 2)
     """
-    hidden, all_tokens = shape.hidden_size, batch * tokens
-    embedding = shape.embedding_size or hidden
-    projections = 2 if shape.embedding_size else 0
-    per_block = 2 * all_tokens * shape.layers
+    parts = count_flops_by_part(shape, sequences=batch, tokens=tokens)
+    forward = {part: passes.forward for part, passes in parts.items()}
     return ForwardFlops(
-        feed_forward=per_block * _count_feed_forward_weights(shape),
-        attention_projections=per_block * _count_attention_weights(shape),
-        attention_products=per_block * 2 * tokens * hidden,
-        embedding_projections=2 * all_tokens * projections * hidden * embedding,
-        head=2 * all_tokens * embedding * shape.vocabulary,
+        feed_forward=forward["feed-forward"],
+        attention_projections=forward["qkv"] + forward["output"],
+        attention_products=forward["scores"] + forward["values"],
+        embedding_projections=forward["embedding"],
+        head=forward["head"],
     )
 
 
@@ -139,32 +144,38 @@ def count_mode_flops(
     if mode.spec != "dense" and mode.match not in get_args(Swapped):
         return {}
     dtype = precision.product_dtype
+    if mode.spec == "dense":
+        sequences, tokens = batch
+        parts = count_flops_by_part(
+            shape, sequences=sequences, tokens=tokens, recompute=mode.recompute
+        )
+        updates = float(OPTIMIZER_FLOPS[optimizer] * count_parameters(shape))
+        return {**spread_by_dtype(parts, dtype), "optimizer": {precision.dtype: updates}}
+    return _count_exchanged(shape, mode, batch, precision, optimizer)
+
+
+def _count_exchanged(
+    shape: Shape, mode: Mode, batch: tuple[int, int], precision: Precision, optimizer: str
+) -> dict[str, dict[str, float]]:
+    """The same where other layers are in place of some."""
+    dtype = precision.product_dtype
     forward = count_flops(shape, batch=batch[0], tokens=batch[1])
+    swapped: Swapped = "linear" if mode.match == "linear" else "feed-forward"
     flops = count_step_flops(
-        shape,
-        mode.spec,
-        batch,
-        dtype=dtype,
-        master_dtype=precision.dtype,
-        swapped="linear" if mode.match == "linear" else "feed-forward",
+        shape, mode.spec, batch, dtype=dtype, master_dtype=precision.dtype, swapped=swapped
     )
     if not flops:
         return {}
-    parts = {
-        "attention": forward.attention_projections + forward.attention_products,
-        "feed-forward": forward.feed_forward,
-        "head": forward.head,
-    }
-    if mode.spec != "dense":
-        changed = {"feed-forward": ["feed-forward"], "linear": ["feed-forward", "attention"]}
-        for part in changed[mode.match]:
-            del parts[part]
+    attention = forward.attention_projections + forward.attention_products
+    parts = {"head": forward.head}
+    if swapped == "feed-forward":
+        parts["attention"] = attention
     flops |= {f"forward/{part}": {dtype: float(count)} for part, count in parts.items()}
     flops |= {f"backward/{part}": {dtype: 2.0 * count} for part, count in parts.items()}
-    if mode.checkpointed:
-        # Of a dense layer at the end of a block, torch needs no result again and stops before it.
-        last = forward.feed_forward / (3 if shape.is_gated else 2) if mode.spec == "dense" else 0.0
-        _add_recomputed(flops, forward, dtype, last)
+    if mode.recompute == "selective":
+        _add_attention_again(flops, forward, dtype, mode)
+    elif mode.recompute == "full":
+        _add_recomputed(flops, forward, dtype)
     relative = OPTIMIZER_FLOPS[optimizer] / ADAMW_FLOPS
     return {**flops, "optimizer": _scale(flops["optimizer"], relative)}
 
@@ -180,17 +191,29 @@ def spread_flops(
     }
 
 
-def _add_recomputed(
-    flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str, last: float
-) -> None:
-    """Add to the backward pass what it computes again of the forward pass: all blocks but their
-    `last` products."""
-    left_out = {"": forward.head + forward.embedding_projections + last, "/feed-forward": last}
+def _add_recomputed(flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str) -> None:
+    """Add to the backward pass what it computes again of the forward pass: all blocks."""
     for part in ("", "/attention", "/feed-forward", "/linear"):
-        again = flops.get(f"forward{part}", {})
-        for each, count in again.items():
-            omitted = left_out.get(part, 0.0) if each == dtype else 0.0
-            flops[f"backward{part}"] = _add(flops[f"backward{part}"], each, count - omitted)
+        left_out = forward.head + forward.embedding_projections if part == "" else 0.0
+        for each, count in flops.get(f"forward{part}", {}).items():
+            again = count - (left_out if each == dtype else 0.0)
+            flops[f"backward{part}"] = _add(flops[f"backward{part}"], each, again)
+
+
+def _add_attention_again(
+    flops: dict[str, dict[str, float]], forward: ForwardFlops, dtype: str, mode: Mode
+) -> None:
+    """Add to the backward pass attention's products, and exchanged layers: only results of plain
+    linear layers are kept."""
+    again = {
+        "attention": {dtype: float(forward.attention_products)},
+        mode.match: flops[f"forward/{mode.match}"],
+    }
+    for part, counts in again.items():
+        for key in ("backward", f"backward/{part}"):
+            if key in flops:  # attention has no count of its own where its layers are exchanged
+                for each, count in counts.items():
+                    flops[key] = _add(flops[key], each, count)
 
 
 def _scale(counts: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -201,36 +224,31 @@ def _add(counts: Mapping[str, float], dtype: str, more: float) -> dict[str, floa
     return {**counts, dtype: counts.get(dtype, 0.0) + more}
 
 
-def count_parameters(shape: Shape) -> int:
-    """Shared ones (an LM head that is the embedding) count once.
+def count_parameters(shape: Shape, *, active: bool = False) -> int:
+    """Shared ones (an LM head that is the embedding) count once, rows that pad the vocabulary count
+    too; with `active`, only those experts that a token goes through.
 
     >>> from flopwatch.models.shapes import find_shape
     >>> count_parameters(find_shape("opt-125m"))
     125239296
     """
     architecture = ARCHITECTURES[shape.architecture]
-    hidden = shape.hidden_size
-    embedding = shape.embedding_size or hidden
+    hidden, weights = shape.hidden_size, count_weights(shape)
     norm = architecture.norm_vectors * hidden
-    up = 2 if shape.is_gated else 1
-    biases = 5 * hidden + up * shape.feed_forward_size if architecture.has_biases else 0
+    experts = (shape.active_experts if active else shape.experts) or 1
+    expert = count_expert_weights(shape)
+    attention_biases = 0
+    if architecture.has_biases:
+        expert += (2 if shape.is_gated else 1) * shape.feed_forward_size + hidden
+        attention_biases = 4 * hidden
+    feed_forward = experts * expert + count_router_weights(shape)
     extra = architecture.extra_positions
-    weights = _count_attention_weights(shape) + _count_feed_forward_weights(shape)
     return (
-        shape.vocabulary * embedding * (1 if shape.is_tied else 2)
+        (weights["head"] + weights["padding"]) * (1 if shape.is_tied else 2)
         + (0 if extra is None else (shape.positions + extra) * hidden)
-        + (2 * hidden * embedding if shape.embedding_size else 0)
-        + shape.layers * (weights + biases + 2 * norm)
+        + weights["embedding"]
+        + weights["qkv"]
+        + weights["output"]
+        + shape.layers * (attention_biases + feed_forward + 2 * norm)
         + (norm if shape.norm_first else 0)
     )
-
-
-def _count_feed_forward_weights(shape: Shape) -> int:
-    """In one block, without biases."""
-    return (3 if shape.is_gated else 2) * shape.hidden_size * shape.feed_forward_size
-
-
-def _count_attention_weights(shape: Shape) -> int:
-    """In one block, without biases: query and output, key and value."""
-    shared = (shape.key_value_heads or shape.heads) / shape.heads
-    return round((2 + 2 * shared) * shape.hidden_size**2)

@@ -4,7 +4,7 @@ Dimensions are those that the models were published with:
 
     small ... 2.7B            the language-modelling course CS336, handout of 2025
     xl-2026, 10B              the same, handout of 2026
-    gpt-125m ... gpt-70b      MosaicGPT
+    gpt-125m ... gpt-70b      MosaicGPT; 125m ... 70b are the same
     opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
                               heads of 64, as in OPT-1.3B, whose own hidden size is 2048
 
@@ -125,6 +125,19 @@ class Shape:
     """None: the architecture's own; otherwise ours only."""
     tied: bool | None = None
     """Whether the LM head is the token embedding; None: as the architecture has it."""
+    experts: int | None = None
+    """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
+    all. Such models are accounted for only."""
+    active_experts: int | None = None
+    """How many of them a token goes through."""
+    padded_vocabulary: int | None = None
+    """Rows of the embedding and the LM head, where there are more than tokens, for speed; None: as
+    many. Accounted for only."""
+
+    @property
+    def padding(self) -> int:
+        """Rows of the LM head that stand for no token."""
+        return (self.padded_vocabulary or self.vocabulary) - self.vocabulary
 
     @property
     def head_size(self) -> int:
@@ -241,19 +254,38 @@ SHAPES = {
 
 
 def find_shape(text: str) -> Shape:
-    """A model by its name, or by its architecture and dimensions.
+    """A model that can be built, by its name, or by its architecture and dimensions.
 
     >>> find_shape("opt-125m").hidden_size
     768
+    >>> find_shape("7b") == find_shape("gpt-7b")
+    True
     >>> find_shape("small:layers=4:activation=gelu").layers
     4
     >>> find_shape("qwen2:hidden_size=512:layers=8:key_value_heads=2").heads
     8
     """
+    shape = find_dimensions(text)
+    for name in ACCOUNTED_ONLY:
+        if getattr(shape, name) is not None:
+            raise UsageError(
+                f"model {text!r}: {name} can be accounted for (flopwatch mfu), but not built; "
+                "leave it out, or take an architecture of transformers that has it, such as mixtral"
+            )
+    return shape
+
+
+def find_dimensions(text: str) -> Shape:
+    """The same, also of models that can only be accounted for.
+
+    >>> find_dimensions("llama:hidden_size=512:layers=8:experts=8:active_experts=2").experts
+    8
+    """
     name, *settings = text.split(":")
     changes = dict(_parse_setting(text, setting) for setting in settings)
-    if name in SHAPES:
-        shape = replace(SHAPES[name], **changes)
+    known = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    if known is not None:
+        shape = replace(known, **changes)
     elif "hidden_size" in changes and "layers" in changes:
         shape = _make_shape(name, changes)
     else:
@@ -278,6 +310,9 @@ def _make_shape(architecture: str, given: Mapping[str, Any]) -> Shape:
 
 KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}
 SWITCHES = {"true": True, "false": False}
+MOST_DIGITS = 9
+"""Of a dimension: what is counted from them must stay a number."""
+ACCOUNTED_ONLY = ("experts", "active_experts", "padded_vocabulary")
 
 
 def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
@@ -289,8 +324,14 @@ def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
         return name, SWITCHES[value]
     if "Activation" in KINDS[name] and value in ("swiglu", "gelu"):
         return name, value
-    if KINDS[name].startswith("int") and value.isdecimal() and int(value) > 0:
-        return name, int(value)
+    if KINDS[name].startswith("int") and value.isdecimal():
+        if len(value) > MOST_DIGITS:
+            raise UsageError(
+                f"a model with {len(value)} digits in its {name} has no use; give at most "
+                f"{MOST_DIGITS}"
+            )
+        if int(value) > 0:
+            return name, int(value)
     raise UsageError(f"model {text!r}: {value!r} cannot be its {name}")
 
 
@@ -302,6 +343,11 @@ def _validate(text: str, shape: Shape) -> None:
         )
     if shape.is_ours and shape.key_value_heads:
         raise UsageError(f"model {text!r}: {shape.architecture} has no key_value_heads; llama has")
+    if shape.heads % (shape.key_value_heads or shape.heads):
+        raise UsageError(
+            f"model {text!r}: {shape.heads} heads cannot share {shape.key_value_heads} "
+            "key_value_heads; choose a number that divides the heads"
+        )
     if shape.is_ours and shape.architecture == "decoder" and shape.head_size % 2:
         raise UsageError(
             f"model {text!r}: its heads are {shape.head_size} wide, and rotary positions need an "
@@ -313,3 +359,18 @@ def _validate(text: str, shape: Shape) -> None:
         raise UsageError(f"model {text!r}: only opt has an embedding_size of its own")
     if not shape.norm_first and shape.architecture != "opt":
         raise UsageError(f"model {text!r}: only opt can have its norms last")
+    _validate_accounted(text, shape)
+
+
+def _validate_accounted(text: str, shape: Shape) -> None:
+    experts, active = shape.experts, shape.active_experts
+    if (experts is None) != (active is None) or (experts or 0) < (active or 0):
+        raise UsageError(
+            f"model {text!r}: give both experts and active_experts, and no more active ones than "
+            "there are"
+        )
+    if shape.padding < 0:
+        raise UsageError(
+            f"model {text!r}: a padded_vocabulary of {shape.padded_vocabulary} has no room for "
+            f"{shape.vocabulary} tokens; give a larger one"
+        )
