@@ -10,38 +10,61 @@ from typing import Any
 from flopwatch.case import format_value
 from flopwatch.errors import UsageError
 from flopwatch.grids import VARIANT, Grid, list_axes
-from flopwatch.suite import Accepts, Suite
+from flopwatch.suite import AUTO, Accepts, Suite
 
 
 def choose(
-    suite: Suite, texts: Mapping[str, Sequence[str]], grids: Sequence[Grid] | None = None
+    suite: Suite,
+    texts: Mapping[str, Sequence[str]],
+    grids: Sequence[Grid] | None = None,
+    baseline: str | None = None,
 ) -> Grid:
     """The values that the texts stand for, by axis, all of which the suite accepts.
 
-    They are to be put into one of the `grids`, which are the suite's own unless they are given.
+    They are to be put into one of the `grids`, which are the suite's own unless they are given. The
+    baseline is the suite's own, too, unless it is given.
     """
+    texts = _add_baseline(suite, texts, baseline)
     if not texts:
         return {}
-    if suite.accepts is None:
-        raise UsageError(
-            f"suite {suite.name!r} knows only its own values, so that there is nothing to --set; "
-            "--filter chooses among them"
-        )
     known = {**suite.axes, VARIANT: suite.variants}
+    accepts = suite.accepts
     chosen: Grid = {}
     for axis, given in texts.items():
         if axis not in known:
             raise UsageError(
                 f"suite {suite.name!r} has no axis {axis!r} to --set; it has {', '.join(known)}"
             )
-        values = [_read(axis, text, known[axis], suite.accepts) for text in given]
+        if accepts is None:
+            raise UsageError(
+                f"suite {suite.name!r} knows only its own values, so that there is nothing to "
+                "--set; --filter chooses among them"
+            )
+        searched = [AUTO] if axis in suite.searches else []
+        values = [
+            text if text in searched else _read(axis, text, known[axis], accepts) for text in given
+        ]
         if axis == VARIANT:
-            values.insert(0, suite.baseline)  # which the others are compared with
+            values.insert(0, baseline or suite.baseline)  # which the others are compared with
         chosen[axis] = [value for n, value in enumerate(values) if value not in values[:n]]
     axes = list_axes(chosen)
     if not any(axes <= list_axes(grid) for grid in grids or suite.grids):
         raise UsageError(f"suite {suite.name!r} has no case with all of {', '.join(sorted(axes))}")
     return chosen
+
+
+def _add_baseline(
+    suite: Suite, texts: Mapping[str, Sequence[str]], baseline: str | None
+) -> Mapping[str, Sequence[str]]:
+    """One that the suite does not list is a variant that is asked for, too."""
+    if baseline is None or baseline in suite.variants:
+        return texts
+    if suite.accepts is None:
+        raise UsageError(
+            f"suite {suite.name!r} has no variant {baseline!r} to be the --baseline; it has "
+            f"{', '.join(suite.variants)}"
+        )
+    return {**texts, VARIANT: [baseline, *texts.get(VARIANT, suite.variants)]}
 
 
 def parse_value(text: str, own: Sequence[Any]) -> Any:
@@ -104,8 +127,8 @@ def require_counts(axis: str, value: Any, count: int) -> None:
     """For a suite's `accepts`: refuse what is not so many whole numbers from 1 on."""
     numbers = value if isinstance(value, list) else [value]
     if len(numbers) != count or any(number < 1 for number in numbers):
-        wanted = "a whole number" if count == 1 else f"{count} whole numbers"
         example = format_value([768, 3072, 12288][:count])
-        raise UsageError(
-            f"{axis} is {format_value(value)}, but takes {wanted} from 1 on, such as {example}"
-        )
+        wanted = "a whole number from 1 on"
+        if count > 1:
+            wanted = f"{count} whole numbers from 1 on, such as {example}"
+        raise UsageError(f"{axis} is {format_value(value)}, but takes {wanted}")

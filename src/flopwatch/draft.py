@@ -7,6 +7,7 @@ worker, what it had measured is there to be stored.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.plan import Group
-from flopwatch.records.record import Check, PhaseMemory, Record, Region, Status, Stop
+from flopwatch.records.record import Check, PhaseMemory, Rank, Record, Region, Status, Stop
 from flopwatch.settings import Settings
 
 
@@ -28,6 +29,7 @@ class Draft:
     samples_ns: dict[str, list[float]] = field(default_factory=dict)
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
+    ranks: list[Rank] = field(default_factory=list)
     instrumented_ns: list[float] = field(default_factory=list)
     regions: dict[str, Region] = field(default_factory=dict)
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -48,10 +50,24 @@ class Draft:
         columns = zip(*content["ns"], strict=True) if content["ns"] else ()
         for phase, column in zip(content["phases"], columns, strict=False):
             self.samples_ns.setdefault(phase, []).extend(column)
+        for row in content["ranks"]:
+            self._add_shares(content["phases"], row)
         self.instrumented_ns += content["instrumented_ns"]
         for name, new in content["regions"].items():
             region = self.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
             region.samples_ns.extend(new["samples_ns"])
+
+    def _add_shares(self, phases: list[str], row: list[dict[str, Any]]) -> None:
+        """What each rank took in one sample."""
+        while len(self.ranks) < len(row):
+            self.ranks.append(
+                Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], moving_ns=[])
+            )
+        for rank, share in zip(self.ranks, row, strict=True):
+            for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
+                rank.samples_ns[phase].append(elapsed_ns)
+            rank.waiting_ns.append(share["waiting_ns"])
+            rank.moving_ns.append(share["moving_ns"])
 
     def add_points(self, points: list[dict[str, float]]) -> None:
         for point in points:
@@ -173,6 +189,7 @@ class Harvest:
             bytes=draft.bytes,
             conditions=draft.conditions,
             facts=draft.facts,
+            ranks=draft.ranks,
             instrumented_ns=draft.instrumented_ns,
             regions=draft.regions,
             curves=draft.curves,
@@ -182,6 +199,7 @@ class Harvest:
             memory_estimate_bytes=dict(group.memory.get(draft.variant, {})),
             first_page_faults=draft.first_page_faults,
             check=draft.check,
+            prediction=_copy(group.predictions.get(draft.variant)),
             notes=draft.notes + finished.get("notes", []),
             settings=settings,
             environment=environment,
@@ -225,6 +243,10 @@ def _last_words(log_tail: str) -> str:
         return f" at {path.rpartition('/')[2]}{rest.replace(', line ', ':', 1)}"
     plain = [line for line in lines if not line.startswith(("File ", "Current thread", "Fatal"))]
     return f" ({plain[-1][:200]})" if plain else ""
+
+
+def _copy(prediction: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if prediction is None else dict(prediction)
 
 
 def _check(content: dict[str, Any] | None) -> Check | None:

@@ -21,6 +21,7 @@ from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, es
 from flopwatch.engine.clock import Clock
 from flopwatch.engine.devices import Target, open_target
 from flopwatch.engine.hardware import read_last_level_caches_bytes
+from flopwatch.engine.leader import Alone
 from flopwatch.engine.sampling import Outcome, Sampler
 from flopwatch.errors import UsageError
 from flopwatch.report.units import format_interval, format_speedup, format_time, plural
@@ -163,7 +164,7 @@ def _sample(
         workloads,
         baseline=next(iter(functions)),
         settings=settings,
-        target=target,
+        target=Alone(target.clock, target.evict),
     )
     outcome: Outcome = sampler.run()
     totals = {one.variant: one.totals_ns[outcome.warmup_rounds :] for one in sampler.series}

@@ -14,8 +14,11 @@ from types import FrameType
 
 
 class Interrupts:
-    def __init__(self) -> None:
+    """Where it `is_urgent`, the first press is an order already."""
+
+    def __init__(self, *, is_urgent: bool = False) -> None:
         self.count = 0
+        self._enough = 1 if is_urgent else 2
         self._waiting = False
 
     @contextmanager
@@ -24,7 +27,7 @@ class Interrupts:
 
         def on_interrupt(number: int, frame: FrameType | None) -> None:
             self.count += 1
-            if self.count == 1:
+            if self.count < self._enough:
                 say("finishing the current group; press Ctrl-C again to stop at once")
             elif self._waiting:
                 raise KeyboardInterrupt
@@ -40,7 +43,7 @@ class Interrupts:
         """Here the second Ctrl-C is raised, even if it came before."""
         self._waiting = True
         try:
-            if self.count > 1:
+            if self.count >= self._enough:
                 raise KeyboardInterrupt
             yield
         finally:

@@ -17,6 +17,9 @@ MIN_CASE_S = 0.5
 WORKER_S = 0.2
 """What starting a worker and building a small case take, for estimates."""
 
+RANKS = "ranks"
+"""The axis whose values are numbers of processes, with torch.distributed between them."""
+
 UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
 UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -37,6 +40,8 @@ class Description:
     """Values, by axis or of "variant", that a run must ask for."""
     presets: Sequence[str] = ()
     """Names of other grids that can be measured instead."""
+    apart: bool = False
+    """Whether what variants of a group need in memory adds up."""
 
     def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """What is on request and not asked for, as ``--filter`` takes it."""
@@ -59,10 +64,22 @@ class Group:
     """Of one run, by variant and dtype, where the suite declares them: for estimates."""
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Bytes that a process needs, by variant and part, where the suite foretells them."""
+    apart: bool = False
+    """Whether these add up."""
+    predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By variant, how long it is expected to take, where this machine was calibrated."""
+    candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By axis whose value is to be the largest that fits: those to choose from, ascending."""
 
     @property
     def id(self) -> str:
         return group_id(self.suite, self.params)
+
+    @property
+    def ranks(self) -> int | None:
+        """How many processes it runs in; None where it is no job of ranks."""
+        ranks = self.params.get(RANKS)
+        return ranks if isinstance(ranks, int) else None
 
     @property
     def label(self) -> str:
@@ -100,7 +117,12 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
         if not _has_values(params, on_axes) or _has_any(case, unasked):
             continue
         group = chosen.get(digest(params)) or Group(
-            suite=description.name, baseline=description.baseline, params=params, variants=()
+            suite=description.name,
+            baseline=description.baseline,
+            params=params,
+            variants=(),
+            apart=description.apart,
+            candidates=case.get("candidates", {}),
         )
         chosen[digest(params)] = replace(
             group,

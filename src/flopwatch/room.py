@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flopwatch.engine.team import Seat
+from flopwatch.errors import UsageError
 from flopwatch.plan import Group
 from flopwatch.records.record import Record
 from flopwatch.report.units import format_bytes
@@ -21,14 +23,56 @@ PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
 
 
-def find_room_bytes(settings: Settings, environment: Mapping[str, Any]) -> int | None:
-    """What a process may take for its tensors; None where that is not known."""
-    if settings.device == "cpu":
-        total_bytes = settings.memory_limit_bytes
-    else:
-        gpu = environment.get("torch", {}).get("gpu") or {}
-        total_bytes = gpu.get("memory_bytes")
-    return None if total_bytes is None else max(0, total_bytes - PROCESS_BYTES)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """What there is for a group."""
+
+    process_bytes: int | None = None
+    """For the tensors of a process that is alone; None where that is not known, or does not
+    matter."""
+    is_shared: bool = False
+    """Whether ranks of one machine share it: all but those with a GPU each do."""
+    local_ranks: int | None = None
+    """How many ranks there can be on one machine; None: any number."""
+    ranks: int | None = None
+    """How many there can be at all."""
+    seats: str = "cores"
+    """What every rank needs one of."""
+
+    def count_bytes(self, group: Group) -> int | None:
+        """For the tensors of one of the group's processes."""
+        if self.process_bytes is None or not self.is_shared or group.ranks is None:
+            return self.process_bytes
+        sharers = min(group.ranks, self.local_ranks or group.ranks)
+        return max(0, (self.process_bytes + PROCESS_BYTES) // sharers - PROCESS_BYTES)
+
+
+def find_room(
+    settings: Settings, environment: Mapping[str, Any], place: Seat | None = None
+) -> Room:
+    """`place` is this process's in a job that somebody else has started."""
+    gpu = environment.get("torch", {}).get("gpu") or {}
+    on_cpu = settings.device == "cpu"
+    total_bytes = settings.memory_limit_bytes if on_cpu else gpu.get("memory_bytes")
+    cores = environment.get("machine", {}).get("usable_cores")
+    devices = cores if on_cpu else gpu.get("count")
+    room = Room(
+        process_bytes=None if total_bytes is None else max(0, total_bytes - PROCESS_BYTES),
+        is_shared=on_cpu,
+        local_ranks=devices,
+        ranks=devices,
+        seats="cores" if on_cpu else "GPUs",
+    )
+    if place is None:
+        return room
+    # A scheduler may show each process one GPU, its own.
+    if not on_cpu and devices is not None and 1 < devices < place.local_ranks:
+        raise UsageError(
+            f"this job has {place.local_ranks} ranks on a machine, and there are {devices} GPUs; "
+            f"start it with --nproc-per-node {devices}"
+        )
+    ranks = place.ranks
+    return replace(room, local_ranks=place.local_ranks, ranks=ranks, seats="ranks in this job")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +83,10 @@ class Division:
     """Groups of nothing but variants that cannot fit, each with the reasons by variant."""
 
 
-def divide(groups: Iterable[Group], room_bytes: int | None) -> Division:
+def divide(groups: Iterable[Group], room: Room) -> Division:
     fitting, misfits = [], []
     for group in groups:
-        reasons = find_misfits(group, room_bytes)
+        reasons = find_misfits(group, room)
         left = tuple(variant for variant in group.variants if variant not in reasons)
         if left:
             fitting.append(replace(group, variants=left))
@@ -56,15 +100,34 @@ def is_misfit(record: Record) -> bool:
     return record.status == "skipped" and (record.reason or "").startswith(NEEDS)
 
 
-def find_misfits(group: Group, room_bytes: int | None) -> dict[str, str]:
+def find_misfits(group: Group, room: Room) -> dict[str, str]:
     """The variants that cannot fit, each with the reason."""
+    if group.ranks is not None and room.ranks is not None and group.ranks > room.ranks:
+        reason = (
+            f"{NEEDS}{group.ranks} ranks, and there are {room.ranks} {room.seats}; choose fewer "
+            "with --ranks"
+        )
+        return dict.fromkeys(group.variants, reason)
+    room_bytes = room.count_bytes(group)
     if room_bytes is None:
         return {}
-    return {
-        variant: explain(parts, room_bytes)
-        for variant, parts in group.memory.items()
-        if parts and sum(parts.values()) > room_bytes
-    }
+    reasons = {}
+    taken_bytes = 0.0
+    for variant in sorted(group.variants, key=lambda variant: variant != group.baseline):
+        parts = group.memory.get(variant, {})
+        needed_bytes = sum(parts.values())
+        if needed_bytes > room_bytes:
+            reasons[variant] = explain(parts, room_bytes)
+        elif group.apart and taken_bytes + needed_bytes > room_bytes:
+            reasons[variant] = (
+                f"{NEEDS}{format_bytes(int(needed_bytes))} of memory beside the other variants, "
+                f"which take {format_bytes(int(taken_bytes))}, and there are "
+                f"{format_bytes(room_bytes)}; measure it alone: --variant {variant} --baseline "
+                f"{variant}"
+            )
+        else:
+            taken_bytes += needed_bytes
+    return reasons
 
 
 def explain(parts: Mapping[str, float], room_bytes: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -19,11 +19,12 @@ from flopwatch.draft import Draft, Harvest, explain_death, explain_hang
 from flopwatch.engine import environment as machine
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.interrupts import Interrupts
+from flopwatch.launch.crew import Crew, Muster, RankLost, start_crew
 from flopwatch.launch.local import Hung, Launcher, Worker
 from flopwatch.plan import Description, Group, fit_budget, longest_s
 from flopwatch.records.record import Record, Status
 from flopwatch.records.store import Store
-from flopwatch.settings import Settings
+from flopwatch.settings import PROBE_SHARE, Settings
 
 
 class Watcher(Protocol):
@@ -42,6 +43,7 @@ class Context:
 
     suite_file: SuiteFile
     launcher: Launcher
+    muster: Muster
     settings: Settings
     environment: dict[str, Any]
     cache_bytes: int | None
@@ -68,17 +70,19 @@ def describe(
     quick: bool,
     preset: str | None,
     chosen: Mapping[str, Sequence[str]],
+    baseline: str | None,
     settings: Settings,
 ) -> Description:
     """Ask a worker what the suite file declares, with chosen values in place of its own."""
     reply = _ask(
-        launcher,
+        launcher.start,
         {
             "kind": "describe",
             "suite_path": str(suite_file.path),
             "quick": quick,
             "preset": preset,
             "chosen": chosen,
+            "baseline": baseline,
             "device": settings.device,
         },
         settings,
@@ -92,7 +96,7 @@ def describe(
 def read_torch_environment(launcher: Launcher, settings: Settings) -> dict[str, Any]:
     """What only a process with torch can tell: its build, and the allocator in force."""
     request = {"kind": "environment", "settings": asdict(settings)}
-    reply = _ask(launcher, request, settings, "the measuring process cannot describe itself")
+    reply = _ask(launcher.start, request, settings, "the measuring process cannot describe itself")
     return {"torch": reply["torch"], "allocator": reply["allocator"]}
 
 
@@ -103,7 +107,7 @@ def measure_rates(
     reason for a run to fail."""
     request = {"kind": "rates", "dtypes": dtypes, "settings": asdict(settings)}
     try:
-        reply = _ask(launcher, request, settings, "the rate of products cannot be measured")
+        reply = _ask(launcher.start, request, settings, "the rate of products cannot be measured")
     except SuiteError:
         return {}
     rates: dict[str, float] = reply["rates"]
@@ -111,16 +115,22 @@ def measure_rates(
 
 
 def call(
-    launcher: Launcher, function: str, arguments: Mapping[str, Any], settings: Settings
+    launcher: Launcher,
+    function: str,
+    arguments: Mapping[str, Any],
+    settings: Settings,
+    start: Callable[[dict[str, Any]], Worker | Crew] | None = None,
 ) -> Any:
-    """What ``package.module:function`` returns in a worker, as plain data."""
+    """What ``package.module:function`` returns in a worker, as plain data. `start` is for one that
+    is not alone."""
     request = {
         "kind": "call",
         "function": function,
         "arguments": arguments,
         "settings": asdict(settings),
     }
-    reply = _ask(launcher, request, settings, f"{function.partition(':')[2]} failed")
+    complaint = f"{function.partition(':')[2]} failed"
+    reply = _ask(start or launcher.start, request, settings, complaint)
     if reply["event"] == "refused":
         raise UsageError(reply["reason"])
     return reply["value"]
@@ -177,6 +187,20 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
     return [records[variant] for variant in group.variants]
 
 
+def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
+    """Try whether a group can run at all; the records of what failed."""
+    harvest = Harvest(group.variants)
+    limit_bytes = context.settings.memory_limit_bytes
+    if limit_bytes is not None:
+        spared = replace(context.settings, memory_limit_bytes=int(PROBE_SHARE * limit_bytes))
+        context = replace(context, settings=spared)
+    ending = _run_worker(harvest, group, context, watcher, is_probe=True)
+    if ending.interrupted:
+        raise KeyboardInterrupt
+    failed = [draft for draft in harvest.drafts.values() if draft.status != "ok"]
+    return [_make_record(harvest, draft, group, context) for draft in failed]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
     """How a worker ended."""
@@ -186,19 +210,26 @@ class Ending:
     interrupted: bool = False
 
 
-def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watcher) -> Ending:
-    worker = context.launcher.start(
-        {
-            "kind": "group",
-            "suite_path": str(context.suite_file.path),
-            "params": dict(group.params),
-            "variants": list(group.variants),
-            "baseline": group.baseline,
-            "settings": asdict(context.settings),
-            "cache_bytes": context.cache_bytes,
-        }
-    )
-    with closing(worker):
+def _start(group: Group, context: Context, *, is_probe: bool = False) -> Worker | Crew:
+    request = {
+        "kind": "group",
+        "suite_path": str(context.suite_file.path),
+        "params": dict(group.params),
+        "variants": list(group.variants),
+        "baseline": group.baseline,
+        "settings": asdict(context.settings),
+        "cache_bytes": context.cache_bytes,
+        "probe": is_probe,
+    }
+    if group.ranks is None:
+        return context.launcher.start(request)
+    return start_crew(context.launcher, context.muster, request, group.ranks)
+
+
+def _run_worker(
+    harvest: Harvest, group: Group, context: Context, watcher: Watcher, *, is_probe: bool = False
+) -> Ending:
+    with closing(_start(group, context, is_probe=is_probe)) as worker:
         limit_s = context.settings.silence_limit_s
         try:
             for message in worker.events(limit_s, waiting=context.interrupts.raised):
@@ -211,17 +242,23 @@ def _run_worker(harvest: Harvest, group: Group, context: Context, watcher: Watch
             for message in worker.terminate():
                 harvest.take(message)
             return Ending(interrupted=True)
+        except RankLost as lost:
+            worker.kill()
+            if not harvest.unfinished():  # all is measured
+                return Ending()
+            return _blame(harvest, worker, lost.trouble.status, str(lost.trouble))
         except Hung:
             if not harvest.unfinished():  # all is measured; it only does not go home
                 return Ending()
             worker.interrogate()
             reason = explain_hang(limit_s, worker.board.read().stage, worker.log_tail())
+            reason = worker.title + reason
             worker.kill()
             return _blame(harvest, worker, "timeout", reason)
         return _conclude(harvest, worker)
 
 
-def _conclude(harvest: Harvest, worker: Worker) -> Ending:
+def _conclude(harvest: Harvest, worker: Worker | Crew) -> Ending:
     """What the end of a worker means for its variants."""
     if not harvest.unfinished():
         return Ending()
@@ -233,10 +270,10 @@ def _conclude(harvest: Harvest, worker: Worker) -> Ending:
         return Ending()
     assert worker.exit_code is not None
     status, reason = explain_death(worker.exit_code, worker.board.read().stage, worker.log_tail())
-    return _blame(harvest, worker, status, reason)
+    return _blame(harvest, worker, status, worker.title + reason)
 
 
-def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> Ending:
+def _blame(harvest: Harvest, worker: Worker | Crew, status: Status, reason: str) -> Ending:
     """Fail the variant that was in work; if others are unfinished, all need another worker, since
     only times of one worker can be compared.
 
@@ -247,7 +284,9 @@ def _blame(harvest: Harvest, worker: Worker, status: Status, reason: str) -> End
         for draft in harvest.unfinished():
             draft.fail(status, reason)
         return Ending()
-    list(harvest.drafts.values())[culprit].fail(status, reason)
+    blamed = list(harvest.drafts.values())[culprit]
+    if blamed.status == "ok":  # it may have given its reason itself
+        blamed.fail(status, reason)
     if not harvest.unfinished():
         return Ending()
     return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
@@ -275,12 +314,18 @@ def _make_record(
 
 
 def _ask(
-    launcher: Launcher, request: dict[str, Any], settings: Settings, complaint: str
+    start: Callable[[dict[str, Any]], Worker | Crew],
+    request: dict[str, Any],
+    settings: Settings,
+    complaint: str,
 ) -> dict[str, Any]:
     """The single reply of a worker to a question; anything else is a SuiteError."""
-    with closing(launcher.start(request)) as worker:
+    with closing(start(request)) as worker:
         try:
             replies = list(worker.events(settings.silence_limit_s))
+        except RankLost as lost:
+            worker.kill()
+            raise SuiteError(f"{complaint}: {lost}") from None
         except Hung:
             worker.interrogate()
             reason = explain_hang(settings.silence_limit_s, "loading", worker.log_tail())

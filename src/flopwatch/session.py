@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flopwatch import runner
+from flopwatch.account.measured import find_peaks, shorten
 from flopwatch.catalog import SuiteFile, find_suite
 from flopwatch.engine import allocator, hardware, isa, limits
 from flopwatch.engine import environment as machine
+from flopwatch.engine.team import Seat
 from flopwatch.errors import UsageError
 from flopwatch.estimate import Estimate, estimate_run, list_dtypes
+from flopwatch.interrupts import Interrupts
+from flopwatch.launch.crew import LocalMuster, Muster, Request, start_crew
 from flopwatch.launch.local import Launcher
+from flopwatch.launch.torchrun import Attendant, Gathering, connect, find_place
 from flopwatch.plan import (
     Description,
     Group,
@@ -26,8 +36,9 @@ from flopwatch.plan import (
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.report.units import plural
-from flopwatch.resume import resume
-from flopwatch.room import Division, divide, find_room_bytes, is_misfit
+from flopwatch.resume import Resumption, resume
+from flopwatch.room import Division, Room, divide, find_room, is_misfit
+from flopwatch.search import fill_in
 from flopwatch.settings import Device, Settings
 
 RESULTS = Path("results")
@@ -51,6 +62,8 @@ class Options:
     filters: Sequence[str] = ()
     chosen: Sequence[str] = ()
     """Values in place of the suite's own, as ``axis=value,value``."""
+    baseline: str | None = None
+    """The variant that the others are compared with, where it is not the suite's own choice."""
     quick: bool = False
     preset: str | None = None
     """The name of other grids of the suite, to be measured instead of its own."""
@@ -59,6 +72,8 @@ class Options:
     rerun: bool = False
     force: bool = False
     skip_corrupt: bool = False
+    command: Sequence[str] = ()
+    """The words of the command line; none where a program asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +114,7 @@ def preview(options: Options) -> Preview:
         # Only a GPU's memory has to be asked for, from a process with torch.
         knows = settings.device == "cpu"
         environment = facts if knows else _complete(facts, instruction_set, launcher, settings)
-        divided = divide(groups, _find_room_bytes(options, settings, environment))
+        divided = divide(groups, _find_room(options, settings, environment))
         require_budget(options.budget_s, divided.fitting)
         estimate = _estimate(options, divided.fitting, launcher, settings)
     return Preview(
@@ -118,17 +133,49 @@ def run(options: Options, watcher: runner.Watcher) -> Report:
     instruction_set = isa.probe()
     facts = machine.machine(suite_file.path.parent)
     settings = _settle(options, facts, instruction_set.cuda_devices)
-    with _launch(instruction_set, settings) as launcher:
+    with (
+        closing(_find_muster(lambda: _launch(instruction_set, settings))) as muster,
+        _launch(instruction_set, settings) as launcher,
+    ):
         description, groups = _plan(options, suite_file, launcher, settings)
         context = runner.Context(
             suite_file=suite_file,
             launcher=launcher,
+            muster=muster,
             settings=settings,
-            environment=_complete(facts, instruction_set, launcher, settings),
+            environment={
+                **_complete(facts, instruction_set, launcher, settings),
+                **({"command": machine.read_command(options.command)} if options.command else {}),
+            },
             cache_bytes=hardware.read_last_level_caches_bytes(),
             run=runner.new_run_id(),
+            # Who has started several processes kills them soon after it has asked them to end.
+            interrupts=Interrupts(is_urgent=find_place() is not None),
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
+
+
+def follow_runner(place: Seat) -> None:
+    """As one of the ranks that torchrun has started, but not the first: start this rank's workers
+    when the runner, which is the first, says so."""
+    # Ctrl-C reaches all processes of a job, and what becomes of it the runner decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    instruction_set = isa.probe()
+
+    def launch(request: Request) -> Launcher:
+        return _launch(instruction_set, msgspec.convert(request["settings"], Settings))
+
+    with (
+        closing(connect(place)) as line,
+        closing(Attendant(line, place.rank, launch)) as attendant,
+    ):
+        attendant.attend()
+
+
+def _find_muster(launch: Callable[[], Launcher]) -> Muster:
+    """Other ranks are processes that torchrun has started, or else ours."""
+    place = find_place()
+    return LocalMuster(launch) if place is None else Gathering(place)
 
 
 def read_environment() -> dict[str, Any]:
@@ -148,18 +195,23 @@ def call(
     *,
     device: Device | None = None,
     threads: int | None = None,
+    ranks: int | None = None,
 ) -> Any:
     """What ``package.module:function`` returns, as plain data, from a process that is set up like
     one that measures: with torch, threads, a limit on memory, and only instructions that work.
 
-    Where the process dies, the tool says so and goes on.
+    Where the process dies, the tool says so and goes on. With `ranks`, so many processes call it at
+    once, torch.distributed between them, and the first one's answer counts.
     """
     instruction_set = isa.probe()
     patient = Settings(silence_limit_s=CALL_LIMIT_S)
     options = Options(suite="", settings=patient, device=device, threads=threads)
     settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
-    with _launch(instruction_set, settings) as launcher:
-        return runner.call(launcher, function, {**arguments, "device": settings.device}, settings)
+    muster = LocalMuster(lambda: _launch(instruction_set, settings))
+    with _launch(instruction_set, settings) as launcher, closing(muster):
+        start = None if ranks is None else partial(start_crew, launcher, muster, ranks=ranks)
+        given = {**arguments, "device": settings.device}
+        return runner.call(launcher, function, given, settings, start)
 
 
 def _launch(
@@ -183,11 +235,21 @@ def _complete(
     settings: Settings,
 ) -> dict[str, Any]:
     """The machine's facts with what only a worker can tell."""
-    return {
+    environment = {
         **facts,
         "isa": isa.describe(instruction_set),
         **runner.read_torch_environment(launcher, settings),
     }
+    peaks = find_peaks(environment, settings)
+    return environment if peaks is None else {**environment, "peaks": shorten(peaks)}
+
+
+def _refuse_cold_ranks(groups: Sequence[Group], settings: Settings) -> None:
+    if settings.cache == "cold" and any(group.ranks is not None for group in groups):
+        raise UsageError(
+            "--cache cold is not for jobs of ranks, whose steps are far larger than any cache; "
+            "leave it out"
+        )
 
 
 def _measure_what_is_left(
@@ -198,30 +260,22 @@ def _measure_what_is_left(
     watcher: runner.Watcher,
 ) -> Report:
     out = options.out or RESULTS / f"{description.name}.jsonl"
-    divided = divide(groups, _find_room_bytes(options, context.settings, context.environment))
-    left = divided.fitting
+    divided = divide(groups, _find_room(options, context.settings, context.environment))
     with Store.open(out) as store:
         told = store.repaired
         if told is not None:
             watcher.say(told)
-        answered: list[Record] = []
-        skipped_before: set[str] = set()
-        if not options.rerun:
-            contents = read(out, skip_corrupt=options.skip_corrupt)
-            for warning in contents.warnings:
-                watcher.say(warning)
-            resumption = resume(
-                left,
-                contents.records,
-                settings=fit_budget(options.budget_s, left, context.settings),
-                environment=context.environment,
-                suite_path=context.suite_file.path,
-            )
-            left, answered = resumption.left, resumption.answered
-            skipped_before = {record.id for record in contents.records if is_misfit(record)}
+        require_budget(options.budget_s, divided.fitting)
+        known = [] if options.rerun else _read_known(options, out, watcher)
+        groups, failures = _fill_in(divided.fitting, known, context, store, watcher)
+        fitted = fit_budget(options.budget_s, groups, context.settings)
+        resumption = _resume(groups, known, replace(context, settings=fitted))
+        answered = resumption.answered
+        skipped_before = {record.id for record in known if is_misfit(record)}
         if answered:
             watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
-        _announce(options, left, divided, context, watcher)
+        _announce(options, resumption.left, divided, context, watcher)
+        left = _foretell(resumption.left, context)
         measured = runner.measure_groups(
             left, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
@@ -234,10 +288,69 @@ def _measure_what_is_left(
             watcher.say(store.repaired)  # another run on the same file was killed meanwhile
     return Report(
         out=out,
-        measured=[*measured.records, *skipped],
+        measured=[*failures, *measured.records, *skipped],
         answered=answered,
         interrupted=measured.interrupted,
     )
+
+
+def _read_known(options: Options, out: Path, watcher: runner.Watcher) -> list[Record]:
+    contents = read(out, skip_corrupt=options.skip_corrupt)
+    for warning in contents.warnings:
+        watcher.say(warning)
+    return contents.records
+
+
+def _resume(
+    groups: Sequence[Group], known: Sequence[Record], context: runner.Context
+) -> Resumption:
+    return resume(
+        groups,
+        known,
+        settings=context.settings,
+        environment=context.environment,
+        suite_path=context.suite_file.path,
+    )
+
+
+def _fill_in(
+    groups: Sequence[Group],
+    known: Sequence[Record],
+    context: runner.Context,
+    store: Store,
+    watcher: runner.Watcher,
+) -> tuple[list[Group], list[Record]]:
+    """The groups, with the largest values that fit where that was asked for, and what failed while
+    they were looked for."""
+    filled: list[Group] = []
+    failures: list[Record] = []
+
+    def attempt(group: Group) -> list[Record]:
+        earlier = _resume([group], known, context)
+        if not earlier.left:
+            return [record for record in earlier.answered if record.status != "ok"]
+        failed = runner.attempt(group, context, watcher)
+        watcher.say(f"{group.label} {'does not run' if failed else 'fits'}")
+        for record in failed:
+            store.append(record)
+        return failed
+
+    for group in groups:
+        found = fill_in(group, attempt)
+        failures += found.failures
+        if found.group is not None:
+            filled.append(found.group)
+    return filled, failures
+
+
+def _foretell(groups: Sequence[Group], context: runner.Context) -> list[Group]:
+    """With what is to be expected of them, said before anything is measured."""
+    from flopwatch.predict.here import foretell_group
+
+    return [
+        replace(group, predictions=foretell_group(group, context.environment, context.settings))
+        for group in groups
+    ]
 
 
 def _announce(
@@ -256,10 +369,14 @@ def _announce(
         watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
 
 
-def _find_room_bytes(
-    options: Options, settings: Settings, environment: Mapping[str, Any]
-) -> int | None:
-    return None if options.force else find_room_bytes(settings, environment)
+def _find_room(options: Options, settings: Settings, environment: Mapping[str, Any]) -> Room:
+    """With --force, whatever is tried: but never more ranks than there are GPUs or processes."""
+    place = find_place()
+    room = find_room(settings, environment, place)
+    if not options.force:
+        return room
+    is_soft = place is None and settings.device == "cpu"
+    return replace(room, process_bytes=None, ranks=None if is_soft else room.ranks)
 
 
 def _estimate(
@@ -284,9 +401,12 @@ def _plan(
         quick=options.quick,
         preset=options.preset,
         chosen=chosen,
+        baseline=options.baseline,
         settings=settings,
     )
-    return description, make_groups(description, filters)
+    groups = make_groups(description, filters)
+    _refuse_cold_ranks(groups, settings)
+    return description, groups
 
 
 def _settle(options: Options, facts: dict[str, Any], cuda_devices: Sequence[str]) -> Settings:

@@ -35,6 +35,10 @@ class Settings:
     seed: int = 0
 
 
+PROBE_SHARE = 0.95
+"""Of the memory, for what is only tried: what fits then must fit again, when memory lies in other
+pieces."""
+
 QUICK = Settings(precision=0.05, budget_s=2.0)
 """For a first impression."""
 

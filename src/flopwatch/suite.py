@@ -25,6 +25,7 @@ from numbers import Real
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from flopwatch.case import Case, format_value
+from flopwatch.engine.journal import Journal
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.grids import (
     VARIANT,
@@ -42,9 +43,12 @@ from flopwatch.settings import Device
 
 Phase = Callable[..., Any]
 Accepts = Callable[[str, Any], object]
+Candidates = Callable[[Case], Sequence[int]]
 Compared = Literal["first", "all"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+AUTO = "auto"
+"""The value of an axis that is to be the largest that fits."""
 DEVICES: tuple[Device, ...] = get_args(Device)
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
@@ -89,6 +93,11 @@ class Workload:
     study: Callable[[], Iterable[Mapping[str, float]]] | None = None
     """Runs once, after the timing, for what samples cannot tell, such as how well a model learns.
     Each mapping that it yields is a point of the record's curves."""
+    values: Callable[[], Mapping[str, Any]] | None = None
+    """Tensors by name that must agree with the reference's, besides: called once, after the first
+    run, for what is not a whole gradient here, such as those that are sharded over ranks."""
+    journal: Journal | None = None
+    """Where a workload that runs on several ranks notes the collectives that it passes."""
     notes: Sequence[str] = ()
     """Remarks about how it was built that a reader of its times should know, as sentences; they
     stand in the record and below the table."""
@@ -153,7 +162,10 @@ class Suite:
     ``--grid NAME`` measures instead; what is on request is so there too. `accepts` is called with
     an axis and a value that ``--set`` asks for; it raises UsageError or ValueError, with a
     sentence, for what the build function cannot make. Without it, the suite has only its own
-    values.
+    values. `refuse` does so for a whole case, whose values do not go together: then nothing is
+    measured. An axis in `searches` may be ``auto``: the largest value that fits into memory, of
+    those that the function gives for a case, in ascending order. With `apart`, variants of a group
+    hold nothing together, so that what they need in memory adds up.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
@@ -169,6 +181,9 @@ class Suite:
         on_request: Axes | Callable[[Device], Axes] | None = None,
         presets: Mapping[str, Axes | Sequence[Axes]] | None = None,
         accepts: Accepts | None = None,
+        refuse: Callable[[Case], object] | None = None,
+        searches: Mapping[str, Candidates] | None = None,
+        apart: bool = False,
     ) -> None:
         self.name = name
         self.grids = make_grids(name, axes)
@@ -187,6 +202,9 @@ class Suite:
         self.baseline = self.variants[0] if baseline is None and variants else baseline
         self.where = where
         self.accepts = accepts
+        self.refuse = refuse or (lambda case: None)
+        self.searches = dict(searches or {})
+        self.apart = apart
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self._validate()
@@ -246,6 +264,11 @@ class Suite:
     def estimate_memory(self, case: Case) -> dict[str, float]:
         parts = self._functions["memory"](case) if "memory" in self._functions else {}
         return {part: float(count) for part, count in parts.items()}
+
+    def list_candidates(self, case: Case) -> dict[str, list[int]]:
+        """By axis that is ``auto`` in the case: the values to choose the largest from."""
+        asked = [axis for axis in self.searches if case.params.get(axis) == AUTO]
+        return {axis: list(self.searches[axis](case)) for axis in asked}
 
     def tolerance(self, case: Case) -> float:
         dtype = str(case.params.get("dtype", "float32"))

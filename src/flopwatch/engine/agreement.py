@@ -49,7 +49,7 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
     for tensor in workload.gradients.values():
         tensor.grad = None
     values: dict[str, Any] = {}
-    phase_ns: list[float] = []
+    marks: list[tuple[Any, Any]] = []
     passed: tuple[Any, ...] = ()
     faults_before = _count_page_faults()
     names = {next(iter(workload.phases)): "output"}
@@ -58,7 +58,7 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
     for phase, function in workload.phases.items():
         start = clock.mark()
         passed = (function(*passed),)
-        phase_ns += clock.elapsed_ns([start, clock.mark()])
+        marks.append((start, clock.mark()))
         if phase in names:  # a later phase may write over it
             found = _name_tensors(names[phase], passed[0])
             values |= {name: _copy(tensor) for name, tensor in found}
@@ -70,6 +70,9 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
                 f"({', '.join(workload.phases)}) that tensor has none"
             )
         values[f"grad {name}"] = _copy(tensor.grad)
+    if workload.values is not None:
+        values |= {name: _copy(tensor) for name, tensor in workload.values().items()}
+    phase_ns = [elapsed_ns for pair in marks for elapsed_ns in clock.elapsed_ns(pair)]
     return Gathered(values=values, phase_ns=phase_ns, page_faults=page_faults)
 
 

@@ -16,7 +16,17 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-STAGES = ("start", "build", "check", "reference", "sampling", "memory", "study", "finish")
+STAGES = (
+    "start",
+    "joining",
+    "build",
+    "check",
+    "reference",
+    "sampling",
+    "memory",
+    "study",
+    "finish",
+)
 BOARD_BYTES = 2
 NOBODY = 255
 

@@ -13,7 +13,10 @@
       "torch":     `torch_build`, told by the worker
       "isa":       `isa.describe`: what is out of the ordinary about the instruction set
       "allocator": `allocator.apply`, told by the worker
+      "peaks":     `account.measured.shorten`: what `flopwatch peaks` has found here, if it was run
+      "command":   `read_command`: the words that started the run, if a command line did
       "load":      `load`, anew for every record
+      "imported":  of another program's file: its format and what else it says of itself
     }
 
 The parent gathers "machine", "software" and "project" by `machine`, without torch. Whatever the
@@ -28,7 +31,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ import psutil
 
 from flopwatch import __version__
 from flopwatch.engine import hardware
+from flopwatch.engine.others import Watch
 from flopwatch.settings import LIKE_FOR_LIKE, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
@@ -98,7 +102,9 @@ it is in the environment, and as how much of it counts."""
 
 def likeness(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """What must be equal for two records to be like for like, by its place."""
-    of_settings = {f"settings.{name}": getattr(settings, name) for name in LIKE_FOR_LIKE}
+    # What another program has measured has settings that nobody told.
+    told = None if "imported" in environment else settings
+    of_settings = {f"settings.{name}": getattr(told, name, None) for name in LIKE_FOR_LIKE}
     of_environment = {path: part(look_up(environment, path)) for path, part in LIKENESS.items()}
     return {**of_environment, **of_settings}
 
@@ -107,7 +113,10 @@ def look_up(environment: Mapping[str, Any], path: str) -> Any:
     """The value at a path like ``torch.gpu.name``; None where there is none."""
     value: Any = environment
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        # dict first: asking for the abstract class takes ten times as long, and tables ask often.
+        if not isinstance(value, dict | Mapping):
+            return None
+        value = value.get(key)
     return value
 
 
@@ -144,12 +153,20 @@ def read_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     for name in sorted(environ):
         if not any(_matches(name, pattern) for pattern in VARIABLES):
             continue
-        value = environ[name]
-        if home not in ("", "/"):
-            value = value.replace(home, "~")
-        secret = SECRET_NAME.search(name) or SECRET_VALUE.search(value)
-        found[name] = WITHHELD if secret else value[:VALUE_LENGTH]
+        value = _withhold(environ[name], home)
+        found[name] = WITHHELD if SECRET_NAME.search(name) else value[:VALUE_LENGTH]
     return found
+
+
+def read_command(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A command line, without secrets and without the home folder's name."""
+    return [_withhold(word, environ.get("HOME", "")) for word in words]
+
+
+def _withhold(value: str, home: str) -> str:
+    if home not in ("", "/"):
+        value = value.replace(home, "~")
+    return WITHHELD if SECRET_VALUE.search(value) else value
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -199,16 +216,21 @@ def _find_version(package: str) -> str | None:
         return None
 
 
+_others = Watch()
+
+
 def load(root: Path = hardware.ROOT) -> dict[str, Any]:
     """What else the machine is doing now. Cheap enough for every record.
 
     The share of stolen time is that since the previous call (or since the start): time in which
-    the hypervisor let somebody else use the cores of this virtual machine.
+    the hypervisor let somebody else use the cores of this virtual machine. That of others is what
+    processes that are none of ours have used; the first record of a group has it.
     """
     times = psutil.cpu_times_percent(interval=None)
     facts = {
         "average": [round(average, 2) for average in os.getloadavg()],
         "steal_share": round(times.steal / 100, 4) if hasattr(times, "steal") else None,
+        "others_share": None if (others := _others.read_share()) is None else round(others, 4),
         "cpu_frequency_hz": read_cpu_frequency_hz(root),
         "cpu_temperature_c": read_cpu_temperature_c(),
     }

@@ -23,6 +23,19 @@ def explain(error: BaseException) -> str:
     return ": ".join(filter(None, [type(error).__name__, message])) + place
 
 
+LOSSES = (
+    *("connection closed", "connection reset", "connection refused", "broken pipe"),
+    *("socket closed", "timed out", "application timeout", "connectfullmesh failed"),
+)
+"""What torch.distributed says where another rank has ended or stays away, in small letters."""
+
+
+def is_loss_of_peer(error: BaseException) -> bool:
+    """Whether it only tells that another rank is gone, which has a reason of its own."""
+    said = str(error).lower()
+    return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
+
+
 def classify(error: BaseException) -> Status:
     """The status that an exception gives its variant."""
     message = str(error)

@@ -8,6 +8,8 @@ import resource
 import signal
 import sys
 
+from flopwatch.settings import PROBE_SHARE
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -26,6 +28,13 @@ def limit_memory(limit_bytes: int | None) -> None:
     if limit_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a record, not a core file
+
+
+def leave_spare() -> None:
+    """Do without a part of the GPU's memory."""
+    import torch
+
+    torch.cuda.set_per_process_memory_fraction(PROBE_SHARE)
 
 
 def limit_threads(threads: int) -> None:

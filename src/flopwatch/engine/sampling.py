@@ -27,7 +27,8 @@ from typing import Any, Protocol
 from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
 from flopwatch.engine.clock import Clock
 from flopwatch.engine.collection import Collector
-from flopwatch.engine.steady import is_steady
+from flopwatch.engine.ranks import Share
+from flopwatch.engine.steady import is_stalled, is_steady
 from flopwatch.engine.stopwatch import ClockStopwatch, Reading
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
@@ -64,12 +65,17 @@ class Series:
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
     loop_count: int = 1
+    shares: list[list[Share]] = field(default_factory=list)
+    """One row a sample: what each rank of a job took; empty rows where there are no ranks."""
     instrumented_ns: list[float] = field(default_factory=list)
     """Whole runs with instruments on, one after each measured sample."""
     regions: dict[str, Region] = field(default_factory=dict)
 
-    def add(self, round_: int, loops: int, phase_ns: list[float]) -> None:
+    def add(
+        self, round_: int, loops: int, phase_ns: list[float], shares: Sequence[Share] = ()
+    ) -> None:
         self.phase_ns.append(phase_ns)
+        self.shares.append(list(shares))
         self.rounds.append(round_)
         self.loops.append(loops)
 
@@ -163,12 +169,23 @@ class Timing(Protocol):
     def evict(self) -> None:
         """Overwrite the caches."""
 
+    def take_shares(self, loops: int) -> Sequence[Share]:
+        """What each rank of a job took in the sample just taken, which was of so many runs; nothing
+        where there are no ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class First:
+    """A variant's very first call."""
+
+    phase_ns: list[float]
+    shares: Sequence[Share] = ()
+
 
 class Sampler:
     """Samples the variants of one group.
 
-    `first_calls` holds the phase times of calls that were made before, for all variants or none;
-    they become round 0.
+    `first_calls` holds calls that were made before, for all variants or none; they become round 0.
     """
 
     def __init__(
@@ -179,14 +196,15 @@ class Sampler:
         settings: Settings,
         target: Timing,
         observer: Observer | None = None,
-        first_calls: Mapping[str, list[float]] | None = None,
+        first_calls: Mapping[str, First] | None = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
         self.round = 0
         if first_calls:
             for series in self.series:
-                series.add(self.round, 1, first_calls[series.variant])
+                first = first_calls[series.variant]
+                series.add(self.round, 1, first.phase_ns, first.shares)
             self.round = 1
         self._baseline = baseline
         self._settings = settings
@@ -274,7 +292,8 @@ class Sampler:
         if self._evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
             run_once(workload)
         elapsed_ns = time_phases(workload, loops, self._target.clock, self._evict)
-        series.add(self.round, loops, [ns / loops for ns in elapsed_ns])
+        phase_ns = [ns / loops for ns in elapsed_ns]
+        series.add(self.round, loops, phase_ns, self._target.take_shares(loops))
 
     def _take_instrumented(self, series: Series) -> None:
         """The sample just taken once more, with instruments."""
@@ -338,12 +357,14 @@ def time_phases(
         return clock.elapsed_ns(marks)
     # Every run is a whole one, reset included: without that, the second backward of a loop would
     # add to the gradients of the first, and a variant's time would depend on its loop count.
-    runs = [_mark_phases(workload, clock, evict) for _ in repeat(None, loops)]
+    runs = [mark_phases(workload, clock, evict) for _ in repeat(None, loops)]
     # Read at the end: on a GPU this is where the caller waits for the device.
     return [sum(phase) for phase in zip(*map(clock.elapsed_ns, runs), strict=True)]
 
 
-def _mark_phases(workload: Workload, clock: Clock, evict: Callable[[], object] | None) -> list[Any]:
+def mark_phases(
+    workload: Workload, clock: Clock, evict: Callable[[], object] | None = None
+) -> list[Any]:
     """Run all phases once, with a mark before, between and after them."""
     if workload.reset is not None:
         workload.reset()
@@ -368,19 +389,6 @@ def estimate_group(series: Sequence[Series], baseline: str, first_round: int) ->
             if variant != baseline
         ]
     return estimates
-
-
-def is_stalled(widths: dict[int, float | None]) -> bool:
-    """Whether four times the rounds have narrowed the interval by less than a fifth.
-
-    Independent samples would have halved it. `widths` holds the width by number of rounds.
-    """
-    latest = max(widths)
-    earlier = [count for count in widths if count <= latest / 4]
-    if latest < 100 or not earlier:
-        return False
-    before, now = widths[max(earlier)], widths[latest]
-    return before is not None and now is not None and now > 0.8 * before
 
 
 def _is_within(width: float | None, precision: float) -> bool:

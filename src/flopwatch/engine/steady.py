@@ -1,4 +1,4 @@
-"""When warm-up is over.
+"""When warm-up is over, and when more samples no longer help.
 
 The first calls of a variant pay for allocation, compilation, lazy initialisation, cold caches and
 a sleeping clock frequency. How many calls that takes is not known beforehand, so a steady state is
@@ -44,3 +44,16 @@ def _scatter(samples_ns: Sequence[float]) -> float:
     """Median absolute deviation."""
     centre = median(samples_ns)
     return median([abs(sample - centre) for sample in samples_ns])
+
+
+def is_stalled(widths: dict[int, float | None]) -> bool:
+    """Whether four times the rounds have narrowed the interval by less than a fifth.
+
+    Independent samples would have halved it. `widths` holds the width by number of rounds.
+    """
+    latest = max(widths)
+    earlier = [count for count in widths if count <= latest / 4]
+    if latest < 100 or not earlier:
+        return False
+    before, now = widths[max(earlier)], widths[latest]
+    return before is not None and now is not None and now > 0.8 * before

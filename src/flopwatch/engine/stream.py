@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from flopwatch.engine.channel import Channel
 from flopwatch.engine.devices import Target
 from flopwatch.engine.sampling import Observer, Progress, Series
@@ -74,6 +76,13 @@ class SampleStream(Observer):
             "ns": [_round(row) for row in one.phase_ns[start:end]],
             "rounds": one.rounds[start:end],
             "loops": one.loops[start:end],
+            "ranks": [
+                [
+                    {**msgspec.to_builtins(share), "phase_ns": _round(share.phase_ns)}
+                    for share in row
+                ]
+                for row in one.shares[start:end]
+            ],
             "instrumented_ns": _round(one.instrumented_ns[first:last]),
             "regions": {
                 name: {"calls": region.calls, "samples_ns": _round(region.samples_ns[first:last])}

@@ -11,7 +11,8 @@ the board. It sends
     returned    what a function of ours returned                 (request "call")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
-    exhausted   memory ran out while building; the others need a fresh process
+    exhausted   memory ran out while building, or ranks lost each other; what is left needs fresh
+                processes
     samples     samples since the last message, and progress
     finished    how sampling ended, and whose studies follow
     memory      what a run of a variant holds, by phase
@@ -28,36 +29,34 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from flopwatch.case import Case
 from flopwatch.catalog import load_suite
 from flopwatch.choice import choose
-from flopwatch.engine import agreement, allocator, environment, limits
+from flopwatch.engine import allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
-from flopwatch.engine.failure import classify, explain
+from flopwatch.engine.failure import explain, is_loss_of_peer
+from flopwatch.engine.follower import Follower
+from flopwatch.engine.group import Disbanded, Group, describe_failure
+from flopwatch.engine.leader import Alone, Leader
 from flopwatch.engine.rate import measure_rate
-from flopwatch.engine.sampling import Sampler
 from flopwatch.engine.sources import digest_sources
-from flopwatch.engine.stream import PointStream, SampleStream
-from flopwatch.engine.study import take_points
+from flopwatch.engine.team import Seat, Team, choose_device
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.grids import VARIANT, unite
-from flopwatch.records.record import Check
 from flopwatch.settings import Settings
-from flopwatch.suite import Suite, Workload
+from flopwatch.suite import Suite
 
 Request = dict[str, Any]
-Given = TypeVar("Given")
 
 
 def run_worker(request: Request, descriptors: Sequence[int]) -> None:
@@ -68,7 +67,7 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
     try:
         HANDLERS[request["kind"]](request, channel)
     except Exception as error:
-        channel.send("broken", reason=explain(error))
+        channel.send("broken", reason=explain(error), is_loss=is_loss_of_peer(error))
 
 
 def describe(request: Request, channel: Channel) -> None:
@@ -77,11 +76,14 @@ def describe(request: Request, channel: Channel) -> None:
     wanted = {"quick": request["quick"], "preset": request["preset"], "device": device}
     try:
         grids = suite.list_grids(**wanted)
-        chosen = choose(suite, asked, None if request["preset"] is None else grids)
+        within = None if request["preset"] is None else grids
+        chosen = choose(suite, asked, within, request["baseline"])
+        cases = suite.expand(**wanted, chosen=chosen)
+        for case in cases:
+            suite.refuse(case)
     except UsageError as error:
         channel.send("refused", reason=str(error))
         return
-    cases = suite.expand(**wanted, chosen=chosen)
     variants = chosen.pop(VARIANT, None)
     on_request = suite.on_request[device]
     if request["preset"] is not None:  # only what that grid has can be asked for
@@ -93,7 +95,8 @@ def describe(request: Request, channel: Channel) -> None:
     channel.send(
         "described",
         name=suite.name,
-        baseline=suite.baseline,
+        baseline=request["baseline"] or suite.baseline,
+        apart=suite.apart,
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
         on_request={axis: v for axis, v in on_request.items() if axis not in asked and v},
@@ -104,6 +107,7 @@ def describe(request: Request, channel: Channel) -> None:
                 "params": case.params,
                 "flops": _sum_flops(suite, case),
                 "memory": _estimate_memory(suite, case),
+                "candidates": suite.list_candidates(case),
             }
             for case in cases
         ],
@@ -149,8 +153,12 @@ def report_environment(request: Request, channel: Channel) -> None:
 
 
 def call(request: Request, channel: Channel) -> None:
-    """Call a function of ours that needs torch, for a command that must not have it."""
-    _apply(msgspec.convert(request["settings"], Settings))
+    """Call a function of ours that needs torch, for a command that must not have it. Where there
+    are ranks, all of them do, and the first one tells what it got."""
+    settings, seat = msgspec.convert(request["settings"], Settings), _find_seat(request)
+    _apply(settings, seat)
+    if seat is not None:
+        Team(seat, settings.device, settings.silence_limit_s)
     module, _, name = request["function"].partition(":")
     try:
         value = getattr(import_module(module), name)(**request["arguments"])
@@ -162,7 +170,10 @@ def call(request: Request, channel: Channel) -> None:
 
 def measure_group(request: Request, channel: Channel) -> None:
     settings = msgspec.convert(request["settings"], Settings)
-    _apply(settings)
+    seat = _find_seat(request)
+    _apply(settings, seat)
+    if request["probe"] and settings.device == "cuda":
+        limits.leave_spare()
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
     # Told early, so that a crash while building is known by its sources too; and again at the
@@ -173,176 +184,51 @@ def measure_group(request: Request, channel: Channel) -> None:
         Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
         for variant in request["variants"]
     ]
-    group = Group(suite, cases, request["baseline"], settings, target, channel)
-    if not group.build():
+    leader: Alone | Leader = Alone(target.clock, target.evict)
+    if seat is not None:
+        channel.board.write(NOBODY, "joining")
+        team = Team(seat, settings.device, settings.silence_limit_s)
+        if not team.leads:
+            _follow(team, suite, cases, settings, target, channel)
+            team.part()
+            return
+        leader = Leader(team, target.clock, target.evict)
+    group = Group(suite, cases, request["baseline"], settings, target, channel, leader)
+    try:
+        group.measure(is_probe=request["probe"])
+    except Disbanded:
         channel.send("exhausted")
         return
-    group.sample()
-    group.study()
-    group.measure_memory()  # last: whatever goes wrong in it costs nobody their times
+    leader.leave()
     channel.board.write(NOBODY, "finish")
+    if isinstance(leader, Leader):
+        leader.team.part()
     channel.send("sources", sources=digest_sources(suite_path))
 
 
-class Group:
-    """The cases of one group on their way through the worker."""
-
-    def __init__(
-        self,
-        suite: Suite,
-        cases: list[Case],
-        baseline: str,
-        settings: Settings,
-        target: Target,
-        channel: Channel,
-    ) -> None:
-        # The baseline first: it is the reference of the others where the suite declares none.
-        self.cases = sorted(cases, key=lambda case: case.variant != baseline)
-        self.index = {case.variant: position for position, case in enumerate(cases)}
-        self.suite = suite
-        self.baseline = baseline
-        self.settings = settings
-        self.target = target
-        self.channel = channel
-        self.workloads: dict[str, Workload] = {}
-        self.first_calls: dict[str, list[float]] = {}
-        self._baseline_values: dict[str, Any] | None = None
-
-    def build(self) -> bool:
-        """Build and check all; False where memory ran out.
-
-        Memory that was freed by the one that failed is not always found again by the next: a heap
-        that is never given back comes to lie in pieces. Who fits must not fail for that.
-        """
-        for case in self.cases:
-            position = self.index[case.variant]
-            try:
-                self.channel.board.write(position, "build")
-                workload = self._from_seed(self.suite.build_case, case)
-                self.channel.board.write(position, "check")
-                first = agreement.gather(workload, self.target.clock)
-                check, notes = self._check(case, first.values)
-                flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
-                facts = workload.list_facts()
-            except Exception as error:
-                self.fail(case.variant, error)
-                if classify(error) == "oom":
-                    return False
-                continue
-            self.workloads[case.variant] = workload
-            self.first_calls[case.variant] = first.phase_ns
-            self.channel.send(
-                "built",
-                variant=case.variant,
-                check=check,
-                flops=flops,
-                bytes=bytes_,
-                conditions=dict(workload.conditions),
-                facts=facts,
-                first_page_faults=first.page_faults,
-                notes=[*workload.notes, *notes],
-            )
-        return True
-
-    def sample(self) -> None:
-        if not self.workloads:
-            return
-        self.channel.board.write(NOBODY, "sampling")
-        stream = SampleStream(self.channel, self.target, self.index, self.fail)
-        outcome = Sampler(
-            self.workloads,
-            baseline=self.baseline,
-            settings=self.settings,
-            target=self.target,
-            observer=stream,
-            first_calls=self.first_calls,
-        ).run()
-        stream.send()
-        studies = [variant for variant, load in self.workloads.items() if load.study is not None]
-        notes = self.target.notes()
-        self.channel.send("finished", stop=outcome.stop, notes=notes, studies=studies)
-
-    def measure_memory(self) -> None:
-        for variant, workload in self.workloads.items():
-            self.channel.board.write(self.index[variant], "memory")
-            prepare = workload.reset or (lambda: None)
-            try:
-                memory = self.target.measure_memory(prepare, workload.phases)
-            except Exception:
-                memory = None  # it was timed without fault; not to be watched is not its own
-            if memory is not None:
-                self.channel.send(
-                    "memory",
-                    variant=variant,
-                    held_bytes=memory.held_bytes,
-                    peak_bytes=memory.peak_bytes,
-                    phases=msgspec.to_builtins(memory.phases),
-                )
-
-    def study(self) -> None:
-        for variant, workload in list(self.workloads.items()):
-            if workload.study is None:
-                continue
-            self.channel.board.write(self.index[variant], "study")
-            stream = PointStream(self.channel, variant)
-            try:
-                for point in self._from_seed(take_points, workload.study):
-                    stream.add(point)
-            except Exception as error:
-                stream.send()
-                self.fail(variant, error)
-            else:
-                stream.send()
-                self.channel.send("studied", variant=variant)
-
-    def fail(self, variant: str, error: Exception) -> None:
-        self.workloads.pop(variant, None)
-        check = error.check if isinstance(error, agreement.WrongResult) else None
-        self.channel.send(
-            "failed",
-            variant=variant,
-            status=classify(error),
-            reason=explain(error),
-            check=check,
-        )
-
-    def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
-        """Compare with the suite's reference, or else with the baseline."""
-        against, expected, doubt = "the reference", None, None
-        try:
-            expected = self._run_reference(case)
-        except Exception as error:
-            # Not the variant's fault: it is measured, but nobody can say that it is right.
-            doubt = f"its reference failed: {explain(error)}"
-        if expected is None and doubt is None:
-            if case.variant == self.baseline:
-                self._baseline_values = values
-                return None, []
-            against, expected = self.baseline, self._baseline_values
-            if expected is None:
-                doubt = f"its reference, {self.baseline}, is not measured here"
-        if expected is None:
-            return None, [f"not checked: {doubt}"]
-        tolerance = self.suite.tolerance(case)
-        check = agreement.compare(values, expected, against=against, tolerance=tolerance)
-        notes = [] if check else ["not checked: its phases return nothing that can be compared"]
-        return check, notes
-
-    def _run_reference(self, case: Case) -> dict[str, Any] | None:
-        """What the suite's own reference gives; None where it declares none."""
-        self.channel.board.write(self.index[case.variant], "reference")
-        reference = self._from_seed(self.suite.build_reference, case)
-        return None if reference is None else agreement.gather(reference, self.target.clock).values
-
-    def _from_seed(self, make: Callable[[Given], Any], given: Given) -> Any:
-        """Call it with all random generators in the same state for every variant."""
-        import torch
-
-        random.seed(self.settings.seed)
-        torch.manual_seed(self.settings.seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(self.settings.seed % 2**32)
-        return make(given)
+def _follow(
+    team: Team,
+    suite: Suite,
+    cases: Sequence[Case],
+    settings: Settings,
+    target: Target,
+    channel: Channel,
+) -> None:
+    """As a rank that does not lead. What goes wrong here ends the team."""
+    by_variant = {case.variant: case for case in cases}
+    stages = {"build": "build", "gather": "check", "study": "study"}
+    follower = Follower(
+        team,
+        target.clock,
+        lambda variant: suite.build_case(by_variant[variant]),
+        settings.seed,
+    )
+    try:
+        for word in follower.follow():
+            channel.board.write(NOBODY, stages.get(word, "sampling"))
+    except Exception as error:
+        channel.send("failed", **describe_failure(error))
+        raise
 
 
 def _settle_in(log: int) -> None:
@@ -357,9 +243,20 @@ def _settle_in(log: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
 
-def _apply(settings: Settings) -> str:
-    limits.limit_memory(settings.memory_limit_bytes)
-    limits.limit_threads(settings.threads)
+def _find_seat(request: Request) -> Seat | None:
+    """Where this process sits among ranks; None where it is alone."""
+    seat = request.get("seat")
+    return None if seat is None else msgspec.convert(seat, Seat)
+
+
+def _apply(settings: Settings, seat: Seat | None = None) -> str:
+    """Ranks of one machine share what it has."""
+    if seat is not None and settings.device == "cuda":
+        choose_device(seat)  # before anything touches one
+    sharers = 1 if seat is None else seat.local_ranks
+    limit_bytes = settings.memory_limit_bytes
+    limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)
+    limits.limit_threads(max(1, settings.threads // sharers))
     return allocator.apply(settings.allocator)
 
 

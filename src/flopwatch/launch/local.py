@@ -56,6 +56,8 @@ class Worker:
     board_file: IO[bytes]
     board: Board
     exit_code: int | None = None
+    title = ""
+    """What reasons of its end begin with."""
     _pending: bytes = b""
     """The beginning of a message whose end has not arrived."""
 
@@ -63,25 +65,26 @@ class Worker:
         self,
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        look_around: Callable[[], Sequence[int]] = tuple,
     ) -> Iterator[dict[str, Any]]:
         """Its messages until it ends. Raises Hung when it is silent for too long.
 
         `waiting` is entered only while nothing is half done, which is when an interrupt may be
-        raised.
+        raised. `look_around` is called before each wait and gives other descriptors to wait for.
         """
         pipe = self.events_pipe.fileno()
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
         exited = self.process.exit_descriptor()
-        if exited is not None:
-            poll.register(exited, select.POLLIN)
+        own = [pipe] if exited is None else [pipe, exited]
         open_ = True
         while open_:
+            watched = [*own, *look_around()]
             with waiting():
-                ready = poll.poll(silence_limit_s * 1000)
+                ready = poll_readable(watched, silence_limit_s)
             if not ready:
                 raise Hung
-            if pipe not in (descriptor for descriptor, _ in ready):
+            if not ready & set(own):
+                continue
+            if pipe not in ready:
                 # It has ended. What it wrote last is in the pipe; after that, nothing may come,
                 # not even an end, since a grandchild may hold the pipe open for ever.
                 os.set_blocking(pipe, False)
@@ -90,11 +93,11 @@ class Worker:
             except BlockingIOError:
                 chunk = b""
             open_ = bool(chunk)
-            self._trim_log()
+            self.trim_log()
             *lines, self._pending = (self._pending + chunk).split(b"\n")
             for line in lines:
                 yield json.loads(line)
-        self._finish()
+        self.finish()
 
     def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
         """Ask it to hand over what it has and to stop; then make it stop."""
@@ -105,8 +108,9 @@ class Worker:
             self.kill()
 
     def kill(self) -> None:
-        _signal(self.process.pid, signal.SIGKILL)
-        self._finish()
+        if self.exit_code is None:
+            _signal(self.process.pid, signal.SIGKILL)
+            self.finish()
 
     def interrogate(self) -> None:
         """Have a hung worker write the Python stack it is at to its log."""
@@ -125,12 +129,13 @@ class Worker:
         for file in (self.events_pipe, self.log, self.board_file):
             file.close()
 
-    def _trim_log(self) -> None:
+    def trim_log(self) -> None:
         """Only the last words are of interest, and a chatty workload has many."""
         if os.fstat(self.log.fileno()).st_size > LOG_LIMIT_BYTES:
             os.ftruncate(self.log.fileno(), 0)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Wait for its end."""
         if self.exit_code is None:
             self.exit_code = self.process.wait()
             with suppress(ProcessLookupError, PermissionError):
@@ -154,6 +159,9 @@ class Launcher:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._server is not None:
             self._server.close()
 
@@ -287,6 +295,14 @@ def _spawn(
         popen.stdin.write(json.dumps(request).encode())
     pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
     return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
+
+
+def poll_readable(descriptors: Sequence[int], patience_s: float) -> set[int]:
+    """Those that have something to read, or have ended, once any has."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(patience_s * 1000)}
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

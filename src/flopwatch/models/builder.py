@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from flopwatch.models import hugging_face, transformer
-from flopwatch.models.modes import Attention
+from flopwatch.models.modes import Attention, Recompute
 from flopwatch.models.shapes import Shape
 from flopwatch.models.transformer import Transformer
 
@@ -31,14 +31,23 @@ def choose_attention(model: Any, kind: Attention) -> None:
         model.set_attn_implementation(HUGGING_FACE_NAMES[kind])
 
 
-def choose_checkpointing(model: Any, is_checkpointed: bool) -> None:
-    """Whether blocks are computed again in the backward pass instead of keeping what it needs."""
+def choose_recompute(model: Any, recompute: Recompute) -> None:
+    """What blocks compute again in the backward pass instead of keeping what it needs."""
     if isinstance(model, Transformer):
-        model.is_checkpointed = is_checkpointed
-    elif is_checkpointed:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    else:
+        model.choose_recompute(recompute)
+    elif recompute == "none":
         model.gradient_checkpointing_disable()
+    else:
+        model.gradient_checkpointing_enable(transformer.CHECKPOINTS[recompute])
+
+
+def find_blocks(model: Any) -> list[nn.Module]:
+    """The layers of a decoder, in order."""
+    if isinstance(model, Transformer):
+        return list(model.blocks)
+    number = model.config.num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return list(next(blocks for blocks in lists if len(blocks) == number))
 
 
 def find_attention(model: Any) -> Attention:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from flopwatch.models.modes import PRECISIONS, Attention
+from flopwatch.models.modes import PRECISIONS, Attention, Recompute
 from flopwatch.settings import Device
 
 MOMENTS = {"adamw": 2, "adamw-unfused": 2, "sgd": 0}
@@ -42,7 +42,15 @@ class Plan:
     attention: Attention = "sdpa"
     checkpointed: bool = False
     """Whether blocks keep only their inputs, and are computed again in the backward pass."""
+    selective: bool = False
+    """The same, but what linear layers give is kept too."""
     device: Device = "cpu"
+
+    @property
+    def recompute(self) -> Recompute:
+        if self.selective:
+            return "selective"
+        return "full" if self.checkpointed else "none"
 
     @property
     def is_autocast(self) -> bool:

@@ -50,7 +50,7 @@ def estimate(shape: Shape, plan: Plan) -> Footprint:
     """
     sizes = Sizes(shape, plan)
     block = make_block(sizes)
-    if plan.checkpointed:
+    if plan.recompute != "none":
         block = [checkpoint(sizes, block)]
     start, end = [make_embedding(sizes)], make_end(sizes)
     blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
@@ -343,15 +343,18 @@ def make_end(sizes: Sizes) -> list[Stage]:
 def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
     """A block that keeps its input alone, so that in the forward pass its stages follow one
     another with nothing left behind: but for copies that autocast makes, which stay to the end of
-    that pass."""
+    that pass. A selective one keeps what its linear layers give besides, and takes it up again."""
     plan = sizes.plan
+    results = make_results(sizes) if plan.selective else []
+    # Those inside the block, not those that are only added to, are used again, and so not made.
+    found_bytes = sum(result.size_bytes for result in results[::2])
     entry = sizes.tensor(
         "inputs of blocks", sizes.shape.hidden_size, element_bytes=plan.parameter_bytes
     )
     copies = [t for stage in block for t in stage.kept if t.name.endswith(COPY)]
     cached_bytes = sum(copy.size_bytes for copy in copies)
     most = max(
-        sum(t.size_bytes for t in stage.kept if t not in copies) + stage.forward_bytes
+        sum(t.size_bytes for t in stage.kept if t not in [*copies, *results]) + stage.forward_bytes
         for stage in block
     )
     # The block's first norm keeps the same tensor, unless it needs it in another dtype.
@@ -359,12 +362,26 @@ def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
     again_bytes = find_forward_peak(block).total_bytes + sizes.stream - shared_bytes
     return Stage(
         name="checkpointed block",
-        kept=[entry],
+        kept=[entry, *results],
         gradient_bytes=sum(stage.gradient_bytes for stage in block),
         forward_bytes=most,
         cached_bytes=cached_bytes,
-        backward_bytes=max(again_bytes, find_backward_peak(block).total_bytes - shared_bytes),
+        backward_bytes=max(again_bytes, find_backward_peak(block).total_bytes - shared_bytes)
+        - found_bytes,
     )
+
+
+def make_results(sizes: Sizes) -> list[Tensor]:
+    """Of the linear layers of a block."""
+    hidden_size, matrices = sizes.shape.hidden_size, 2 if sizes.shape.is_gated else 1
+    return [
+        sizes.tensor("queries, keys and values", 3 * hidden_size),
+        sizes.tensor("results of attention", hidden_size),
+        sizes.tensor(
+            "feed-forward, before the activation", matrices * sizes.shape.feed_forward_size
+        ),
+        sizes.tensor("results of feed-forward", hidden_size),
+    ]
 
 
 def _number(stages: list[Stage], block: int) -> list[Stage]:

@@ -21,6 +21,9 @@ from flopwatch.suite import Stopwatch
 
 Cast = Callable[[], AbstractContextManager[object]]
 """Makes the context that a forward pass runs in: autocast, or nothing."""
+FICKLE = ("k_proj.bias", "fc1.bias")
+"""Ends of names of parameters whose gradients rounding decides: of OPT's keys, where they are 0 but
+for noise, and of what goes through its ReLUs."""
 
 
 class SharedModel:
@@ -118,9 +121,9 @@ class TrainingStep:
         cover every part of the backward pass and are small, and those of the last exchanged layer,
         if there is one.
 
-        Left out are the other exchanged layers, since where a value before a ReLU is next to 0,
-        rounding decides whether its token counts; and the biases of keys, which the softmax does
-        not see: their gradient is 0 but for noise.
+        Left out are the other exchanged layers, and those whose results go through a ReLU: where a
+        value before it is next to 0, rounding decides whether its token counts. Nor are the biases
+        of keys compared, which the softmax does not see.
         """
         self.prepare()
         *others, last = [*self.layers] or [""]
@@ -128,7 +131,7 @@ class TrainingStep:
             name: parameter
             for name, parameter in self.shared.model.named_parameters()
             if (parameter.dim() == 1 or (last and name.startswith(f"{last}.")))
-            and not name.endswith("k_proj.bias")
+            and not name.endswith(FICKLE)
             and name.rpartition(".")[0] not in others
         }
 

@@ -19,8 +19,8 @@ from flopwatch.engine.rate import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.layers.replacement import find_linear, make_alike
 from flopwatch.layers.workload import Plain, Setting, list_notes
-from flopwatch.models.builder import build, choose_attention, choose_checkpointing, find_attention
-from flopwatch.models.modes import PRECISIONS, Attention, Mode
+from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
+from flopwatch.models.modes import PRECISIONS, Attention, Mode, Recompute
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 from flopwatch.models.step import Cast, SharedModel, TrainingStep, time_modules
 from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
@@ -44,8 +44,12 @@ class Job:
 
     @property
     def setting(self) -> Setting:
-        chosen = PRECISIONS[self.precision]
-        return Setting(device=self.device, dtype=chosen.dtype, autocast=chosen.autocast)
+        return find_setting(self.precision, self.device)
+
+
+def find_setting(precision: str, device: Device) -> Setting:
+    chosen = PRECISIONS[precision]
+    return Setting(device=device, dtype=chosen.dtype, autocast=chosen.autocast)
 
 
 class ModeStep(TrainingStep):
@@ -60,7 +64,7 @@ class ModeStep(TrainingStep):
     def prepare(self) -> None:
         super().prepare()
         choose_attention(self.shared.model, self.mode.attention)
-        choose_checkpointing(self.shared.model, self.mode.checkpointed)
+        choose_recompute(self.shared.model, self.mode.recompute)
 
     @contextmanager
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
@@ -93,7 +97,7 @@ def make_workload(job: Job, mode: Mode) -> Workload:
 
 def _can_be_instrumented(mode: Mode, model: nn.Module) -> bool:
     """Hooks would break what is compiled, and run again where blocks are computed again."""
-    return not mode.compiled and not mode.checkpointed and bool(find_parts(model))
+    return not mode.compiled and mode.recompute == "none" and bool(find_parts(model))
 
 
 def make_reference(job: Job, mode: Mode) -> Workload:
@@ -102,7 +106,8 @@ def make_reference(job: Job, mode: Mode) -> Workload:
     more memory than what is checked by it."""
     shared = share_model(job)
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared, mode).items()}
-    plain = Mode(attention="plain", checkpointed=job.context > SHORT_CONTEXT)
+    recompute: Recompute = "full" if job.context > SHORT_CONTEXT else "none"
+    plain = Mode(attention="plain", recompute=recompute)
     step = ModeStep(shared, plain, layers, job.setting.cast)
     return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
 
@@ -138,13 +143,13 @@ def _make_layers(job: Job, shared: SharedModel, mode: Mode) -> dict[str, nn.Modu
     # The same weights every time, whether or not the model had to be built first.
     torch.manual_seed(torch.initial_seed())
     try:
-        chosen = find_linear(shared.model, _find_pattern(job.shape, mode.match))
+        chosen = find_linear(shared.model, find_pattern(job.shape, mode.match))
         return {name: make_alike(mode.spec, name, old) for name, old in chosen.items()}
     except LayerError as error:  # blocks that do not divide, say
         raise Unsupported(str(error)) from None
 
 
-def _find_pattern(shape: Shape, match: str) -> str:
+def find_pattern(shape: Shape, match: str) -> str:
     known = ARCHITECTURES.get(shape.architecture)
     if known is None and match in ("feed-forward", "linear"):
         raise Unsupported(

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.models import hugging_face
-from flopwatch.models.builder import choose_attention, choose_checkpointing
+from flopwatch.models.builder import choose_attention, choose_recompute
 from flopwatch.models.footprint import (
     MOMENTS,
     Footprint,
@@ -210,7 +210,7 @@ def _make_model(shape: Shape, plan: Plan) -> nn.Module:
     else:
         model = hugging_face.build(shape, dtype=dtype)
     choose_attention(model, plan.attention)
-    choose_checkpointing(model, plan.checkpointed)
+    choose_recompute(model, plan.recompute)
     return _settle(model)
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from flopwatch.layers.attention import attend_fused, attend_plainly, make_mask
-from flopwatch.models.modes import Attention
+from flopwatch.models.modes import Attention, Recompute
 from flopwatch.models.shapes import ARCHITECTURES, Shape
 from flopwatch.regions import region
 
@@ -24,6 +26,16 @@ ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02
 IGNORED = -100
 """The label of a position whose next token is not known."""
+PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+"""With a weight. Those of attention, and of layers in blocks, are products of batches (bmm)."""
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "full": {"use_reentrant": False},
+    "selective": {
+        "use_reentrant": False,
+        "context_fn": partial(create_selective_checkpoint_contexts, PRODUCTS),
+    },
+}
+"""How torch's checkpoint is called, by what is computed again."""
 
 
 @dataclass
@@ -38,8 +50,6 @@ class Transformer(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.is_checkpointed = False
-        """Whether blocks keep only their inputs, and are computed again in the backward pass."""
         has_positions = ARCHITECTURES[shape.architecture].extra_positions is not None
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden_size)
         self.positions = nn.Embedding(shape.positions, shape.hidden_size) if has_positions else None
@@ -62,10 +72,7 @@ class Transformer(nn.Module):
             if self.positions is not None:
                 x = x + self.positions.weight[:num_tokens]
         for block in self.blocks:
-            if self.is_checkpointed:
-                x = checkpoint(block, x, self.rotation, use_reentrant=False)
-            else:
-                x = block(x, self.rotation)
+            x = block(x, self.rotation)
         with region("norm"):
             x = self.norm(x)
         with region("head"):
@@ -76,6 +83,11 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, SelfAttention):
                 module.kind = kind
+
+    def choose_recompute(self, recompute: Recompute) -> None:
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.recompute = recompute
 
     @torch.no_grad()
     def initialize(self) -> None:
@@ -96,12 +108,21 @@ class Transformer(nn.Module):
 class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        self.recompute: Recompute = "none"
         self.attention_norm = make_norm(shape)
         self.attention = SelfAttention(shape)
         self.feed_forward_norm = make_norm(shape)
         self.feed_forward = FeedForward(shape)
 
     def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Checkpoints lie inside, so that what wraps a block (torch.compile, or what gathers its
+        parameters from other ranks) has all of it in hand, what is computed again too."""
+        if self.recompute == "none":
+            return self.compute(x, rotation)
+        again: Tensor = checkpoint(self.compute, x, rotation, **CHECKPOINTS[self.recompute])
+        return again
+
+    def compute(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         with region("norm"):
             normed = self.attention_norm(x)
         with region("attention"):

@@ -124,7 +124,7 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     batch, precision = (case.batch, case.context), PRECISIONS[case.precision]
     if shape.architecture in ARCHITECTURES:
         return count_mode_flops(shape, mode, batch, precision, case.optimizer)
-    if mode.spec != "dense" or mode.checkpointed:
+    if mode.spec != "dense" or mode.recompute != "none":
         return {}
     from flopwatch.models.survey import survey
 
@@ -149,6 +149,7 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
         optimizer=case.optimizer,
         attention=mode.attention,
         checkpointed=mode.checkpointed,
+        selective=mode.recompute == "selective",
         device=case.device,
     )
     try:

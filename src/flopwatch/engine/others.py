@@ -1,0 +1,57 @@
+"""How much of the machine others use while a run measures.
+
+The load average says it badly: it is a minute late, and counts the run's own threads. Here the time
+of all cores is read twice, and what the run's own processes took of it meanwhile is taken off.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+import psutil
+
+BUSY = ("user", "nice", "system", "irq", "softirq")
+"""Stolen time is told apart."""
+SHORTEST_S = 0.5
+"""The system counts in steps of 10 ms: over less time the share would be one of those."""
+
+
+class Watch:
+    """Reads shares of the time since the one before, or since it was made."""
+
+    def __init__(self) -> None:
+        self._read_at_s, self._others_s = time.monotonic(), read_others_s()
+
+    def read_share(self, environ: Mapping[str, str] = os.environ) -> float | None:
+        """Of all cores; None where too little time has passed, or ranks of the same job cannot be
+        told from others, since torchrun has started them."""
+        elapsed_s = time.monotonic() - self._read_at_s
+        if elapsed_s < SHORTEST_S or "TORCHELASTIC_RUN_ID" in environ:
+            return None
+        others_s = read_others_s()
+        share = (others_s - self._others_s) / (elapsed_s * (psutil.cpu_count() or 1))
+        self._read_at_s, self._others_s = time.monotonic(), others_s
+        return min(1.0, max(0.0, share))
+
+
+def read_others_s() -> float:
+    """Time of cores since the machine was started, without what this process and its descendants
+    have used, those that have ended included."""
+    times = psutil.cpu_times()._asdict()
+    busy_s: float = sum(times.get(name, 0.0) for name in BUSY)
+    return busy_s - sum(map(_read_own_s, _list_own()))
+
+
+def _list_own() -> list[psutil.Process]:
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def _read_own_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:  # it has just ended, and its parent will tell
+        return 0.0
+    return float(sum(times[:4]))  # its own and that of children it has waited for

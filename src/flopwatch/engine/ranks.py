@@ -1,0 +1,100 @@
+"""The times of a job, from those of its ranks.
+
+All ranks start a run at the same time, on one clock. A phase of the job ends when the last rank has
+ended it. At a collective, everybody waits for the last one to come; what follows is moving data.
+This module knows neither torch nor processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A rank at a collective."""
+
+    arrived_ns: float
+    left_ns: float | None
+    """None where it went on with other work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one rank did in one run, in nanoseconds of the clock that all share."""
+
+    began_ns: float
+    ended_ns: tuple[float, ...]
+    """Each phase."""
+    stops: tuple[Stop, ...] = ()
+
+    @property
+    def phase_ns(self) -> list[float]:
+        return _differences(self.began_ns, self.ended_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank's samples get from its runs."""
+
+    phase_ns: list[float]
+    waiting_ns: float
+    moving_ns: float
+
+
+def combine(runs: Sequence[Run]) -> list[float]:
+    """How long each phase of the job took, from the first start to the last end.
+
+    >>> combine([Run(0.0, (4.0, 9.0)), Run(1.0, (6.0, 8.0))])
+    [6.0, 3.0]
+    """
+    began_ns = min(run.began_ns for run in runs)
+    return _differences(began_ns, [max(ends) for ends in _columns(run.ended_ns for run in runs)])
+
+
+def split(runs: Sequence[Run]) -> list[Share]:
+    """What each rank did, of one run of the job.
+
+    >>> fast = Run(0.0, (10.0,), (Stop(2.0, 9.0),))
+    >>> slow = Run(0.0, (10.0,), (Stop(7.0, 9.0),))
+    >>> [(share.waiting_ns, share.moving_ns) for share in split([fast, slow])]
+    [(5.0, 2.0), (0.0, 2.0)]
+    """
+    if len({len(run.stops) for run in runs}) > 1:
+        # Not the same collectives on all ranks: who waited for whom cannot be told.
+        return [Share(run.phase_ns, 0.0, 0.0) for run in runs]
+    last_ns = [max(s.arrived_ns for s in stops) for stops in _columns(run.stops for run in runs)]
+    return [_share(run, last_ns) for run in runs]
+
+
+def average(shares: Sequence[Share]) -> Share:
+    """Of the runs of one sample."""
+    number = len(shares)
+    return Share(
+        [sum(column) / number for column in _columns(share.phase_ns for share in shares)],
+        sum(share.waiting_ns for share in shares) / number,
+        sum(share.moving_ns for share in shares) / number,
+    )
+
+
+def _share(run: Run, last_ns: Sequence[float]) -> Share:
+    waiting_ns = moving_ns = 0.0
+    for stop, last in zip(run.stops, last_ns, strict=True):
+        if stop.left_ns is not None:
+            # Never longer than it was there: clocks of different machines agree only so far.
+            waited_ns = min(last - stop.arrived_ns, stop.left_ns - stop.arrived_ns)
+            waiting_ns += waited_ns
+            moving_ns += stop.left_ns - stop.arrived_ns - waited_ns
+    return Share(run.phase_ns, waiting_ns, moving_ns)
+
+
+def _differences(start: float, ends: Sequence[float]) -> list[float]:
+    return [end - begin for begin, end in zip((start, *ends), ends, strict=False)]
+
+
+def _columns(rows: Iterable[Sequence[Item]]) -> list[tuple[Item, ...]]:
+    return list(zip(*rows, strict=True))

@@ -1,0 +1,73 @@
+"""How much of the machine others use: our own processes do not count, wherever they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from flopwatch.engine import others
+
+BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+NESTED = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}], check=True)"
+
+
+class FakeMachine:
+    """Two cores, whose time passes as it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = self.busy_s = self.own_s = 0.0
+
+    def spend(self, elapsed_s: float, others_s: float, own_s: float) -> None:
+        self.now_s += elapsed_s
+        self.busy_s += others_s + own_s
+        self.own_s += own_s
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    fake = FakeMachine()
+
+    def read_times() -> SimpleNamespace:
+        return SimpleNamespace(_asdict=lambda: {"user": fake.busy_s})
+
+    monkeypatch.setattr(others.time, "monotonic", lambda: fake.now_s)
+    monkeypatch.setattr(others.psutil, "cpu_times", read_times)
+    monkeypatch.setattr(others.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(others, "_list_own", lambda: [None])
+    monkeypatch.setattr(others, "_read_own_s", lambda _: fake.own_s)
+    return fake
+
+
+def test_the_share_is_that_of_all_cores_since_the_last_one(machine: FakeMachine) -> None:
+    watch = others.Watch()
+    machine.spend(10.0, others_s=4.0, own_s=16.0)
+    assert watch.read_share({}) == pytest.approx(0.2)
+    machine.spend(10.0, others_s=0.0, own_s=20.0)
+    assert watch.read_share({}) == 0.0
+
+
+def test_a_moment_is_too_short_and_counts_later(machine: FakeMachine) -> None:
+    watch = others.Watch()
+    machine.spend(0.1, others_s=0.1, own_s=0.1)
+    assert watch.read_share({}) is None
+    machine.spend(0.9, others_s=0.9, own_s=0.9)
+    assert watch.read_share({}) == pytest.approx(0.5)
+
+
+def test_ranks_that_torchrun_has_started_are_nobodys_children(machine: FakeMachine) -> None:
+    watch = others.Watch()
+    machine.spend(10.0, others_s=4.0, own_s=16.0)
+    assert watch.read_share({"TORCHELASTIC_RUN_ID": "1"}) is None
+
+
+@pytest.mark.parametrize("program", [BURN, NESTED], ids=["child", "grandchild"])
+def test_what_our_descendants_used_is_our_own_once_they_have_ended(program: str) -> None:
+    def read_own_s() -> float:
+        return sum(map(others._read_own_s, others._list_own()))
+
+    before_s = read_own_s()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert read_own_s() - before_s >= 0.3
