@@ -1,10 +1,11 @@
 """SQL over results files, by DuckDB.
 
-Four views show all the files at once:
+Five views show all the files at once:
 
     records   one row a record; params, settings, environment and the like are JSON, so that an
               axis is reached by ``params->>'dtype'``
     samples   one row a sample and phase, warm-up included and marked
+    ranks     one row a rank of a job and sample
     regions   one row a region and instrumented run
     curves    one row a point of a curve
 
@@ -60,6 +61,9 @@ FIELDS = {
     "bytes": "JSON",
     "conditions": "JSON",
     "facts": "JSON",
+    "ranks": (
+        "STRUCT(samples_ns MAP(VARCHAR, DOUBLE[]), waiting_ns DOUBLE[], moving_ns DOUBLE[])[]"
+    ),
     "instrumented_ns": "DOUBLE[]",
     "regions": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
     "curves": "MAP(VARCHAR, DOUBLE[])",
@@ -80,13 +84,14 @@ FIELDS = {
 """The fields of a record. Declared, not inferred: inference reads a part of every file twice, and
 files with different parameters would get different types."""
 
-UNNESTED = ("samples_ns", "rounds", "loops", "instrumented_ns", "regions", "curves")
+UNNESTED = ("samples_ns", "rounds", "loops", "ranks", "instrumented_ns", "regions", "curves")
 """Fields with views of their own."""
 
 OF_RECORD = ("id", "group", "run", "suite", "variant", "params")
 VIEWS = {
     "records": (*(name for name in FIELDS if name not in UNNESTED), "samples", "file"),
     "samples": (*OF_RECORD, "phase", "sample", "round", "loops", "warmup", "ns"),
+    "ranks": (*OF_RECORD, "rank", "sample", "round", "warmup", "ns", "waiting_ns", "moving_ns"),
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
 }
@@ -104,8 +109,23 @@ UNNEST_SAMPLES = """(
             generate_subscripts(rounds, 1) - 1 AS sample
         FROM (SELECT *, unnest(map_entries(samples_ns)) AS entry FROM {rows})
     )
-    WHERE CASE WHEN ns > 0 AND ns < 'inf'::DOUBLE AND "round" >= 0 AND loops >= 1 THEN true
+    WHERE CASE WHEN ns >= 1e-12 AND ns < 2 ** 63 AND "round" >= 0 AND loops >= 1 THEN true
         ELSE error('a sample is not valid') END
+)"""
+
+# A rank's time is that of all phases together.
+UNNEST_RANKS = """(
+    SELECT *, sample < warmup_samples AS warmup,
+        list_sum([times[sample + 1] FOR times IN map_values(entry.samples_ns)]) AS ns
+    FROM (
+        SELECT * EXCLUDE (rounds), unnest(rounds) AS "round",
+            unnest(entry.waiting_ns) AS waiting_ns, unnest(entry.moving_ns) AS moving_ns,
+            generate_subscripts(rounds, 1) - 1 AS sample
+        FROM (SELECT *, unnest(ranks) AS entry, generate_subscripts(ranks, 1) - 1 AS rank
+            FROM {rows})
+    )
+    WHERE CASE WHEN waiting_ns >= 0 AND moving_ns >= 0 AND "round" >= 0 THEN true
+        ELSE error('a rank is not valid') END
 )"""
 
 # An instrumented run follows the sample of the same number, which is not one of warm-up.
@@ -235,6 +255,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path])
     origins = {
         "records": rows,
         "samples": UNNEST_SAMPLES.format(rows=rows),
+        "ranks": UNNEST_RANKS.format(rows=rows),
         "regions": UNNEST_REGIONS.format(rows=rows),
         "curves": UNNEST_CURVES.format(rows=rows),
     }

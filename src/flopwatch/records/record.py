@@ -7,6 +7,7 @@ environment and the settings that made it, so that a single line can be mailed, 
 History of the schema, newest first. A version that was ever released stays readable: give
 ``UPGRADES`` the function that turns the previous version's object into the next one's.
 
+    4   ranks: what each of a job's processes took, waited for others, and spent on moving data
     3   memory, held_bytes, memory_estimate_bytes and first_page_faults: what a run held in each of
         its phases, beside what was foretold, and what its first call had to fetch
     2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
@@ -16,7 +17,7 @@ History of the schema, newest first. A version that was ever released stays read
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ import msgspec
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.settings import Settings
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
@@ -37,13 +38,27 @@ def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _upgrade_2(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 3 adds fields, whose defaults mean that nothing was told."""
+def _add_nothing(content: dict[str, Any]) -> dict[str, Any]:
+    """Versions 3 and 4 add fields, whose defaults mean that nothing was told."""
     return content
 
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_1, 2: _upgrade_2}
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _upgrade_1,
+    2: _add_nothing,
+    3: _add_nothing,
+}
 """From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
+
+SHORTEST_NS, LONGEST_NS = 1e-12, 2.0**63
+"""No sample is shorter or longer: the mean of as many calls as one likes, and three centuries.
+Within, sums, ratios and rates of samples are numbers."""
+
+LARGEST = 1e100
+"""No count is larger: its rate over the shortest sample is still a number."""
+
+SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imported")
+"""Of an environment: what readers look into."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
 Stop = Literal["precise", "stalled", "budget", "interrupted"]
@@ -77,6 +92,18 @@ class PhaseMemory:
     peak_bytes: int
     end_bytes: int
     """At its end: after a forward pass, what it keeps for the backward pass, and its result."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rank:
+    """What one of a job's processes did in the samples; all lists are parallel to `rounds`."""
+
+    samples_ns: dict[str, list[float]]
+    """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
+    waiting_ns: list[float]
+    """In collectives, until the last rank had come to them."""
+    moving_ns: list[float]
+    """In collectives, from then on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,12 +146,14 @@ class Record:
     that sample it says what the instruments cost."""
     regions: dict[str, Region] = field(default_factory=dict)
     """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
+    ranks: list[Rank] = field(default_factory=list)
+    """By rank; empty where the case is no job of several processes."""
     curves: dict[str, list[float]] = field(default_factory=dict)
     """What the case produced as it ran, by name: a training loss, step by step. Curves of one
     record are parallel."""
     peak_memory_bytes: int | None = None
     """Most memory of the device (on a CPU: of tensors) that one run held beyond what was there
-    before it."""
+    before it; of a job, on rank 0."""
     memory: dict[str, PhaseMemory] = field(default_factory=dict)
     """The same by phase; empty where it is not known."""
     held_bytes: int | None = None
@@ -198,12 +227,45 @@ def _validate(record: Record) -> None:
     for phase, times_ns in record.samples_ns.items():
         if len(times_ns) != num_samples:
             raise CorruptFile(f"it has {num_samples} rounds but {len(times_ns)} of {phase}")
-        if times_ns and min(times_ns) <= 0:
-            raise CorruptFile(f"{phase} has a sample of {min(times_ns)} ns")
+        _validate_times(f"{phase} has a sample", times_ns, SHORTEST_NS)
+    _validate_ranks(record)
     _validate_regions(record)
     _validate_range("round", record.rounds, 0)
     _validate_range("number of loops", record.loops, 1)
     _validate_memory(record)
+    _validate_counts(record)
+    _validate_environment(record.environment)
+
+
+def _validate_environment(environment: dict[str, Any]) -> None:
+    for title in SECTIONS:
+        if not isinstance(environment.get(title, {}), dict):
+            raise CorruptFile(f"the section {title!r} of its environment is not an object")
+    for name, load in environment.get("load", {}).items():
+        numbers = load if isinstance(load, list) and load else [load]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise CorruptFile(f"{name!r} of its load is not a number")
+
+
+def _validate_times(what: str, times_ns: list[float], shortest_ns: float) -> None:
+    if times_ns and not (shortest_ns <= min(times_ns) and max(times_ns) < LONGEST_NS):
+        worst_ns = max(times_ns) if min(times_ns) >= shortest_ns else min(times_ns)
+        raise CorruptFile(f"{what} of {worst_ns} ns")
+
+
+def _validate_counts(record: Record) -> None:
+    flops = (count for by_dtype in record.flops.values() for count in by_dtype.values())
+    _validate_sizes("number of FLOPs", flops)
+    _validate_sizes("number of bytes", record.bytes.values())
+    _validate_sizes("part of its memory estimate", record.memory_estimate_bytes.values())
+    for name, number in record.facts.items():
+        if abs(number) > LARGEST:
+            raise CorruptFile(f"the fact {name!r} is {number:g}")
+
+
+def _validate_sizes(name: str, sizes: Iterable[float]) -> None:
+    if not all(0 <= size <= LARGEST for size in sizes):
+        raise CorruptFile(f"a {name} is less than 0 or beyond {LARGEST:g}")
 
 
 def _validate_memory(record: Record) -> None:
@@ -216,14 +278,23 @@ def _validate_memory(record: Record) -> None:
         _validate_range(name, [] if number is None else [number], 0)
     for held in record.memory.values():
         _validate_range("phase's memory", [held.peak_bytes, held.end_bytes], 0)
-    if any(size < 0 for size in record.memory_estimate_bytes.values()):
-        raise CorruptFile("a part of its memory estimate is less than 0")
+
+
+def _validate_ranks(record: Record) -> None:
+    for number, rank in enumerate(record.ranks):
+        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.moving_ns):
+            if len(times_ns) != len(record.rounds):
+                raise CorruptFile(
+                    f"it has {len(record.rounds)} rounds but {len(times_ns)} of rank {number}"
+                )
+            _validate_times(f"rank {number} has a time", times_ns, 0.0)
 
 
 def _validate_regions(record: Record) -> None:
     num_runs, num_measured = len(record.instrumented_ns), len(record.rounds) - record.warmup_samples
     if num_runs > num_measured:  # fewer where a run was cut off
         raise CorruptFile(f"it has {num_runs} instrumented runs but {num_measured} samples")
+    _validate_times("an instrumented run has a time", record.instrumented_ns, 0.0)
     for name, region in record.regions.items():
         if len(region.samples_ns) != num_runs:
             raise CorruptFile(
@@ -231,6 +302,7 @@ def _validate_regions(record: Record) -> None:
             )
         if region.calls < 1:
             raise CorruptFile(f"region {name} has {region.calls} calls")
+        _validate_times(f"region {name} has a time", region.samples_ns, 0.0)
     if len({len(values) for values in record.curves.values()}) > 1:
         raise CorruptFile("its curves differ in length")
 

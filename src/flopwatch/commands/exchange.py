@@ -1,0 +1,151 @@
+"""Files of other programs, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flopwatch.commands import options
+from flopwatch.commands.results import read_records
+
+if TYPE_CHECKING:
+    from flopwatch.records.exchange.foreign import Import
+    from flopwatch.records.record import Record
+
+# Written out: to read them from `records.exchange` would make every `--help` load it.
+IMPORTS = ["pyperf", "google-benchmark", "pytorch", "dyad", "switchback", "cs336", "mosaic"]
+EXPORTS = ["pyperf", "pytorch", "github-action-smaller", "github-action-bigger"]
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(IMPORTS), help="[default: recognised]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
+              help="Results file to append to.")  # fmt: skip
+def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
+    """Append what other programs measured, in FILES, to a results file.
+
+    Reads the JSON files of pyperf and google-benchmark, results for PyTorch's benchmark database,
+    and the texts of published benchmarks. What is there already is not added again.
+
+    \b
+    flopwatch import bench.json -o results/bench.jsonl
+    flopwatch import numbers.txt --format dyad -o results/theirs.jsonl
+    flopwatch show results/bench.jsonl
+    """
+    from flopwatch.records.store import Store, read
+
+    known = {(r.run, r.id) for r in read(out).records} if out.exists() else set()
+    found = [(file, *_read(file, form)) for file in files]
+    with Store.open(out) as store:
+        for file, name, content in found:
+            new = [record for record in content.records if (record.run, record.id) not in known]
+            for record in new:
+                store.append(record)
+            known.update((record.run, record.id) for record in new)
+            _tell(f"{file}, {name}", content, len(new), out)
+
+
+def _tell(source: str, content: Import, num_new: int, out: Path) -> None:
+    from flopwatch.report.units import plural
+
+    for remark in content.remarks:
+        click.echo(f"flopwatch: {source}: {_on_one_line(remark)}", err=True)
+    num_old = len(content.records) - num_new
+    added = f"{plural(num_new, 'record')} added to {out}"
+    if num_old:
+        added = f"{added if num_new else 'nothing added'}: {out} has {num_old} of them already"
+    click.echo(f"flopwatch: {source}: {added}", err=True)
+
+
+def _read(file: Path, form: str | None) -> tuple[str, Import]:
+    """The name of the format, and records that the store will take: all or none."""
+    from flopwatch.errors import FlopwatchError, StoreError
+    from flopwatch.records.exchange import read_file
+    from flopwatch.records.exchange.foreign import ForeignError
+    from flopwatch.records.record import decode, encode
+
+    try:
+        name, content = read_file(file, form)
+        for record in content.records:
+            try:
+                decode(encode(record))
+            except (StoreError, OverflowError) as error:
+                raise ForeignError(f"{record.variant} cannot be a record: {error}") from None
+    except ForeignError as error:
+        raise FlopwatchError(f"{file} cannot be imported: {_on_one_line(error)}") from None
+    return name, content
+
+
+def _on_one_line(text: object) -> str:
+    """Names in foreign files may have line breaks."""
+    return " ".join(str(text).split())
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(EXPORTS), required=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+              default="-", help="[default: standard output]")  # fmt: skip
+@options.skip_corrupt
+def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) -> None:
+    """Write the newest record of every case in RESULTS for another program to read.
+
+    pyperf gets all samples; the others get medians with their intervals, and are told so.
+    Of github-action-benchmark's tools, customSmallerIsBetter reads github-action-smaller (times,
+    memory), and customBiggerIsBetter github-action-bigger (rates, speedups).
+
+    \b
+    flopwatch export results/steps.jsonl --format pyperf -o steps.json
+    flopwatch export results/steps.jsonl --format github-action-smaller -o bench.json
+    flopwatch export results/*.jsonl --format pytorch -o upload/results.json
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.errors import UsageError
+    from flopwatch.records.exchange import EXPORTERS
+
+    rows = summarize(read_records(results, skip_corrupt))
+    measured = [row for row in rows if row.total_ns is not None]
+    _name_others([row.record for row in rows if row.total_ns is None])
+    if not measured:
+        raise UsageError("there is nothing to export: no case has a time; name other results")
+    text = EXPORTERS[form](measured) + "\n"
+    if str(out) == "-":
+        click.echo(text, nl=False)
+        return
+    _write(text, out)
+    click.echo(f"wrote {out}", err=True)
+
+
+def _name_others(records: Sequence[Record]) -> None:
+    """What an export has not."""
+    from flopwatch.case import label
+
+    for record in records:
+        case = " ".join(filter(None, [record.suite, record.variant, label(record.params)]))
+        why = record.reason or "no time was measured"
+        told = _on_one_line(f"{case} was left out: {record.status}: {why}")
+        click.echo(f"flopwatch: {told}", err=True)
+
+
+def _write(text: str, out: Path) -> None:
+    """Never over measurements, which cannot be had again."""
+    from flopwatch.errors import FlopwatchError, StoreError
+    from flopwatch.records.store import read
+
+    if out.is_file() and out.stat().st_size:
+        try:
+            is_results = bool(read(out, skip_corrupt=True).records)
+        except StoreError:
+            is_results = False
+        if is_results:
+            raise FlopwatchError(f"{out} is a results file; choose another name")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FlopwatchError(
+            f"{out} cannot be written ({error.strerror}); choose another"
+        ) from None

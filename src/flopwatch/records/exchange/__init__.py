@@ -1,0 +1,104 @@
+"""Files of other programs: what they measured as records, and records for them to read.
+
+An importer never loses anything comparable silently: what a record cannot hold is a remark. An
+exporter writes what was measured and says which statistic it is, in which unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwatch.analysis.summary import conditions
+from flopwatch.errors import UsageError
+from flopwatch.records.exchange import github_action, google_benchmark, pyperf, pytorch_database
+from flopwatch.records.exchange.foreign import (
+    ForeignError,
+    Import,
+    Importer,
+    digest_text,
+    parse_documents,
+    read_text,
+)
+
+if TYPE_CHECKING:
+    from flopwatch.analysis.summary import Row
+    from flopwatch.records.record import Record
+
+IMPORTERS: dict[str, Importer] = {
+    "pyperf": pyperf.IMPORTER,
+    "google-benchmark": google_benchmark.IMPORTER,
+    "pytorch": pytorch_database.IMPORTER,
+}
+"""By name; the first that recognises a file reads it."""
+
+EXPORTERS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "pyperf": pyperf.export,
+    "pytorch": pytorch_database.export,
+    "github-action-smaller": github_action.export_smaller,
+    "github-action-bigger": github_action.export_bigger,
+}
+"""By name: measured rows as a file's text."""
+
+
+def read_file(path: Path, form: str | None = None) -> tuple[str, Import]:
+    """The format of a foreign file, recognised where none is given, and what is in it.
+
+    Raises ForeignError with a sentence that does not name the file.
+    """
+    from flopwatch.records.published import FORMATS
+
+    text = read_text(path)
+    if form in FORMATS:
+        return form, _read_published(text, FORMATS[form])
+    if form is not None:
+        return form, _read(text, parse_documents(text), IMPORTERS[form])
+    try:
+        documents = parse_documents(text)
+    except ForeignError as error:
+        # The text of a published benchmark may be no JSON.
+        return _find_published(text, wrong=error if text.lstrip()[:1] in ("{", "[", "") else None)
+    for name, importer in IMPORTERS.items():
+        if importer.recognise(documents):
+            return name, _read(text, documents, importer)
+    return _find_published(text, wrong=None)
+
+
+def _read(text: str, documents: Sequence[Any], importer: Importer) -> Import:
+    content = importer.read(documents)
+    if not content.records:
+        raise ForeignError("; ".join(["it has nothing that a record can hold", *content.remarks]))
+    run = f"import:{digest_text(text)}"
+    records = [replace(record, run=run) for record in content.records]
+    return Import(records=records, remarks=[*content.remarks, *_tell_doubles(records)])
+
+
+def _tell_doubles(records: Sequence[Record]) -> list[str]:
+    """Tables show one record of a case, and the others would be missed."""
+    cases = [(record.id, conditions(record)) for record in records]
+    num_doubles = len(cases) - len(set(cases))
+    if not num_doubles:
+        return []
+    return [f"{num_doubles} of its records are of a case that others are of too; tables show one"]
+
+
+def _find_published(text: str, wrong: ForeignError | None) -> tuple[str, Import]:
+    """By trying; `wrong` is what to say where it is none of them."""
+    from flopwatch.records.published import FORMATS
+
+    for name, read in FORMATS.items():
+        try:
+            return name, _read_published(text, read)
+        except ForeignError:
+            continue
+    known = ", ".join([*IMPORTERS, *FORMATS])
+    raise wrong or ForeignError(f"its format is none of those that are known ({known})")
+
+
+def _read_published(text: str, read: Callable[[str], list[Record]]) -> Import:
+    try:
+        return Import(records=read(text))
+    except UsageError as error:
+        raise ForeignError(str(error)) from None

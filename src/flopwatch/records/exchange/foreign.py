@@ -1,0 +1,237 @@
+"""What importers and exporters share: foreign files as JSON, exact scaling, and marked cases.
+
+A file of another program has times that were not taken side by side, so that none of its records
+has a baseline, and `run`, a digest of the file's content, keeps it apart from all others.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from flopwatch.case import case_id, digest, group_id
+from flopwatch.errors import FlopwatchError
+from flopwatch.records.record import Record
+from flopwatch.records.store import reading
+from flopwatch.settings import LIKE_FOR_LIKE
+
+MAX_FILE_BYTES = 256 * 2**20
+"""As Python objects, JSON takes ten times as much memory."""
+
+NO_BASELINE = ""
+
+SUITE, VARIANT, PARAMS, PHASE = (
+    f"flopwatch_{name}" for name in ("suite", "variant", "params", "phase")
+)
+"""How our exports name a case, so that an import finds it again."""
+
+Form = TypeVar("Form")
+
+
+class ForeignError(FlopwatchError):
+    """A foreign file that cannot be read; its text does not name the file: the caller does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Import:
+    """What a foreign file holds."""
+
+    records: list[Record]
+    remarks: list[str] = field(default_factory=list)
+    """What a record cannot hold, in sentences."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Importer:
+    about: str
+    recognise: Callable[[Sequence[Any]], bool]
+    read: Callable[[Sequence[Any]], Import]
+    """Both of the JSON values of a file: one, or one a line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignCase:
+    """What was measured, under the names that a record has for it."""
+
+    suite: str
+    variant: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_fields(self) -> dict[str, Any]:
+        """Of a record."""
+        params = dict(self.params)
+        return {
+            "id": case_id(self.suite, self.variant, params),
+            "group": group_id(self.suite, params),
+            "run": "",  # known to who has read the file
+            "suite": self.suite,
+            "variant": self.variant,
+            "baseline": NO_BASELINE,
+            "params": params,
+        }
+
+
+def read_text(path: Path) -> str:
+    """A foreign file's text, also of one that gzip has packed."""
+    with reading(path) as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.GzipFile(fileobj=BytesIO(content)).read(MAX_FILE_BYTES + 1)
+        except (OSError, EOFError, zlib.error):
+            raise ForeignError("it is a damaged gzip file") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ForeignError(f"it is longer than {MAX_FILE_BYTES // 2**20} MiB; divide it")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ForeignError("it is not text in UTF-8") from None
+
+
+def parse_documents(text: str) -> list[Any]:
+    """The JSON values of a file: one, or one a line."""
+    if not text.strip():
+        raise ForeignError("it is empty")
+    try:
+        documents = [_parse(text)]
+    except RecursionError:
+        raise ForeignError("it is nested too deeply") from None
+    except ValueError as error:
+        documents = _parse_lines(text, error)
+    if "\\ud" in text.lower():
+        _refuse_half_characters(documents)
+    return documents
+
+
+def _parse_lines(text: str, whole: ValueError) -> list[Any]:
+    documents: list[Any] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            documents += [_parse(line)] if line.strip() else []
+        except RecursionError:
+            raise ForeignError(f"line {number} is nested too deeply") from None
+        except ValueError as error:
+            # The first line of a value that goes over several is none.
+            where = f"line {number} is not JSON ({error})" if documents else None
+            raise ForeignError(where or f"it is not JSON ({whole})") from None
+    return documents
+
+
+def _parse(text: str) -> Any:
+    """NaN, which some programs write, and what is too large for a number become None: unknown."""
+    return json.loads(text, parse_constant=lambda name: None, parse_float=_parse_float)
+
+
+def _parse_float(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _refuse_half_characters(documents: Sequence[Any]) -> None:
+    """JSON can escape one half of a character, which no text can hold."""
+    try:
+        json.dumps(documents, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ForeignError("it has text that is not Unicode") from None
+    except RecursionError:
+        raise ForeignError("it is nested too deeply") from None
+
+
+def digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def convert(content: Any, form: type[Form], what: str) -> Form:
+    """Content of a foreign file in the form that it must have."""
+    try:
+        return msgspec.convert(content, form)
+    except msgspec.ValidationError as error:
+        raise ForeignError(f"it is not {what} ({error})") from None
+    except RecursionError:
+        raise ForeignError(f"it is not {what} (it is nested too deeply)") from None
+
+
+def scale(number: float, exponent: int) -> float:
+    """`number` times ten to the `exponent`, rounded once: 2.9e-06 s are 2900 ns.
+
+    >>> scale(2.9e-06, 9), 2.9e-06 * 1e9
+    (2900.0, 2899.9999999999995)
+    """
+    return float(Decimal(repr(float(number))).scaleb(exponent)) if math.isfinite(number) else number
+
+
+def is_time(number: float) -> bool:
+    """Whether a record can have it as a sample."""
+    return math.isfinite(number) and number > 0
+
+
+def pick(content: Mapping[str, Any], key: str, kind: type[Form]) -> Form | None:
+    """The value, where it is of that kind: what others read later must not be anything else."""
+    value = content.get(key)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def hide_host(content: Mapping[str, Any], key: str) -> str | None:
+    """Tells machines apart without naming one; None where there is no name."""
+    name = pick(content, key, str)
+    return digest(["host", name]) if name else None
+
+
+def drop_unknown(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is None or empty, down to the last level."""
+    pruned = {k: drop_unknown(v) if isinstance(v, Mapping) else v for k, v in content.items()}
+    return {key: value for key, value in pruned.items() if value is not None and value != {}}
+
+
+def mark_case(record: Record, phase: str | None = None) -> dict[str, str]:
+    """What an export says about a case, so that `find_case` finds it again."""
+    marks = {
+        SUITE: record.suite,
+        VARIANT: record.variant,
+        PARAMS: json.dumps(record.params, ensure_ascii=False),
+    }
+    return marks if phase is None else {**marks, PHASE: phase}
+
+
+def find_case(marks: Mapping[str, Any]) -> ForeignCase | None:
+    """The case that an export of ours has marked; a phase is a parameter, so that the whole has
+    the same id as before."""
+    suite, variant = marks.get(SUITE), marks.get(VARIANT)
+    if not isinstance(suite, str) or not isinstance(variant, str):
+        return None
+    try:
+        params = json.loads(marks.get(PARAMS, "{}"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(params, dict):
+        return None
+    phase = {"phase": marks[PHASE]} if isinstance(marks.get(PHASE), str) else {}
+    return ForeignCase(suite=suite, variant=variant, params={**params, **phase})
+
+
+def list_conditions(record: Record) -> dict[str, str]:
+    """How it was measured, for an export; what others have measured has no settings of ours."""
+    if record.environment.keys() & {"imported", "published"}:
+        return {}
+    return {name: str(getattr(record.settings, name)) for name in LIKE_FOR_LIKE}
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """
+    >>> name_some(["a", "b", "c", "d", "a"])
+    'a, b, c and 1 more'
+    """
+    different = list(dict.fromkeys(names))
+    shown = ", ".join(different[:most])
+    return shown if len(different) <= most else f"{shown} and {len(different) - most} more"

@@ -1,0 +1,123 @@
+"""The MosaicGPT tables: a Markdown row for every training job.
+
+A row prints one speed three times: tokens a second of all GPUs and of one, and texts a second. The
+step's time is made from a speed that all three are roundings of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flopwatch.errors import UsageError
+from flopwatch.records.published.entries import (
+    describe_source,
+    make_record,
+    make_sample,
+    name_run,
+    parse_figure,
+)
+from flopwatch.records.record import Record
+
+BASELINE = "plain"
+DRIVER_NAMES = {"a100_80gb": "NVIDIA A100-SXM4-80GB", "a100_40gb": "NVIDIA A100-SXM4-40GB"}
+"""The tables do not say SXM or PCIe; the peaks of both are the same."""
+STRATEGIES = {"NO_SHARD": "plain", "FULL_SHARD": "full-shard", "SHARD_GRAD_OP": "grad-op-shard"}
+NEEDED = (
+    *("Model", "SeqLen (T)", "Throughput (T/s)", "GPUThroughput (T/s/GPU)", "Throughput (S/s)"),
+    *("GlobalBatchSize (T)", "GlobalBatchSize (S)", "MicroBatchSize (S)", "GradAccum"),
+    *("ShardStrategy", "ActCkpt", "Precision", "NumGPUs", "GPUType"),
+)
+PRINTED = {
+    "model": "Model",
+    "device": "GPUType",
+    "cpu_offload": "ActCPUoffload",
+    "mixed_precision_mode": "MP Mode",
+    "cluster": "Cluster",
+}
+"""Words that a record has no field for, by the keys of our own table of that layout."""
+
+
+def read_mosaic(text: str) -> list[Record]:
+    """What is no table, and tables with other headings, are passed over."""
+    run = name_run("mosaic", text)
+    headings: list[str] = []
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.lstrip().startswith("|"):
+            headings = []
+        elif not headings:
+            headings = cells
+        elif set(NEEDED) <= set(headings) and set(line) - set("|-: "):
+            records.append(_make_record(run, number, headings, cells))
+    if not records:
+        raise UsageError(
+            "there is no table of the MosaicGPT benchmark in it; give its Markdown, with the "
+            "headings Model, SeqLen (T), ..., Cluster"
+        )
+    return records
+
+
+def _make_record(run: str, number: int, headings: list[str], cells: list[str]) -> Record:
+    if len(cells) != len(headings):
+        raise UsageError(
+            f"line {number} has {len(cells)} cells below {len(headings)} headings; mend or delete "
+            "it"
+        )
+    row = dict(zip(headings, cells, strict=True))  # of the two GPUType, the last: without a number
+    try:
+        return _convert(run, number, row)
+    except (KeyError, ValueError) as error:
+        raise UsageError(
+            f"line {number} has a cell that no table of MosaicGPT has ({error}); mend or delete it"
+        ) from None
+
+
+def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
+    tokens = int(parse_figure(row["GlobalBatchSize (T)"]))
+    recomputes = {"True": "+checkpointed", "False": ""}[row["ActCkpt"]]
+    printed = {key: row[heading] for key, heading in PRINTED.items() if heading in row}
+    device = row["GPUType"].lower()
+    return make_record(
+        run,
+        "training",
+        STRATEGIES[row["ShardStrategy"]] + recomputes,
+        {
+            "model": row["Model"].replace("gpt", "gpt-"),
+            "context": int(row["SeqLen (T)"]),
+            "ranks": int(row["NumGPUs"]),
+            "micro_batch": int(row["MicroBatchSize (S)"]),
+            "accumulation": int(row["GradAccum"]),
+            "precision": row["Precision"],
+        },
+        baseline=BASELINE,
+        **make_sample({"step": tokens / _find_tokens_per_s(row) * 1e9}),
+        facts={
+            "tokens": float(tokens),
+            "sequences": float(row["GlobalBatchSize (S)"]),
+            "micro_batch": float(row["MicroBatchSize (S)"]),
+            "accumulation": float(row["GradAccum"]),
+            # Not "parameters": here a text's every token has a learned position, in ours 2048 have.
+        },
+        environment=describe_source(
+            {"line": number, **printed}, DRIVER_NAMES.get(device, row["GPUType"])
+        ),
+    )
+
+
+def _find_tokens_per_s(row: Mapping[str, str]) -> float:
+    """In the middle of what all three printed speeds allow."""
+    factors = {
+        "Throughput (T/s)": 1,
+        "GPUThroughput (T/s/GPU)": int(row["NumGPUs"]),
+        "Throughput (S/s)": int(row["SeqLen (T)"]),
+    }
+    bounds = []
+    for heading, factor in factors.items():
+        half = 0.5 * 10.0 ** -len(row[heading].partition(".")[2])
+        speed = parse_figure(row[heading])
+        bounds.append(((speed - half) * factor, (speed + half) * factor))
+    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    if not 0 < low < high:
+        raise ValueError("its three speeds contradict one another")
+    return (low + high) / 2
