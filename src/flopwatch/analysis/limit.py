@@ -35,7 +35,7 @@ PLAIN_BITS = 32
 
 def estimate_limit(record: Record, baseline: Record) -> float | None:
     """The speedup over the baseline that arithmetic allows; None where its cost does not differ."""
-    times_ns = _part_times_ns(baseline)
+    times_ns = part_times_ns(baseline)
     known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
     ratios = {
         part: compare_costs(_part_cost(record, part, known), _part_cost(baseline, part, known))
@@ -59,7 +59,7 @@ def compare_costs(cost: float, baseline_cost: float) -> float | None:
     return baseline_cost / cost
 
 
-def _part_times_ns(record: Record) -> dict[str, float]:
+def part_times_ns(record: Record) -> dict[str, float]:
     """By region, and by phase for what is left of it: the parts of one plain run."""
     total_ns = median(measured_totals_ns(record))
     parts: dict[str, float] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from flopwatch.analysis.samples import pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate, as_interval
-from flopwatch.analysis.summary import Row, conditions, estimate_speedup
+from flopwatch.analysis.summary import Row, estimate_speedup
 from flopwatch.case import PARTS
 
 WHOLES = {
@@ -43,7 +43,7 @@ class Whole:
 
 def compare_wholes(rows: Sequence[Row]) -> list[list[Whole]]:
     """Group by group: the layers whose parts were measured in the same run."""
-    groups = groupby(rows, lambda row: (row.record.group, conditions(row.record)))
+    groups = groupby(rows, lambda row: (row.record.group, row.likeness))
     found = [_compare_group([row for row in group if row.total_ns]) for _, group in groups]
     return [group for group in found if group]
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, as_interval
-from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
 
 
@@ -48,7 +48,7 @@ class Quality:
 def assess(rows: Sequence[Row]) -> list[list[Quality]]:
     """The rows that have loss curves, group by group."""
     trained = [row for row in rows if read_losses(row.record)]
-    groups = groupby(trained, lambda row: (row.record.group, conditions(row.record)))
+    groups = groupby(trained, lambda row: (row.record.group, row.likeness))
     return [[assess_row(row) for row in group] for _, group in groups]
 
 

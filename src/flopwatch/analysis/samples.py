@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import add
 
-from flopwatch.analysis.statistics import Estimate, estimate_ratio
+from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
 from flopwatch.records.record import Record
 
 
 def measured_totals_ns(record: Record) -> list[float]:
     """Sum of the phases, sample by sample, warm-up left out."""
-    rows = zip(*record.samples_ns.values(), strict=True)
-    return [sum(row) for row in rows][record.warmup_samples :]
+    phases = [times_ns[record.warmup_samples :] for times_ns in record.samples_ns.values()]
+    totals_ns = phases[0] if phases else []
+    for times_ns in phases[1:]:
+        totals_ns = list(map(add, totals_ns, times_ns))
+    return totals_ns
+
+
+def estimate_total_ns(record: Record) -> Estimate:
+    """The median of the whole runs."""
+    return estimate_median(measured_totals_ns(record))
 
 
 def totals_by_round(record: Record) -> dict[int, float]:

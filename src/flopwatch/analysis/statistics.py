@@ -23,6 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import mul
 from typing import Literal
 
 CONFIDENCE = 0.99
@@ -98,15 +99,16 @@ def judge(speedup: Estimate, threshold: float = THRESHOLD) -> Verdict:
     """What a speedup over the baseline allows one to say.
 
     "faster" and "slower" need both: the whole interval on one side of 1, and a size that matters.
-    "same" is a finding too: the whole interval lies within the threshold.
+    "same" is a finding too: the whole interval lies within the threshold. With a threshold of 3 %,
+    the times of either side are at least 1.03 times those of the other.
     """
     if speedup.low is None or speedup.high is None:
         return "unclear"
     if speedup.low > 1 and speedup.value >= 1 + threshold:
         return "faster"
-    if speedup.high < 1 and speedup.value <= 1 - threshold:
+    if speedup.high < 1 and speedup.value <= 1 / (1 + threshold):
         return "slower"
-    if speedup.low >= 1 - threshold and speedup.high <= 1 + threshold:
+    if speedup.low >= 1 / (1 + threshold) and speedup.high <= 1 + threshold:
         return "same"
     return "unclear"
 
@@ -125,15 +127,28 @@ def effective_count(values: Sequence[float]) -> float:
 
 def _neighbour_rank_correlation(values: Sequence[float]) -> float:
     ordered = sorted(values)
-    # Mid-ranks, so that many equal values (a coarse clock) do not fake a correlation.
-    ranks = [(bisect_left(ordered, v) + bisect_right(ordered, v)) / 2 for v in values]
+    places = {value: place for place, value in enumerate(ordered)}
+    if len(places) == len(ordered):
+        ranks = [places[value] + 0.5 for value in values]
+    else:
+        # Mid-ranks, so that many equal values (a coarse clock) do not fake a correlation.
+        ranks = [(bisect_left(ordered, v) + bisect_right(ordered, v)) / 2 for v in values]
     mean = sum(ranks) / len(ranks)
     deviations = [rank - mean for rank in ranks]
-    variance = sum(d * d for d in deviations)
+    variance: float = sum(map(mul, deviations, deviations))
     if variance == 0:
         return 0.0
-    covariance = sum(a * b for a, b in zip(deviations, deviations[1:], strict=False))
+    covariance: float = sum(map(mul, deviations, deviations[1:]))
     return covariance / variance
+
+
+def fewest_samples(confidence: float = CONFIDENCE) -> int:
+    """With which there is an interval of the median at all.
+
+    >>> fewest_samples(0.99)
+    8
+    """
+    return next(n for n in range(2, 1000) if _interval_rank(n, confidence) is not None)
 
 
 @lru_cache(maxsize=4096)

@@ -7,12 +7,23 @@ own run and group, sample by sample within rounds; there is none across runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from flopwatch.analysis import ranks
 from flopwatch.analysis.limit import estimate_limit
+from flopwatch.analysis.peak_share import (
+    PeakShare,
+    Standard,
+    count_flops,
+    find_peak_shares,
+    find_utilisation,
+)
 from flopwatch.analysis.regions import Inside, estimate_instruments, look_inside
-from flopwatch.analysis.samples import measured_totals_ns, pair_ratio, totals_by_round
+from flopwatch.analysis.samples import estimate_total_ns, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import (
     Estimate,
     Verdict,
@@ -20,9 +31,13 @@ from flopwatch.analysis.statistics import (
     estimate_median,
     judge,
 )
+from flopwatch.analysis.unlike import Differences, find_condition_differences
 from flopwatch.case import PARTS, digest
-from flopwatch.engine.environment import likeness
+from flopwatch.engine import environment
 from flopwatch.records.record import Record
+
+if TYPE_CHECKING:
+    from flopwatch.account.utilisation import Utilisation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,45 +57,65 @@ class Row:
     verdict: Verdict | None = None
     limit: float | None = None
     """The speedup that arithmetic alone would give; None where its cost does not differ."""
-    unlike: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    unlike: Differences = field(default_factory=dict)
     """Where the case's own conditions differ from the baseline's: by field, the baseline's value
     and this one's. With any of them the comparison is not like for like."""
     flops_per_s: float | None = None
+    of_peak: dict[Standard, PeakShare] = field(default_factory=dict)
+    """What part of the peak that is, of those that are known."""
     bytes_per_s: float | None = None
     tokens_per_s: float | None = None
     """Where the case says how many tokens a run has, by a fact."""
+    utilisation: Utilisation | None = None
+    """Of a training job."""
     regions: dict[str, Inside] = field(default_factory=dict)
     """What instruments saw, by ``phase/region``."""
+    likeness: str = ""
+    """Equal for rows that are like for like: the `conditions` of its record."""
+
+    def __post_init__(self) -> None:
+        if not self.likeness:
+            object.__setattr__(self, "likeness", conditions(self.record))
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
-    """One row for every case and set of conditions (threads, cache, machine, ...): its newest
+    """One row for every case, baseline and set of conditions (threads, cache, ...): its newest
     record, groups together, the baseline of each first. What was skipped or interrupted counts
     only where there is nothing better."""
     listed = list(records)
     baselines = {
         (record.run, record.group): record
         for record in listed
-        if record.variant == record.baseline and _is_timed(record)
+        if record.variant == record.baseline and is_timed(record)
     }
+    alike = {id(record): conditions(record) for record in listed}
     by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
-    newest = {(record.id, conditions(record)): record for record in by_age}
-    first_seen: dict[tuple[str, str], int] = {}
+    newest = {(record.id, record.baseline, alike[id(record)]): record for record in by_age}
+    first_seen: dict[tuple[str, str, str], int] = {}
     for position, record in enumerate(listed):
-        first_seen.setdefault((conditions(record), record.group), position)
+        first_seen.setdefault((alike[id(record)], record.group, record.baseline), position)
     ordered = sorted(
         newest.values(),
         key=lambda record: (
-            first_seen[conditions(record), record.group],
+            first_seen[alike[id(record)], record.group, record.baseline],
             record.variant != record.baseline,
         ),
     )
-    return [make_row(record, baselines.get((record.run, record.group))) for record in ordered]
+    return [
+        make_row(record, baselines.get((record.run, record.group)), alike[id(record)])
+        for record in ordered
+    ]
 
 
 def conditions(record: Record) -> str:
     """Equal for records that are like for like."""
-    return digest(likeness(record.environment, record.settings))
+    # Tables ask for it many times a record, and few records differ in it.
+    return _digest(msgspec.json.encode(environment.likeness(record.environment, record.settings)))
+
+
+@lru_cache(maxsize=1024)
+def _digest(content: bytes) -> str:
+    return digest(msgspec.json.decode(content))
 
 
 def _is_complete(record: Record) -> bool:
@@ -91,21 +126,27 @@ def _is_measured(record: Record) -> bool:
     return record.status == "ok" and len(record.rounds) > record.warmup_samples
 
 
-def _is_timed(record: Record) -> bool:
+def is_foreign(record: Record) -> bool:
+    """Whether others have measured it: its settings are not known."""
+    return bool(record.environment.keys() & {"imported", "published"})
+
+
+def is_timed(record: Record) -> bool:
     """Whether it serves as a baseline: also if something after its timing failed, a study say."""
     return len(record.rounds) > record.warmup_samples and (
         record.status == "ok" or record.stop is not None
     )
 
 
-def make_row(record: Record, baseline: Record | None) -> Row:
+def make_row(record: Record, baseline: Record | None, likeness: str = "") -> Row:
     if not _is_measured(record):
-        return Row(record=record)
-    total_ns = estimate_median(measured_totals_ns(record))
+        return Row(record=record, likeness=likeness)
+    total_ns = estimate_total_ns(record)
     is_baseline = record.variant == record.baseline
     in_parts = record.variant.startswith(PARTS) and not is_baseline
     against = None if is_baseline or in_parts else baseline
     speedup = None if against is None else estimate_speedup(record, against)
+    tokens_per_s = _rate(record.facts.get("tokens", 0.0), total_ns)
     return Row(
         record=record,
         against=against,
@@ -118,11 +159,14 @@ def make_row(record: Record, baseline: Record | None) -> Row:
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
         limit=None if against is None else estimate_limit(record, against),
-        unlike={} if against is None else find_unlike(record, against),
-        flops_per_s=_rate(_total_flops(record), total_ns),
+        unlike={} if against is None else find_condition_differences(against, record),
+        flops_per_s=_rate(sum(count_flops(record).values()), total_ns),
+        of_peak=find_peak_shares(record, total_ns.value),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
-        tokens_per_s=_rate(record.facts.get("tokens", 0.0), total_ns),
+        tokens_per_s=tokens_per_s,
+        utilisation=find_utilisation(record, tokens_per_s),
         regions=look_inside(record, against),
+        likeness=likeness,
     )
 
 
@@ -130,20 +174,6 @@ def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
     """How many times faster than the baseline, from the rounds that both took part in."""
     ratio = pair_ratio(totals_by_round(record), totals_by_round(baseline))
     return None if ratio is None else ratio.inverse()
-
-
-def find_unlike(record: Record, baseline: Record) -> dict[str, tuple[str | None, str | None]]:
-    mine, theirs = record.conditions, baseline.conditions
-    return {
-        name: (theirs.get(name), mine.get(name))
-        for name in {**theirs, **mine}
-        if theirs.get(name) != mine.get(name)
-    }
-
-
-def _total_flops(record: Record) -> float:
-    """Of the phases; a key ``phase/region`` is a part of one and already counted there."""
-    return sum(sum(by.values()) for key, by in record.flops.items() if "/" not in key)
 
 
 def _rate(amount: float, total_ns: Estimate) -> float | None:
@@ -167,12 +197,15 @@ def as_dict(row: Row) -> dict[str, Any]:
         "limit": row.limit,
         "unlike": unlike_as_dict(row),
         "flops_per_s": row.flops_per_s,
+        "of_peak": {standard: asdict(share) for standard, share in row.of_peak.items()},
         "bytes_per_s": row.bytes_per_s,
         "tokens_per_s": row.tokens_per_s,
+        "utilisation": None if row.utilisation is None else asdict(row.utilisation),
         "peak_memory_bytes": record.peak_memory_bytes,
         "memory": memory_as_dict(record),
         "conditions": record.conditions,
         "facts": record.facts,
+        "ranks": [ranks.as_dict(split) for split in ranks.split_ranks(record)],
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
         "samples": len(record.rounds) - record.warmup_samples,

@@ -1,0 +1,185 @@
+"""What a case took in one run, and how much that differs from run to run.
+
+Two runs of the same code differ by more than the scatter inside each of them tells: tensors lie
+elsewhere in memory, the neighbours on the machine are others. With several runs of the same cases
+on a side, that is measured: the scatter of a case's medians, over all cases together. With one run
+on each side it is taken from the cases themselves: most of them have not changed, so that the
+middle of their ratios scatters by what differs from run to run. What lies far out to one side, by
+the median deviation, which half of the cases could not move, is left out of that: it may have
+changed. Where cases lie far out to both sides, faster and slower, nothing is left out: code that
+changes goes one way, and a machine that places tensors luckily or not, both. With fewer than 8
+cases it is not known; the threshold of a verdict must stand for it then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwatch.analysis.certainty import MOST_BLOCKS, Separate, bootstrap_error
+from flopwatch.analysis.samples import measured_totals_ns, totals_by_round
+from flopwatch.analysis.statistics import median
+from flopwatch.records.record import Record
+
+FEWEST_CASES = 8
+FEWEST_REPEATS = 4
+"""Degrees of freedom, over all cases."""
+WEIGHT_OF_ALL = 4
+"""Degrees of freedom that what all cases tell has beside a case's own repeats."""
+NORMAL_DEVIATION = 1.4826
+"""From the median deviation to the standard deviation, for a normal distribution."""
+
+OUTLYING = 2.5
+"""Deviations from the middle at which a case is taken to have changed."""
+FAR_OUT = 3.5
+"""And at which it cannot be chance."""
+CLIPPED = 1.06
+"""What leaving those out takes off the deviation of a normal distribution."""
+
+Source = Literal["repeats", "cases"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Take:
+    """One case in one run."""
+
+    log_time: float
+    """Of the median time in ns, or of its ratio to the baseline's."""
+    error: float | None
+    """Standard error of that by the samples of this run; None where they are too few."""
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sides:
+    """The takes of one case, one a run."""
+
+    old: Sequence[Take]
+    new: Sequence[Take]
+
+    @property
+    def log_old(self) -> float:
+        return _mean([take.log_time for take in self.old])
+
+    @property
+    def log_new(self) -> float:
+        return _mean([take.log_time for take in self.new])
+
+    @property
+    def log_ratio(self) -> float:
+        return self.log_new - self.log_old
+
+    @property
+    def repeats(self) -> tuple[float, int]:
+        """Squared deviations of the runs from their side's mean, and degrees of freedom."""
+        squares = sum((take.log_time - self.log_old) ** 2 for take in self.old)
+        squares += sum((take.log_time - self.log_new) ** 2 for take in self.new)
+        return squares, len(self.old) + len(self.new) - 2
+
+    @property
+    def within(self) -> float | None:
+        """Standard error of the ratio by what is seen inside the runs."""
+        errors = [_error_of_mean(self.old), _error_of_mean(self.new)]
+        known = [error for error in errors if error is not None]
+        return math.hypot(*known) if len(known) == 2 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How much a case differs from run to run, as the standard deviation of its log time."""
+
+    deviation: float
+    freedom: float
+    source: Source
+
+
+def take(record: Record, baseline: Record | None = None) -> Take:
+    """By the time, or where a baseline is given, by the ratio to it within rounds."""
+    if baseline is None:
+        logs = [math.log(ns) for ns in measured_totals_ns(record)]
+    else:
+        theirs = totals_by_round(baseline)
+        mine = totals_by_round(record)
+        logs = [math.log(mine[r] / theirs[r]) for r in sorted(mine.keys() & theirs.keys())]
+    return Take(log_time=median(logs), error=bootstrap_error(logs), samples=len(logs))
+
+
+def find_spread(cases: Sequence[Sides]) -> Spread | None:
+    return _from_repeats(cases) or _from_cases(cases)
+
+
+def weigh(sides: Sides, spread: Spread | None) -> Separate | None:
+    """What the takes of a case say about its ratio; None where there are too few samples."""
+    within = sides.within
+    if within is None:
+        return None
+    deviation, freedom = (0.0, 0.0) if spread is None else _find_own_deviation(sides, spread)
+    between = deviation * math.sqrt(1 / len(sides.old) + 1 / len(sides.new))
+    samples = [sum(take.samples for take in takes) for takes in (sides.old, sides.new)]
+    inside = [min(MOST_BLOCKS, take.samples) - 1 for take in (*sides.old, *sides.new)]
+    return Separate(
+        log_ratio=sides.log_ratio,
+        within=within,
+        between=between,
+        freedom=_join_freedom([(within, float(sum(inside))), (between, freedom)]),
+        samples=min(samples),
+        runs=min(len(sides.old), len(sides.new)),
+    )
+
+
+def _find_own_deviation(sides: Sides, spread: Spread) -> tuple[float, float]:
+    """Of this case, with its degrees of freedom. Some cases differ more from run to run than
+    others, and a few runs of one tell little: its own repeats count beside what all cases tell."""
+    squares, freedom = sides.repeats
+    if not freedom:
+        return spread.deviation, spread.freedom
+    weight = min(float(WEIGHT_OF_ALL), spread.freedom)
+    squared = (weight * spread.deviation**2 + squares) / (weight + freedom)
+    return math.sqrt(squared), weight + freedom
+
+
+def _from_repeats(cases: Sequence[Sides]) -> Spread | None:
+    repeats = [sides.repeats for sides in cases]
+    freedom = sum(own for _, own in repeats)
+    if freedom < FEWEST_REPEATS:
+        return None
+    squares = sum(own for own, _ in repeats)
+    return Spread(deviation=math.sqrt(squares / freedom), freedom=freedom, source="repeats")
+
+
+def _from_cases(cases: Sequence[Sides]) -> Spread | None:
+    known = [sides for sides in cases if sides.within is not None]
+    if len(known) < FEWEST_CASES:
+        return None
+    ratios = [sides.log_ratio for sides in known]
+    middle = median(ratios)
+    rough = NORMAL_DEVIATION * median([abs(ratio - middle) for ratio in ratios])
+    kept = [ratio for ratio in ratios if abs(ratio - middle) <= OUTLYING * rough]
+    far = [ratio for ratio in ratios if abs(ratio - middle) > FAR_OUT * rough]
+    if any(ratio > middle for ratio in far) and any(ratio < middle for ratio in far):
+        kept = ratios  # a machine that does so to the same code, not a change of it
+    freedom = len(kept) - 1
+    squares = sum((ratio - _mean(kept)) ** 2 for ratio in kept)
+    deviation = math.sqrt(squares / freedom) * (CLIPPED if len(kept) < len(ratios) else 1.0)
+    inside = median([sides.within or 0.0 for sides in known])
+    # Both sides of a ratio have their share of it.
+    squared = max(0.0, deviation**2 - inside**2) / 2
+    return Spread(deviation=math.sqrt(squared), freedom=freedom, source="cases")
+
+
+def _error_of_mean(takes: Sequence[Take]) -> float | None:
+    errors = [take.error for take in takes if take.error is not None]
+    return math.hypot(*errors) / len(takes) if len(errors) == len(takes) else None
+
+
+def _join_freedom(parts: Sequence[tuple[float, float]]) -> float:
+    """Of a sum of squared errors, by Welch and Satterthwaite."""
+    total = sum(error**2 for error, _ in parts)
+    uncertain = sum(error**4 / freedom for error, freedom in parts if freedom > 0)
+    return total**2 / uncertain if uncertain > 0 else math.inf
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,119 @@
+"""Whether a series of samples keeps its level, as far as noise allows one to say.
+
+Timing noise is skewed, has outliers, and neighbours move together: all of that fakes trends. The
+test is therefore Spearman's correlation of the samples' ranks with their order, judged by as many
+independent samples as the ranks are worth once the trend itself, or a step if that explains more,
+is taken out of them. `tests/test_checks_simulated.py` counts its false alarms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flopwatch.analysis.statistics import median
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+FEWEST = 12
+"""Shorter series of correlated noise cannot be told from a trend."""
+SPEARMAN = 1.06
+"""Ranks scatter a little more than the values that Fisher's transformation was made for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trend:
+    chance: float
+    """How likely noise without a trend correlates with its order as much."""
+    change: float
+    """From the median of the first third to that of the last, relatively."""
+    late_change: float
+    """The same from the second third on: much less than `change` where the level has settled."""
+
+
+def find_trend(values: Sequence[float], least_change: float = 0.0) -> Trend | None:
+    """None where there are too few. Where the level changed by less than `least_change`, chance is
+    not asked: it is 1.
+
+    >>> find_trend([1.0] * 11) is None
+    True
+    >>> trend = find_trend([100 + (7 * n) % 5 + 2 * n for n in range(40)])
+    >>> trend.chance < 1e-6, round(trend.change, 2)
+    (True, 0.47)
+    """
+    import numpy as np
+
+    count = len(values)
+    if count < FEWEST:
+        return None
+    third = count // 3
+    first, second, last = map(median, (values[:third], values[third:-third], values[-third:]))
+    change = last / first - 1
+    is_small = abs(change) < least_change
+    return Trend(
+        chance=1.0 if is_small else _find_chance(np.asarray(values, dtype=float)),
+        change=change,
+        late_change=last / second - 1,
+    )
+
+
+def _find_chance(series: Array) -> float:
+    import numpy as np
+
+    count = len(series)
+    order: Array = np.arange(count, dtype=float) - (count - 1) / 2
+    ranks = _rank(series)
+    spread = math.sqrt(float(order @ order) * float(ranks @ ranks))
+    if spread == 0:
+        return 1.0
+    correlation = float(ranks @ order) / spread
+    effective = count * _find_independence(_take_out_trend(ranks, order))
+    if effective <= 4:
+        return 1.0
+    transformed = math.atanh(min(abs(correlation), 1 - 1e-9))
+    return math.erfc(transformed * math.sqrt((effective - 3) / SPEARMAN / 2))
+
+
+def _rank(series: Array) -> Array:
+    """Around 0; equal values share their mean rank, so that a coarse clock fakes nothing."""
+    import numpy as np
+
+    _, places, counts = np.unique(series, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Array = (ends - (counts + 1) / 2)[places]
+    return ranks - float(ranks.mean())
+
+
+def _take_out_trend(ranks: Array, order: Array) -> Array:
+    """What is left of the ranks without a line, or without a step where that leaves less: a step is
+    a change of level, not noise that moves together."""
+    import numpy as np
+
+    count = len(ranks)
+    without_line = ranks - order * float(ranks @ order) / float(order @ order)
+    before = np.arange(1, count)
+    sums = np.cumsum(ranks)[:-1]
+    explained = sums**2 * count / (before * (count - before))
+    least = max(2, count // 5)
+    place = least + int(np.argmax(explained[least - 1 : count - least]))
+    earlier = np.arange(count) < place
+    total = sums[place - 1]
+    without_step = ranks - np.where(earlier, total / place, -total / (count - place))
+    is_line = without_line @ without_line <= without_step @ without_step
+    return without_line if is_line else without_step
+
+
+def _find_independence(noise: Array) -> float:
+    """What share of the samples is left if those that move together are counted as one."""
+    variance = float(noise @ noise)
+    if variance == 0:
+        return 1.0
+    correlation = float(noise[1:] @ noise[:-1]) / variance
+    # Short series seem less correlated than they are, the more so once a trend is taken out.
+    correlation = max(0.0, correlation + (1 + 4 * correlation) / len(noise))
+    return max(0.0, (1 - correlation) / (1 + correlation))
