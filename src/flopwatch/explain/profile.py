@@ -27,7 +27,7 @@ from flopwatch.explain.request import PHASES, Phase, Profile, Request
 from flopwatch.explain.trace import NODE, add_regions
 from flopwatch.models import builder
 from flopwatch.models.footprint import Plan
-from flopwatch.models.modes import Mode
+from flopwatch.models.modes import Mode, Recompute
 from flopwatch.models.shapes import find_shape
 from flopwatch.models.stages import footprint_of
 from flopwatch.models.steps import Job, ModeStep, share_model
@@ -117,7 +117,8 @@ def make_step(request: Request, device: Device) -> ModeStep:
         device=device,
     )
     torch.manual_seed(0)
-    mode = Mode(attention=request.attention, checkpointed=request.checkpointed)
+    recompute: Recompute = "full" if request.checkpointed else "none"
+    mode = Mode(attention=request.attention, recompute=recompute)
     return ModeStep(share_model(job), mode, {}, job.setting.cast)
 
 

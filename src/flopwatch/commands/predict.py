@@ -1,0 +1,219 @@
+"""Predictions: how fast a job will be, and which one to run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flopwatch.commands import options
+from flopwatch.errors import UsageError
+
+# Written out: to read them from `predict` would make every `--help` load the models.
+CHECKPOINTS = ("none", "full", "selective")
+SHARDS = ("none", "ddp", "full", "grad-op", "hybrid")
+Callback = Callable[[click.Context, click.Parameter, str], list[Any]]
+SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+
+
+def read_words(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
+    """A list, parted by commas."""
+    words = [word.strip() for word in (value or "").split(",")]
+    return [word for word in words if word]
+
+
+def read_counts(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
+    counts = []
+    for word in read_words(context, option, value):
+        if not word.isdecimal() or not 1 <= int(word[:12]) <= 10**9:
+            raise UsageError(
+                f"{option.opts[0]} {word[:40]!r} is not a whole number from 1 to 1e9; write for "
+                f"example {option.opts[0]} 4, or several as 1,2,4"
+            )
+        counts.append(int(word))
+    return counts
+
+
+def choose_from(known: tuple[str, ...]) -> Callback:
+    def read(context: click.Context, option: click.Parameter, value: str) -> list[Any]:
+        words = read_words(context, option, value)
+        for word in words:
+            if word not in known:
+                raise UsageError(
+                    f"{option.opts[0]} {word[:40]!r} is not known; choose from {', '.join(known)}"
+                )
+        return words
+
+    return read
+
+
+def read_amount(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """A number that may end in K, M, B or T."""
+    if value is None:
+        return None
+    factor = SUFFIXES.get(value[-1:].upper(), 1.0)
+    try:
+        amount = float(value[:-1] if factor > 1 else value) * factor
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 1e18:
+        raise UsageError(
+            f"{option.opts[0]} {value[:40]!r} is not a number; write for example 4M, 300B or 2.5"
+        )
+    return amount
+
+
+JOB = [
+    click.option("--model", "models", callback=read_words,
+                 help="A name, or an architecture with its dimensions."),
+    click.option("--seq-len", "tokens", callback=read_counts, metavar="N",
+                 help="Tokens of a text."),
+    click.option("--hardware", callback=read_words, metavar="NxDEVICE",
+                 help="As in 8xA100-80GB; here: this machine."),
+    click.option("--precision", "precisions", callback=read_words, default="bf16-autocast",
+                 show_default=True,
+                 help="bf16, bf16-autocast, fp16-autocast, fp8-autocast, tf32 or fp32; amp_bf16 "
+                      "and the like are understood."),
+    click.option("--optimizer", "optimizers", callback=choose_from(tuple(options.OPTIMIZERS)),
+                 default="adamw", show_default=True),
+    click.option("--stack", metavar="NAME",
+                 help="Of software: whose parameters to take.  [default: the latest whose data are "
+                      "from the device]"),
+    click.option("--network", "network_gbit", callback=read_amount, metavar="GBIT",
+                 help="Between machines, Gbit/s of each device.  [default: what is usual]"),
+]  # fmt: skip
+
+
+NEEDED = {
+    "models": "--model",
+    "tokens": "--seq-len",
+    "hardware": "--hardware",
+    "micro_batches": "--micro-batch",
+}
+
+
+def require(given: dict[str, Any], *fields: str) -> None:
+    missing = [NEEDED[field] for field in fields if not given[field]]
+    if missing:
+        raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
+
+
+def job_options(command: Any) -> Any:
+    for option in reversed(JOB):
+        command = option(command)
+    return command
+
+
+@click.command()
+@job_options
+@click.option("--micro-batch", "micro_batches", callback=read_counts, metavar="N",
+              help="Texts that a device computes at a time.")  # fmt: skip
+@click.option("--accumulation", "accumulations", callback=read_counts, default="1",
+              show_default=True, metavar="N", help="Micro-batches of a step.")  # fmt: skip
+@click.option("--global-batch-tokens", callback=read_amount, metavar="N",
+              help="Instead of --accumulation, as in 4M.")  # fmt: skip
+@click.option("--checkpoint", "recomputes", callback=choose_from(CHECKPOINTS), default="none",
+              show_default=True, help="none, full or selective recomputation.")  # fmt: skip
+@click.option("--shard", "shardings", callback=choose_from(SHARDS), default="full",
+              show_default=True, help="How devices share the model: none, ddp, full, grad-op, "
+                                      "hybrid.")  # fmt: skip
+@click.option("--rows", "table", type=click.Path(dir_okay=False, path_type=Path),
+              help="Foretell every row of a table (CSV) instead.")  # fmt: skip
+@click.option("--parameters", "with_parameters", is_flag=True,
+              help="The parameters of the cost model, too, with their meanings.")  # fmt: skip
+@options.as_json
+def predict(table: Path | None, with_parameters: bool, as_json: bool, **given: Any) -> None:
+    """Foretell how fast a training job will be, in what memory, and why.
+
+    Any of model, sequence length, hardware, micro-batch, accumulation, checkpoint, shard, precision
+    and optimizer may be a list, parted by commas: a table of all combinations results.
+
+    \b
+    flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB --micro-batch 4 \\
+        --checkpoint full --shard full --precision bf16
+    flopwatch predict --model 1b,3b,7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM \\
+        --micro-batch 4
+    flopwatch predict --rows jobs.csv > foretold.csv
+    """
+    if table is not None:
+        _predict_rows(table, given["stack"], given["network_gbit"], as_json)
+        return
+    require(given, "models", "tokens", "hardware", "micro_batches")
+    from flopwatch.predict.question import Question, answer
+    from flopwatch.report import predict as report
+    from flopwatch.report.console import print_sheets
+
+    answers = answer(Question(**given))
+    if as_json:
+        click.echo(json.dumps([report.as_dict(each) for each in answers], allow_nan=False))
+    else:
+        print_sheets(report.list_sheets(answers, with_parameters=with_parameters))
+
+
+def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_json: bool) -> None:
+    from flopwatch.predict.question import answer_rows
+    from flopwatch.predict.rows import read_rows, write_rows
+    from flopwatch.report import predict as report
+
+    foretold = answer_rows(read_rows(path), stack, network_gbit)
+    rows = [report.row_as_dict(each) for each in foretold]
+    if as_json:
+        click.echo(json.dumps(rows, allow_nan=False))
+    else:
+        sys.stdout.write(write_rows(rows))
+    summary = report.describe_errors(foretold)
+    if summary:
+        click.echo(summary, err=True)
+
+
+@click.command()
+@job_options
+@click.option("--global-batch-tokens", callback=read_amount, default="4M", show_default=True,
+              metavar="N", help="Tokens of a step.")  # fmt: skip
+@click.option("--tokens", "budget_tokens", callback=read_amount, metavar="N",
+              help="To train on, as in 300B.  [default: 20 for each parameter]")  # fmt: skip
+@click.option("--price", callback=read_amount, metavar="P",
+              help="Of a device for an hour: what the training costs.")  # fmt: skip
+@click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
+              help="How many of the best.")  # fmt: skip
+@options.as_json
+def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -> None:
+    """Search for the fastest configuration that fits: micro-batch, sharding, recomputation.
+
+    \b
+    flopwatch plan --model 13b --hardware 64xA100-80GB --seq-len 4096 --global-batch-tokens 4M
+    flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
+    """
+    require(given, "models", "tokens", "hardware")
+    for field, option in NEEDED.items():
+        if field in given and len(given[field]) > 1:
+            raise click.UsageError(f"a plan is for one job; give one value of {option}")
+    from flopwatch.models.shapes import find_dimensions
+    from flopwatch.predict.planner import Wish, make_plan
+    from flopwatch.predict.question import find_hardware
+    from flopwatch.report import plan as report
+    from flopwatch.report.console import print_sheets
+
+    (model,), (hardware,) = given["models"], given["hardware"]
+    ranks, machine, stack = find_hardware(hardware, given["stack"], given["network_gbit"])
+    wish = Wish(
+        shape=find_dimensions(model),
+        tokens=given["tokens"][0],
+        ranks=ranks,
+        machine=machine,
+        stack=stack,
+        batch_tokens=given["global_batch_tokens"],
+        precision=given["precisions"][0],
+        optimizer=given["optimizers"][0],
+        budget_tokens=budget_tokens,
+        price=given["price"],
+    )
+    found = make_plan(wish, shown)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(found, model), allow_nan=False))
+    else:
+        print_sheets(report.list_sheets(found, model))

@@ -1,0 +1,150 @@
+"""The cost model's parameters fitted to one's own records, and where they are kept.
+
+The file has one JSON object a line, a line a calibration, and is only ever appended to. A
+calibration counts where machine, device, threads and software are those that it was made with.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from flopwatch.account import measured
+from flopwatch.account.measured import Setup, read_setup
+from flopwatch.errors import UsageError
+from flopwatch.predict.cases import OURS, observe
+from flopwatch.predict.fit import SCATTER, Fit, fit, predict_s
+from flopwatch.predict.observation import Observation
+from flopwatch.predict.parameters import PRIORS, Parameters, Prior
+from flopwatch.predict.stacks import QUANTILE, Stack
+from flopwatch.records.record import Record
+
+VARIABLE = "FLOPWATCH_CALIBRATION"
+SCHEMA = 1
+PEAKS_SPREAD = 0.15
+"""One standard deviation of the logarithm of a prediction from measured peaks alone."""
+
+CPU_PRIORS: Mapping[str, Prior] = {
+    **PRIORS,
+    "product_efficiency": replace(PRIORS["product_efficiency"], expected=0.77, spread=0.1),
+    "product_traffic": replace(PRIORS["product_traffic"], expected=0.5, spread=0.5),
+    "odd_product": replace(PRIORS["odd_product"], expected=1.0, spread=0.02),
+    "bandwidth_efficiency": replace(PRIORS["bandwidth_efficiency"], expected=1.0, spread=0.2),
+    "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
+    "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
+    "step_s": replace(PRIORS["step_s"], expected=1e-3),
+    "traffic": replace(PRIORS["traffic"], expected=2.5),
+    "attention_efficiency": replace(PRIORS["attention_efficiency"], expected=0.3),
+    "pressure_s_per_gb": replace(PRIORS["pressure_s_per_gb"], spread=0.1),
+}
+"""For our own transformer, eager, on a CPU: what a new machine is expected to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What records of one setup have said."""
+
+    setup: Setup
+    taken_at: str
+    rows: int
+    parameters: Parameters
+    scatter: float
+    """One standard deviation of the logarithm of measured over predicted times."""
+    schema: int = SCHEMA
+
+
+def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
+    """Of the records of one setup, which are to be steps of whole models."""
+    known = [(record, observe(record)) for record in records]
+    used = [(record, found) for record, found in known if found]
+    if not used:
+        raise UsageError(
+            "there is nothing to calibrate by: no record is a step of a whole model on a machine "
+            "whose peaks are known; run `flopwatch peaks`, then `flopwatch run steps`, and give "
+            "its results"
+        )
+    setups = list(dict.fromkeys(read_setup(r.environment, r.settings) for r, _ in used))
+    if len(setups) > 1:
+        raise UsageError(
+            f"the records are from {len(setups)} setups (machine, device, threads or versions of "
+            "software differ); give those of one"
+        )
+    observations = [each for _, found in used for each in found]
+    priors = CPU_PRIORS if setups[0].device == "cpu" else PRIORS
+    solved = fit(observations, priors=priors)
+    parameters = solved.parameters[OURS]
+    return (
+        Calibration(
+            setup=setups[0],
+            taken_at=max(record.taken_at for record, _ in used),
+            rows=len(used),
+            parameters=parameters,
+            scatter=max(SCATTER, _find_scatter(used, parameters)),
+        ),
+        solved,
+    )
+
+
+def _find_scatter(
+    used: Iterable[tuple[Record, Sequence[Observation]]], parameters: Parameters
+) -> float:
+    """Of whole steps, whose phases were fitted."""
+    squares = []
+    for _, found in used:
+        predicted_s = sum(predict_s(each, parameters) for each in found)
+        squares.append(math.log(predicted_s / sum(each.time_s for each in found)) ** 2)
+    return math.sqrt(sum(squares) / len(squares))
+
+
+def make_stack(calibration: Calibration | None, device: str) -> Stack:
+    """The calibration as a stack, or what is expected of a machine that has none."""
+    priors = CPU_PRIORS if device == "cpu" else PRIORS
+    expected = Parameters(**{name: prior.expected for name, prior in priors.items()})
+    scatter = PEAKS_SPREAD if calibration is None else calibration.scatter
+    return Stack(
+        name=OURS if calibration is None else f"{OURS}, calibrated",
+        family=OURS,
+        parameters=expected if calibration is None else calibration.parameters,
+        low=math.exp(-QUANTILE * scatter),
+        high=math.exp(QUANTILE * scatter),
+        rows=0 if calibration is None else calibration.rows,
+        devices=(),
+        source="expected of our own transformer"
+        if calibration is None
+        else f"records of this machine, {calibration.taken_at.partition('T')[0]}",
+        is_here=True,
+    )
+
+
+def find_file(environ: Mapping[str, str] = os.environ) -> Path:
+    asked = environ.get(VARIABLE)
+    return Path(asked) if asked else measured.find_file(environ).with_name("calibrations.jsonl")
+
+
+def append(path: Path, calibration: Calibration) -> None:
+    measured.append_lines(path, [msgspec.json.encode(calibration)], VARIABLE)
+
+
+def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:
+    """The last one of this setup."""
+    alike = [each for each in read(path or find_file()) if each.setup == setup]
+    return alike[-1] if alike else None
+
+
+def read(path: Path) -> list[Calibration]:
+    """Oldest first; lines that cannot be read are passed over."""
+    lines = measured.read_lines(path, VARIABLE)
+    return [each for each in map(_decode, lines) if each is not None]
+
+
+def _decode(line: bytes) -> Calibration | None:
+    try:
+        found = msgspec.json.decode(line, type=Calibration)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if found.schema == SCHEMA else None

@@ -1,0 +1,117 @@
+"""A job foretold: how fast, by what parts, in how much memory, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwatch.account.conventions import CONVENTIONS, Training
+from flopwatch.account.device import Peak
+from flopwatch.account.utilisation import Utilisation, assess
+from flopwatch.predict.cost import ALIGNED, Cost, estimate_cost
+from flopwatch.predict.job import Job
+from flopwatch.predict.machine import Machine
+from flopwatch.predict.memory import Memory, estimate_memory, find_pressure
+from flopwatch.predict.stacks import Stack
+
+CONVENTION = "exact"
+PADDED = 64
+"""Multiples of it are usual for vocabularies."""
+SEEN_PRECISIONS = ("bf16", "bf16-autocast")
+"""Of the published jobs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    job: Job
+    machine: Machine
+    stack: Stack
+    cost: Cost
+    memory: Memory
+    low: float
+    """Tokens/s of all ranks: nine of ten measured jobs lie above this, or"""
+    high: float
+    """below this."""
+    doubts: tuple[str, ...]
+    """Why it may be further off than the interval says, and what could easily be better, as
+    sentences."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all ranks."""
+        return self.job.step_tokens / self.cost.step_s
+
+    @property
+    def utilisation(self) -> Utilisation:
+        peak = self.machine.peak_flops_per_s[self.job.arithmetic.products]
+        training = Training(
+            shape=self.job.shape, tokens=self.job.tokens, recompute=self.job.recompute
+        )
+        (found,) = assess(
+            training,
+            self.tokens_per_s,
+            devices=self.job.ranks,
+            peak=Peak(flops_per_s=peak, source=self.machine.sources[0]),
+            conventions=[CONVENTIONS[CONVENTION]],
+        )
+        return found
+
+
+def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
+    """
+    >>> from flopwatch.models.shapes import find_shape
+    >>> from flopwatch.predict.machine import find_machine
+    >>> from flopwatch.predict.stacks import find_stack
+    >>> job = Job(shape=find_shape("7b"), tokens=2048, micro_batch=4, ranks=8, recompute="full")
+    >>> found = predict(job, find_machine("A100-80GB")[1], find_stack("mosaicgpt-2022"))
+    >>> found.memory.fits, found.low < found.tokens_per_s < found.high
+    (True, True)
+    """
+    memory = estimate_memory(job, machine, stack.family)
+    cost = estimate_cost(job, machine, stack.parameters, find_pressure(memory))
+    speed = job.step_tokens / cost.step_s
+    low, high = stack.find_interval(machine)
+    return Prediction(
+        job=job,
+        machine=machine,
+        stack=stack,
+        cost=cost,
+        memory=memory,
+        low=low * speed,
+        high=high * speed,
+        doubts=(*_list_doubts(job, machine, stack, memory), *_advise_padding(job, stack)),
+    )
+
+
+def _list_doubts(job: Job, machine: Machine, stack: Stack, memory: Memory) -> list[str]:
+    doubts = []
+    if not stack.covers(machine):
+        doubts.append(
+            f"no data of {stack.name} are from {machine.name}: it is foretold from its data sheet, "
+            "with a wider interval"
+        )
+    if not machine.is_measured and job.precision not in SEEN_PRECISIONS:
+        doubts.append(f"no data are in {job.precision}: how near it comes to its peak is a guess")
+    if job.shape.experts:
+        doubts.append("how experts are shared among ranks, and their tokens sent, is left out")
+    if memory.fits is None:
+        doubts.append(f"how much memory {machine.name} has is not known")
+    elif not memory.fits:
+        doubts.append("it does not fit into memory: how fast it would be if it did")
+    elif find_pressure(memory):
+        doubts.append(
+            "memory is nearly full: published jobs as near to the limit took up to 2.4 times as "
+            "long where memory had to be given back and asked for again"
+        )
+    return doubts
+
+
+def _advise_padding(job: Job, stack: Stack) -> list[str]:
+    rows = job.shape.padded_vocabulary or job.shape.vocabulary
+    if not rows % ALIGNED:
+        return []
+    padded = -(-rows // PADDED) * PADDED
+    return [
+        f"a vocabulary of {rows:,} is no multiple of {ALIGNED}: the head takes "
+        f"{stack.parameters.odd_product:.1f} times as long as if it was padded, by "
+        f":padded_vocabulary={padded} behind the model's name"
+    ]

@@ -1,0 +1,179 @@
+"""What `flopwatch predict` is asked: every combination of what is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from flopwatch.account.devices import split_hardware
+from flopwatch.errors import Unsupported, UsageError
+from flopwatch.models.modes import Sharding
+from flopwatch.models.shapes import find_dimensions
+from flopwatch.predict.here import HERE, describe_here, find_device_stack
+from flopwatch.predict.job import Job, make_job
+from flopwatch.predict.machine import Machine, find_machine
+from flopwatch.predict.prediction import Prediction, predict
+from flopwatch.predict.rows import Row
+from flopwatch.predict.stacks import Stack, choose_stack, find_stack
+
+SHARDINGS: Mapping[str, Sharding] = {
+    "none": "plain",
+    "ddp": "ddp",
+    "full": "full-shard",
+    "grad-op": "grad-op-shard",
+    "hybrid": "hybrid-shard",
+}
+"""What the command line calls them."""
+MOST = 2000
+"""Combinations of one question."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """Lists, of which every combination is foretold."""
+
+    models: Sequence[str]
+    tokens: Sequence[int]
+    hardware: Sequence[str]
+    micro_batches: Sequence[int]
+    accumulations: Sequence[int] = (1,)
+    global_batch_tokens: float | None = None
+    """Instead of accumulations."""
+    recomputes: Sequence[str] = ("none",)
+    shardings: Sequence[str] = ("full",)
+    precisions: Sequence[str] = ("bf16-autocast",)
+    optimizers: Sequence[str] = ("adamw",)
+    stack: str | None = None
+    """None: the one whose data are nearest to the device."""
+    network_gbit: float | None = None
+    """Of each device, between machines; None: what is usual."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What was asked in one combination, and foretold."""
+
+    asked: Mapping[str, Any]
+    prediction: Prediction
+
+
+def answer(question: Question) -> list[Answer]:
+    axes: dict[str, Sequence[Any]] = {
+        "model": question.models,
+        "seq_len": question.tokens,
+        "hardware": question.hardware,
+        "micro_batch": question.micro_batches,
+        "accumulation": [None] if question.global_batch_tokens else question.accumulations,
+        "checkpoint": question.recomputes,
+        "shard": question.shardings,
+        "precision": question.precisions,
+        "optimizer": question.optimizers,
+    }
+    combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    if len(combinations) > MOST:
+        raise UsageError(
+            f"that asks for {len(combinations):,} combinations; give shorter lists, of at most "
+            f"{MOST:,} together"
+        )
+    return [_answer(question, asked) for asked in combinations]
+
+
+def _answer(question: Question, asked: Mapping[str, Any]) -> Answer:
+    count, machine, stack = find_hardware(asked["hardware"], question.stack, question.network_gbit)
+    at_once = asked["micro_batch"] * asked["seq_len"] * count
+    accumulation = asked["accumulation"] or share_batch(question.global_batch_tokens or 0, at_once)
+    job = make_job(
+        find_dimensions(asked["model"]),
+        tokens=asked["seq_len"],
+        micro_batch=asked["micro_batch"],
+        accumulation=accumulation,
+        ranks=count,
+        sharding=SHARDINGS[asked["shard"]] if count > 1 else "plain",
+        recompute=asked["checkpoint"],
+        precision=asked["precision"],
+        optimizer=asked["optimizer"],
+    )
+    return Answer(
+        asked={**asked, "accumulation": accumulation}, prediction=_predict(job, machine, stack)
+    )
+
+
+def _predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
+    try:
+        return predict(job, machine, stack)
+    except Unsupported as error:  # so few ranks cannot be divided in two ways
+        raise UsageError(str(error)) from None
+
+
+def find_hardware(
+    text: str, stack: str | None, network_gbit: float | None
+) -> tuple[int, Machine, Stack]:
+    """How many devices, what one of them can do, and how near to that software comes: as named, or
+    else as is known of the device."""
+    count, name = split_hardware(text)
+    if name == HERE:
+        if count > 1:
+            raise UsageError(f"--hardware {text}: there is one machine here; write {HERE}")
+        here, own = describe_here()
+        return 1, here, find_stack(stack) if stack else own
+    count, machine = find_machine(text, network_gbit)
+    if stack:
+        return count, machine, find_stack(stack)
+    return count, machine, find_device_stack(machine) or choose_stack(machine)
+
+
+def share_batch(batch_tokens: float, at_once: int) -> int:
+    """Micro-batches of a rank: as many as come nearest to the batch, which need not divide it.
+
+    >>> share_batch(4e6, 2048 * 4 * 64), share_batch(1000, 2048)
+    (8, 1)
+    """
+    return max(1, round(batch_tokens / at_once))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Foretold:
+    """A row of a table, and what was foretold of it."""
+
+    row: Row
+    prediction: Prediction
+
+    @property
+    def error(self) -> float | None:
+        """Of tokens/s, relatively; None where nothing was measured."""
+        measured = self.row.tokens_per_s
+        return None if measured is None else self.prediction.tokens_per_s / measured - 1
+
+
+def answer_rows(
+    rows: Sequence[Row], stack: str | None, network_gbit: float | None
+) -> list[Foretold]:
+    machines: dict[str, Machine] = {}
+    found = []
+    for row in rows:
+        if row.device not in machines:
+            machines[row.device] = find_machine(row.device, network_gbit)[1]
+        machine = machines[row.device]
+        chosen = _choose_stack(row, machine, stack)
+        found.append(Foretold(row=row, prediction=_predict(row.job, machine, chosen)))
+    return found
+
+
+def _choose_stack(row: Row, machine: Machine, stack: str | None) -> Stack:
+    """A row may name its own, in a column `stack`."""
+    name = stack or row.cells.get("stack")
+    return find_stack(name) if name else choose_stack(machine)
+
+
+def describe_job(job: Job) -> str:
+    """What is not said by the model's name, in a few words."""
+    parts = [
+        f"{job.micro_batch} x {job.tokens:,} tokens at a time",
+        *([f"{job.accumulation} times"] if job.accumulation > 1 else []),
+        job.sharding if job.ranks > 1 else "",
+        "" if job.recompute == "none" else f"{job.recompute} recomputation",
+        job.precision,
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,149 @@
+"""flopwatch predict and plan, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from flopwatch.cli import cli
+from flopwatch.errors import UsageError
+from flopwatch.models.shapes import find_dimensions
+from flopwatch.predict.machine import find_machine
+from flopwatch.predict.planner import Plan, Wish, make_plan
+from flopwatch.predict.question import share_batch
+from flopwatch.predict.stacks import choose_stack
+
+SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return result.stdout
+
+
+def refuse(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code != 0
+    return str(result.exception) if isinstance(result.exception, UsageError) else result.stderr
+
+
+def test_a_job_has_a_speed_a_ledger_and_a_memory() -> None:
+    text = call("predict", *SEVEN, "--checkpoint", "full", "--precision", "bf16", "--parameters")
+    assert "7b on 8 x A100-SXM-80GB: 4 x 2,048 tokens at a time, full-shard" in text
+    for words in ("tokens/s", "9 of 10", "linear layers of blocks", "communication", "activations"):
+        assert words in text
+    assert "product_efficiency" in text
+    assert "no multiple of 8" in text
+
+
+def test_the_ledger_adds_up_and_lists_are_combined() -> None:
+    found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--shard", "ddp,full",
+                            "--json"))  # fmt: skip
+    assert [(each["micro_batch"], each["shard"]) for each in found] == [
+        (1, "ddp"), (1, "full"), (2, "ddp"), (2, "full"),
+    ]  # fmt: skip
+    for each in found:
+        assert sum(part["time_s"] for part in each["parts"]) == pytest.approx(each["step_s"])
+        assert each["low"] < each["predicted_tokens_per_s"] < each["high"]
+        assert sum(each["memory_bytes"].values()) > 0
+    assert [each["fits"] for each in found] == [False, True, False, True]
+
+
+def test_a_table_of_several_says_once_what_they_share() -> None:
+    text = call("predict", *SEVEN, "--hardware", "8xA100-80GB,8xH100-SXM")
+    assert "micro_batch=4" in text
+    assert "no data of llm-foundry-2023-late are from H100-SXM" in text
+    assert "(1 of these)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--hardware", "8xFOO"], "no device is called 'FOO'"),
+        (["--hardware", "0xA100-80GB"], "has no device"),
+        (["--model", "nope"], "there is no model 'nope'"),
+        (["--precision", "fp7"], "there is no precision 'fp7'"),
+        (["--micro-batch", "0"], "not a whole number"),
+        (["--micro-batch", "many"], "not a whole number"),
+        (["--shard", "halfway"], "choose from none, ddp"),
+        (["--checkpoint", "some"], "choose from none, full"),
+        (["--stack", "mine"], "there is no stack 'mine'"),
+        (["--network", "fast"], "is not a number"),
+        (["--hardware", "2xhere"], "one machine here"),
+        (["--hardware", "2xA100-80GB", "--shard", "hybrid"], "2 ranks are not such groups"),
+        (["--hardware", "V100-SXM-32GB"], "no known peak in bfloat16"),
+        (["--micro-batch", ",".join(map(str, range(1, 2500)))], "give shorter lists"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: list[str], complaint: str) -> None:
+    assert complaint in refuse("predict", *SEVEN, *words)
+
+
+def test_what_is_missing_is_named() -> None:
+    assert "--seq-len, --hardware, --micro-batch" in refuse("predict", "--model", "7b")
+    assert "one value of --model" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
+
+
+def test_this_machine_must_have_been_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOPWATCH_PEAKS", str(tmp_path / "none"))
+    assert "measure them with `flopwatch peaks`" in refuse("predict", *SEVEN, "--hardware", "here")
+
+
+def plan(model: str, hardware: str, **given: Any) -> Plan:
+    ranks, machine = find_machine(hardware)
+    usual: dict[str, Any] = {
+        "shape": find_dimensions(model),
+        "tokens": 4096,
+        "ranks": ranks,
+        "machine": machine,
+        "stack": choose_stack(machine),
+        "batch_tokens": 4e6,
+        "precision": "bf16-autocast",
+    }
+    return make_plan(Wish(**{**usual, **given}))
+
+
+def test_the_best_fits_and_none_that_fits_is_faster() -> None:
+    found = plan("13b", "64xA100-80GB")
+    best = found.best[0]
+    assert best.memory.fits
+    speeds = [each.tokens_per_s for each in found.best]
+    assert speeds == sorted(speeds, reverse=True)
+    assert best.job.accumulation * best.job.micro_batch * 64 == found.batch
+    for loser in found.losers:
+        assert loser.best is None or loser.best.tokens_per_s <= best.tokens_per_s
+        assert loser.reason
+
+
+def test_what_does_not_fit_says_what_is_too_large() -> None:
+    found = plan("13b", "64xA100-80GB")
+    reasons = {loser.value: loser.reason for loser in found.losers if loser.axis == "shard"}
+    assert reasons["ddp"].startswith("does not fit: ")
+    with pytest.raises(UsageError, match="nothing fits: the smallest configuration needs"):
+        plan("70b", "8xA100-40GB")
+
+
+def test_a_plan_says_how_long_and_how_much() -> None:
+    found = plan("7b", "8xH100-SXM", budget_tokens=140e9, price=2.0)
+    best = found.best[0]
+    assert found.find_time_s(best) == pytest.approx(140e9 / best.tokens_per_s)
+    assert found.find_cost(best) == pytest.approx(16 * found.find_time_s(best) / 3600)
+    assert plan("1b", "A100-80GB").best[0].job.sharding == "plain"
+    text = call("plan", *SEVEN[:6], "--tokens", "140B", "--price", "2")
+    for words in ("GPU-hours", "cost", "what the others lose", "140G tokens"):
+        assert words in text
+    answer = json.loads(call("plan", *SEVEN[:6], "--json"))
+    assert answer["best"][0]["gpu_hours"] > 0
+    assert {other["axis"] for other in answer["others"]} >= {"shard", "checkpoint"}
+
+
+def test_batches_are_shared_as_nearly_as_can_be() -> None:
+    assert share_batch(4e6, 64 * 4096) == 15
+    assert share_batch(1, 10**6) == 1
