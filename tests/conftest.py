@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.engine.ranks import Share
 from flopwatch.records.record import Record
 from flopwatch.suite import Workload
 
@@ -24,6 +25,9 @@ class FakeClock:
 
     def evict(self) -> None:
         self.evictions.append(self.now_ns)
+
+    def take_shares(self, loops: int) -> list[Share]:
+        return []
 
     def spend(self, ns: float) -> None:
         self.now_ns += ns
@@ -57,6 +61,13 @@ def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     a tenth of a real second each time, in a process with torch."""
     if "garbage" not in request.node.name:
         monkeypatch.setattr("flopwatch.engine.collection.gc.collect", lambda: 0)
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that a scheduler has started are no ranks of a job."""
+    for name in ("RANK", "WORLD_SIZE", "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -122,7 +122,9 @@ def test_init_run_show_query(tmp_path: Path) -> None:
 
     page = flopwatch("report", "results/mine.jsonl", "-o", "report.html", cwd=tmp_path)
     assert page.returncode == 0
-    assert "rms_norm" in (tmp_path / "report.html").read_text()
+    told = (tmp_path / "report.html").read_text()
+    assert "rms_norm" in told
+    assert "flopwatch run mine.py --quick --case-budget 0.5s" in told
 
 
 def test_a_failed_case_gives_exit_code_1(tmp_path: Path) -> None:

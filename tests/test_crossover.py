@@ -10,9 +10,10 @@ from flopwatch.analysis.crossover import as_dict, find_crossovers
 from flopwatch.analysis.summary import summarize
 from flopwatch.records.record import Record
 from flopwatch.report.crossover import describe_crossover, make_crossover_sheets
-from flopwatch.report.figures import draw_crossovers
 from flopwatch.report.layouts import lay_out_plain
 from flopwatch.report.page import render_page
+from flopwatch.report.pictures import choose_pictures
+from flopwatch.report.svg import draw_svg
 from flopwatch.settings import Settings
 
 from .test_parts import failed, layer_record
@@ -35,7 +36,8 @@ def series(speedups: dict[int, float], variant: str = "fast", **changes: object)
         ({16: 1.2, 64: 1.3}, 16, None, "at every batch measured, from 16 tokens on"),
         ({16: 0.5, 4096: 1.0}, None, 4096, "never, up to 4096 tokens"),
         # one that is faster between slower ones is not the start
-        ({4: 0.9, 16: 1.2, 64: 0.9, 256: 1.2}, 256, 64, "from 256 tokens on; at 64 it is slower"),
+        ({4: 0.9, 16: 1.2, 64: 0.9, 256: 1.2}, 256, 64,
+         "from 256 tokens on; at 64 it is slower, and it crosses 3 times"),
         ({16: 1.2, 64: 1.2, 256: 0.9}, None, 256, "not at 256 tokens, but at 16, 64"),
         # in whatever order they were measured
         ({256: 1.2, 16: 0.9, 64: 0.8}, 256, 64, "from 256 tokens on; at 64 it is slower"),
@@ -45,12 +47,9 @@ def test_a_variant_pays_where_it_is_faster_from_there_on(
     speedups: dict[int, float], pays_from: int | None, below: int | None, words: str
 ) -> None:
     (crossover,) = find_crossovers(summarize(series(speedups)))
-    assert as_dict(crossover) == {
-        "axis": "tokens",
-        "measured": sorted(speedups),
-        "pays_from": pays_from,
-        "below": below,
-    }
+    found = as_dict(crossover)
+    assert (found["axis"], found["measured"]) == ("tokens", sorted(speedups))
+    assert (found["pays_from"], found["below"]) == (pays_from, below)
     assert describe_crossover(crossover) == words
 
 
@@ -104,14 +103,15 @@ THREE = [
 def test_the_table_has_the_speedups_side_by_side() -> None:
     (sheet,) = make_crossover_sheets(summarize(THREE))
     assert sheet.title == "switchback level=layer shape=768x3072, speedup by tokens"
-    assert sheet.columns == ["dtype", "variant", "16", "64", "256", "pays"]
+    assert sheet.columns == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "pays"]
     first, second = sheet.groups
     assert first[0] == [
-        "float32", "fast", "0.50x", "0.90x", "1.20x", "from 256 tokens on; at 64 it is slower",
+        "float32", "fast", "0.50x", "0.90x", "1.20x", "106 [106, 106]",
+        "from 256 tokens on; at 64 it is slower",
     ]  # fmt: skip
     assert first[1][:5] == ["float32", "faster", "", "1.20x", "1.50x"]
     assert second == [
-        ["bfloat16", "fast", "0.50x", "0.75x", "0.80x", "never, up to 256 tokens"],
+        ["bfloat16", "fast", "0.50x", "0.75x", "0.80x", "", "never, up to 256 tokens"],
     ]
 
 
@@ -129,35 +129,24 @@ def test_what_is_not_like_for_like_is_told() -> None:
 
 def test_every_row_of_a_series_has_it_in_the_json() -> None:
     rows = lay_out_plain(summarize(series({16: 0.5, 64: 1.2}))).content
-    expected = {"axis": "tokens", "measured": [16, 64], "pays_from": 64, "below": 16}
+    point = pytest.approx(47.951, abs=0.001)  # log 2 of the way to log 2.4 above log 0.5
+    crossing = {"between": [16, 64], "pays": "above", "point": point, "low": point, "high": point}
+    expected = {
+        "axis": "tokens", "measured": [16, 64], "outcome": "from", "pays_from": 64, "below": 16,
+        "crossings": [crossing],
+    }  # fmt: skip
     assert [row["crossover"] for row in rows] == [None, expected, None, expected]
 
 
-def test_the_chart_has_a_line_a_variant_over_the_batches() -> None:
-    figures = [figure for figure in draw_crossovers(summarize(THREE)) if figure is not None]
-    assert [figure.caption for figure in figures] == [
-        "Speedup over dense by tokens, level=layer shape=768x3072 dtype=float32.",
-        "Speedup over dense by tokens, level=layer shape=768x3072 dtype=bfloat16.",
-    ]
-    svg = ElementTree.fromstring(figures[0].svg)
-    places = {e.text: float(e.attrib["x"]) for e in svg.iter("text")}
-    assert {"dense", "fast", "faster", "tokens", "speedup"} <= places.keys()
-    # Each four times the one before: equally far apart.
-    assert places["64"] - places["16"] == pytest.approx(places["256"] - places["64"], abs=0.2)
-    faster, fast, dense = [e.attrib["points"].split() for e in svg.iter("polyline")]
-    assert float(faster[0].partition(",")[0]) == pytest.approx(places["64"], abs=0.1)
-    assert len({point.partition(",")[2] for point in dense}) == 1
-    assert fast[0].partition(",")[0] == dense[0].partition(",")[0]
-
-
 def test_two_batches_make_a_table_and_no_chart() -> None:
-    assert draw_crossovers(summarize(series({16: 0.5, 64: 1.2}))) == []
-    assert "speedup by tokens</h2>" in render_page(series({16: 0.5, 64: 1.2}))
+    rows = summarize(series({16: 0.5, 64: 1.2}))
+    assert "crossover" not in [picture.name for picture in choose_pictures(rows)]
+    assert "speedup by tokens</h3>" in render_page(series({16: 0.5, 64: 1.2}))
 
 
 def test_labels_of_the_chart_do_not_touch() -> None:
-    (figure,) = draw_crossovers(summarize(series(dict.fromkeys((16, 1000, 1001, 4096), 1.2))))
-    assert figure is not None
-    words = [e.text for e in ElementTree.fromstring(figure.svg).iter("text")]
+    rows = summarize(series(dict.fromkeys((16, 1000, 1001, 4096), 1.2)))
+    (picture,) = [picture for picture in choose_pictures(rows) if picture.name == "crossover"]
+    words = [e.text for e in ElementTree.fromstring(draw_svg(picture)).iter("text")]
     assert "1000" in words
     assert "1001" not in words

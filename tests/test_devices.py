@@ -10,6 +10,7 @@ import pytest
 
 from flopwatch.engine.clock import CpuClock, CudaClock
 from flopwatch.engine.devices import CpuTarget, CudaTarget, nvml_throttle_reader, open_target
+from flopwatch.engine.leader import Alone
 from flopwatch.engine.memory import Memory
 from flopwatch.engine.sampling import Sampler
 from flopwatch.records.record import PhaseMemory
@@ -102,7 +103,7 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
         {"a": workload},
         baseline="a",
         settings=Settings(device="cuda"),
-        target=target,
+        target=Alone(target.clock, target.evict),
         now_s=lambda: cuda.device_ns / 1e9,
     )
     assert sampler.run().stop == "precise"

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from flopwatch.cli import cli
+from flopwatch.commands.suites import read_axes
 from flopwatch.records.record import encode
 
 from .conftest import make_record
@@ -50,6 +51,8 @@ COMMANDS = [
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_commands_exist(name: str, command: str) -> None:
     words = shlex.split(command.partition("  #")[0])
+    if words[0] == "torchrun":
+        words = words[words.index("-m") + 1 :]
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets)
@@ -59,7 +62,9 @@ def test_commands_exist(name: str, command: str) -> None:
         # Parses the arguments as the real call would, without carrying it out.
         subcommand = cli.commands[words[1]]
         with click.Context(cli) as parent:
-            subcommand.make_context(words[1], words[2:], parent=parent)
+            context = subcommand.make_context(words[1], words[2:], parent=parent)
+            if context.args:  # axes as options
+                read_axes(context.params["suite"], context.args)
     else:
         assert shutil.which(words[0]), f"{words[0]} is no command of ours"
 

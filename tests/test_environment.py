@@ -271,6 +271,18 @@ class TestVariables:
 
         assert environment.read_variables(environ) == {"TRITON_CACHE_DIR": "~/triton"}
 
+    def test_nor_does_a_command_tell_secrets(self) -> None:
+        words = ["flopwatch", "run", "/home/ada/mine.py", "--filter", "tokens=1024", "hf_abcdef"]
+
+        assert environment.read_command(words, {"HOME": "/home/ada"}) == [
+            *("flopwatch", "run", "~/mine.py", "--filter", "tokens=1024", "(withheld)")
+        ]
+
+    def test_a_command_does_not_make_records_unlike(self) -> None:
+        told = {"command": ["flopwatch", "run", "mine.py"]}
+
+        assert environment.likeness(told, Settings()) == environment.likeness({}, Settings())
+
 
 def test_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name if name == "/opt/clang++" else None)

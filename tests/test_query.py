@@ -16,7 +16,7 @@ from flopwatch.errors import CorruptFile, FlopwatchError, NewerSchema, StoreErro
 from flopwatch.records import query as query_module
 from flopwatch.records import record as record_module
 from flopwatch.records.query import VIEWS, query
-from flopwatch.records.record import SCHEMA, Check, Record, Region, encode
+from flopwatch.records.record import SCHEMA, Check, Rank, Record, Region, encode
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 
@@ -121,6 +121,7 @@ def test_every_field_of_a_record_is_reachable() -> None:
     assert set(query_module.FIELDS) == fields
     assert fields - set(VIEWS["records"]) == {
         *("samples_ns", "rounds", "loops"),  # in samples
+        "ranks",
         *("instrumented_ns", "regions"),  # in regions
         "curves",
     }
@@ -131,6 +132,27 @@ def test_samples_has_a_row_a_sample_and_phase(path: Path) -> None:
     assert result.columns == list(VIEWS["samples"])
     assert len(result.rows) == 7
     assert sorted(queried_samples(path), key=str) == sorted(expected_samples(RECORDS), key=str)
+
+
+def test_ranks_has_a_row_a_rank_and_sample(tmp_path: Path) -> None:
+    ranks = [
+        Rank(
+            samples_ns={"a": [1.0, 2.0], "b": [4.0, 4.0]}, waiting_ns=[w, 0.0], moving_ns=[3.0, 3.0]
+        )
+        for w in (0.5, 1.5)
+    ]
+    samples = {"a": [1.0, 2.0], "b": [4.0, 4.0]}
+    job = make_record(
+        samples_ns=samples, rounds=[0, 1], loops=[1, 1], warmup_samples=1, ranks=ranks
+    )
+    path = write(tmp_path / "job.jsonl", job)
+    asked = "SELECT rank, sample, warmup, ns, waiting_ns, moving_ns FROM ranks ORDER BY ALL"
+    assert query([path], asked).rows == [
+        (0, 0, True, 5.0, 0.5, 3.0),
+        (0, 1, False, 6.0, 0.0, 3.0),
+        (1, 0, True, 5.0, 1.5, 3.0),
+        (1, 1, False, 6.0, 0.0, 3.0),
+    ]
 
 
 def test_regions_has_a_row_a_region_and_instrumented_run(path: Path) -> None:
@@ -394,61 +416,3 @@ def test_a_query_survives_anything(tmp_path: Path, place: int, junk: bytes) -> N
         except FlopwatchError as error:
             with pytest.raises(type(error)):
                 read(path)
-
-
-# Queries that cannot be run
-
-
-@pytest.mark.parametrize(
-    ("sql", "sentence"),
-    [
-        ("SELECT speed FROM samples", r'"speed" not found.*samples \(id, "group",.* ns\)'),
-        ("SELECT samples.speed FROM samples", r'"speed"; there are records \(id.*phase'),
-        (
-            "FROM results",
-            r"results does not exist; there are records \(id.*, samples \(id.*, curves \(id",
-        ),
-        ("SELECT medain(ns) FROM samples", 'medain does not exist; did you mean "median"'),
-        ("SELECT group FROM records", '"check" and "group" need their double quotes'),
-        ("SELEC 1", "syntax error"),
-        ("SELECT CAST(variant AS INTEGER) FROM records", "Could not convert string 'd"),
-        ("SELECT error('boo')", "boo"),
-        ("SELECT '\ud800'", "not UTF-8"),
-        ("", "one statement that reads"),
-        ("SELECT 1; SELECT 2", "one statement that reads"),
-        ("CREATE TABLE t (i INTEGER)", "one statement that reads"),
-        ("SET threads = 1", "one statement that reads"),
-        ("SELECT * FROM sql", "sql does not exist"),  # no variable of ours is a table
-    ],
-)
-def test_a_wrong_query_is_explained_in_one_line(path: Path, sql: str, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence) as caught:
-        query([path], sql)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "COPY (SELECT 1) TO '{path}' (USE_TMP_FILE false)",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{path}' (USE_TMP_FILE false)",
-        "COPY (PIVOT (SELECT 1 a, 2 b) ON a USING sum(b)) TO '{path}' (USE_TMP_FILE false)",
-        "SELECT 1; COPY (SELECT 1) TO '{path}' (USE_TMP_FILE false)",
-        "ATTACH '{folder}/new.db'",
-        "EXPORT DATABASE '{folder}/new'",
-        "INSTALL httpfs",
-        "SELECT * FROM read_text('{folder}/secret')",
-        "SELECT * FROM glob('{folder}/*')",
-        "FROM '{folder}/secret.csv'",
-        "SELECT * FROM read_csv('https://example.org/x.csv')",
-    ],
-)
-def test_a_query_touches_nothing_but_the_results(path: Path, sql: str) -> None:
-    before = path.read_bytes()
-    folder = path.parent
-    (folder / "secret").write_text("key")
-    (folder / "secret.csv").write_text("key\n1\n")
-    with pytest.raises(UsageError):
-        query([path], sql.format(path=path, folder=folder))
-    assert path.read_bytes() == before
-    assert sorted(os.listdir(folder)) == ["results.jsonl", "secret", "secret.csv"]

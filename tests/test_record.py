@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.records import record as record_module
-from flopwatch.records.record import Check, PhaseMemory, Record, Region, decode, encode
+from flopwatch.records.record import Check, PhaseMemory, Rank, Record, Region, decode, encode
 from flopwatch.settings import Settings
 
 from .conftest import make_record
@@ -40,7 +40,7 @@ FULL = make_record(
     prediction={"step": 1.5},
     notes=["a doubt"],
     settings=Settings(threads=4, memory_limit_bytes=10),
-    environment={"host": "here", "load": [0.1]},
+    environment={"host": "here", "load": {"average": [0.1]}},
     sources={"suite.py": "abc"},
 )
 
@@ -85,6 +85,13 @@ def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
         ({"warmup_samples": -1}, "-1 warm-up samples of 2"),
         ({"samples_ns": {"forward": [1.0, 0.0]}}, "forward has a sample of 0.0 ns"),
         ({"samples_ns": {"forward": [-1.0, 1.0]}}, "forward has a sample of -1.0 ns"),
+        ({"samples_ns": {"forward": [1.0, 1e308]}}, "forward has a sample of 1e.308 ns"),
+        ({"samples_ns": {"forward": [1e-300, 1.0]}}, "forward has a sample of 1e-300 ns"),
+        ({"flops": {"forward": {"float32": 1e300}}}, "a number of FLOPs is less than 0 or beyond"),
+        ({"bytes": {"forward": -1.0}}, "a number of bytes is less than 0"),
+        ({"facts": {"tokens": 1e308}}, "the fact 'tokens' is 1e.308"),
+        ({"environment": {"machine": "mine"}}, "the section 'machine' of its environment"),
+        ({"environment": {"load": {"average": ["high"]}}}, "'average' of its load is not a number"),
         ({"rounds": [-1, 0]}, "a round is less than 0"),
         ({"rounds": [0, 2**63]}, "beyond 64 bits"),
         ({"loops": [0, 1]}, "a number of loops is less than 1"),
@@ -175,6 +182,27 @@ def test_a_record_of_version_2_is_read() -> None:
     record = decode(VERSION_1.replace(b'"schema":1', later))
     assert (record.schema, record.facts) == (record_module.SCHEMA, {"parameters": 3.0})
     assert (record.memory, record.held_bytes, record.first_page_faults) == ({}, None, None)
+
+
+def test_a_record_of_version_3_is_read() -> None:
+    later = b'"memory":{"call":{"peak_bytes":8,"end_bytes":4}},"held_bytes":2,"schema":3'
+    record = decode(VERSION_1.replace(b'"schema":1', later))
+    assert (record.schema, record.held_bytes) == (record_module.SCHEMA, 2)
+    assert record.ranks == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason"),
+    [
+        (Rank(samples_ns={"call": [1.0]}, waiting_ns=[], moving_ns=[0.0]), "0 of rank 0"),
+        (Rank(samples_ns={"call": []}, waiting_ns=[0.0], moving_ns=[0.0]), "0 of rank 0"),
+        (Rank(samples_ns={"call": [1.0]}, waiting_ns=[-1.0], moving_ns=[0.0]), "time of -1.0 ns"),
+    ],
+)
+def test_ranks_that_no_measurement_gives_are_refused(rank: Rank, reason: str) -> None:
+    samples = {"samples_ns": {"call": [1.0]}, "rounds": [0], "loops": [1], "warmup_samples": 0}
+    with pytest.raises(CorruptFile, match=reason):
+        decode(encode(make_record(**samples, ranks=[rank])))
 
 
 def test_old_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ import pytest
 from flopwatch.engine.sampling import (
     MIN_ROUNDS,
     MIN_SAMPLE_NS,
+    First,
     Observer,
     Outcome,
     Progress,
     Sampler,
-    is_stalled,
     time_phases,
 )
-from flopwatch.engine.steady import is_steady
+from flopwatch.engine.steady import is_stalled, is_steady
 from flopwatch.settings import Settings
 from flopwatch.suite import Workload
 
@@ -95,7 +95,9 @@ def test_warm_up_ends_when_times_are_steady_and_is_counted(clock: FakeClock) -> 
 
 
 def test_a_call_made_before_is_round_0(clock: FakeClock) -> None:
-    sampler, outcome = run(clock, {"a": clock.workload(30e6)}, first_calls={"a": [900e6]})
+    sampler, outcome = run(
+        clock, {"a": clock.workload(30e6)}, first_calls={"a": First(phase_ns=[900e6])}
+    )
     series = sampler.series[0]
     assert series.rounds == list(range(sampler.round))
     assert series.totals_ns[:2] == [900e6, 30e6]

@@ -67,7 +67,7 @@ def test_a_longer_text_stretches_the_positions() -> None:
 
 def test_modes_are_words_joined() -> None:
     assert parse_mode("eager") == Mode()
-    assert parse_mode("compiled+checkpointed") == Mode(compiled=True, checkpointed=True)
+    assert parse_mode("compiled+checkpointed") == Mode(compiled=True, recompute="full")
     swapped = parse_mode("plain-attention+switchback:global@linear")
     assert swapped == Mode(attention="plain", spec="switchback:global", match="linear")
 
@@ -75,7 +75,7 @@ def test_modes_are_words_joined() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("fast", "'fast' is none of eager, compiled, plain-attention, checkpointed, nor a layer"),
+        ("fast", "'fast' is none of eager, compiled, plain-attention, checkpointed, selective"),
         ("eager+", "'' is none of"),
         ("dyad:auto:4+dyad:auto:8", "names two kinds of layers"),
     ],

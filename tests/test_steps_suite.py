@@ -34,6 +34,8 @@ MODES = [
     "plain-attention",
     "checkpointed",
     "checkpointed+plain-attention",
+    "selective",
+    "selective+dyad:auto:4",
     "dyad:auto:4",
     "dyad:auto:4@linear",
     "switchback:rowwise@blocks.1.*",
@@ -122,7 +124,7 @@ def test_facts_say_what_was_built() -> None:
 def test_models_of_transformers_take_part(model: str) -> None:
     sizes = "hidden_size=64:layers=2:heads=4:vocabulary=256:feed_forward_size=128:positions=32"
     job = replace(JOB, shape=find_shape(f"{model}:{sizes}"))
-    for text in ("eager", "checkpointed"):
+    for text in ("eager", "checkpointed", "selective"):
         values = gather(make_workload(job, parse_mode(text)), CpuClock()).values
         expected = gather(make_reference(job, parse_mode("eager")), CpuClock()).values
         assert compare(values, expected, against="it", tolerance=3e-3) is not None

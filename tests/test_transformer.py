@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.engine.sampling import run_phases
 from flopwatch.models import hugging_face
-from flopwatch.models.builder import build, choose_attention, choose_checkpointing, find_attention
+from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
 from flopwatch.models.counts import count_flops, count_mode_flops, count_parameters
 from flopwatch.models.modes import PRECISIONS, parse_mode
 from flopwatch.models.shapes import SHAPES, Shape, find_shape
@@ -151,13 +151,13 @@ def compare(ours: nn.Module, theirs: nn.Module, ids: torch.Tensor, names: dict[s
         )
 
 
-@pytest.mark.parametrize("change", ["plain", "checkpointed"])
+@pytest.mark.parametrize("change", ["plain", "full", "selective"])
 @tiny_shapes
 def test_every_way_to_compute_it_gives_the_same(shape: Shape, change: str) -> None:
     model, ids = make(shape)
     expected = step(model, ids)
     choose_attention(model, "plain" if change == "plain" else "sdpa")
-    choose_checkpointing(model, change == "checkpointed")
+    choose_recompute(model, "none" if change == "plain" else change)
     found = step(model, ids)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
@@ -180,11 +180,11 @@ def test_models_of_transformers_are_told_in_the_same_way() -> None:
     assert find_attention(model) == "sdpa"
     choose_attention(model, "plain")
     assert find_attention(model) == "plain"
-    choose_checkpointing(model, True)
+    choose_recompute(model, "full")
     found = step(model, ids)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-5, msg=name)
-    choose_checkpointing(model, False)
+    choose_recompute(model, "none")
     assert not model.is_gradient_checkpointing
 
 
@@ -241,7 +241,7 @@ def test_flops_are_those_that_torch_counts(shape: Shape) -> None:
 def test_flops_of_what_is_computed_again_are_those_that_torch_counts(shape: Shape) -> None:
     model, _ = make(shape)
     choose_attention(model, "plain")
-    choose_checkpointing(model, True)
+    choose_recompute(model, "full")
     ids = torch.randint(shape.vocabulary, (3, 20))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()
@@ -265,9 +265,12 @@ def test_flops_of_exchanged_layers_are_those_of_the_layers() -> None:
 
 
 @pytest.mark.parametrize("match", ["feed-forward", "linear"])
-def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(match: str) -> None:
+@pytest.mark.parametrize("word", ["checkpointed", "selective"])
+def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(
+    word: str, match: str
+) -> None:
     shape = find_shape("decoder:hidden_size=64:layers=2:heads=4:vocabulary=256")
-    mode = parse_mode(f"checkpointed+plain-attention+dyad:auto:4@{match}")
+    mode = parse_mode(f"{word}+plain-attention+dyad:auto:4@{match}")
     job = Job(shape=shape, batch=2, context=16, precision="fp32", optimizer="sgd", device="cpu")
     workload = make_workload(job, mode)
     with FlopCounterMode(display=False) as counter:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import click
 
 from flopwatch.commands import options
+
+# Written out: to read them from `engine.ladder` would make every `--help` slower.
+DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
 
 @click.command()
@@ -41,6 +46,84 @@ def doctor(as_json: bool) -> None:
         click.echo(
             f"  {mark} {one.topic}: {one.finding}" + (f" {one.action}" if one.action else "")
         )
+
+
+@click.command()
+@click.argument("name", required=False)
+@options.as_json
+def devices(name: str | None, as_json: bool) -> None:
+    """List the devices whose nominal peaks are known; of one, every figure with its source.
+
+    \b
+    flopwatch devices
+    flopwatch devices H100-SXM
+    flopwatch devices "NVIDIA A100-SXM4-80GB" --json
+    """
+    from dataclasses import asdict
+
+    from flopwatch.account.devices import DEVICES, describe_unknown, find_devices
+    from flopwatch.errors import UsageError
+    from flopwatch.report.console import print_sheets, print_table
+    from flopwatch.report.devices import list_figures, list_names, make_sheet
+
+    chosen = DEVICES if name is None else find_devices(name)
+    if not chosen:
+        raise UsageError(describe_unknown(str(name)))
+    if as_json:
+        click.echo(json.dumps([asdict(device) for device in chosen]))
+    elif len(chosen) > 1:
+        print_sheets([make_sheet(chosen)])
+    else:
+        print_table((chosen[0].name, "", "source"), list_figures(chosen[0]))
+        for sentence in list_names(chosen[0]):
+            click.echo(sentence)
+
+
+@click.command()
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES),
+              help="Only products in these; may be repeated.  [default: all that there are]"
+              )  # fmt: skip
+@click.option("--ranks", type=click.IntRange(min=1), metavar="N",
+              help="Processes for collectives; 1: none of those.  [default: 2, or all GPUs]"
+              )  # fmt: skip
+@click.option("--quick", is_flag=True, help="Fewer sizes, in a quarter of the time.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Where to keep it, appended to; later records carry what is there only if "
+                   "FLOPWATCH_PEAKS names that file.  [default: $FLOPWATCH_PEAKS, or in your "
+                   "cache]")  # fmt: skip
+@options.device
+@options.threads
+@options.as_json
+def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
+    """Measure what this machine can do at best: products by dtype, memory, collectives.
+
+    The result is kept, and later records carry it, so that utilisation can be told by it.
+
+    \b
+    flopwatch peaks
+    flopwatch peaks --quick --dtype float32 --dtype bfloat16 --ranks 1
+    flopwatch peaks --json | jq '.best.flops_per_s'
+    """
+    from flopwatch.account.measured import append, find_file
+    from flopwatch.engine.isa import probe
+    from flopwatch.errors import UsageError
+    from flopwatch.peaks import describe_time, make_request, measure_peaks
+    from flopwatch.report.console import print_sheets
+    from flopwatch.report.peaks import as_dict, list_sheets
+
+    if given["device"] == "cuda" and not probe().cuda_devices:
+        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
+    request = make_request(**given)
+    path = out or find_file()
+    append(path, [])  # before anybody waits for nothing
+    click.echo(describe_time(request), err=True)
+    found = measure_peaks(request)
+    append(path, [found])
+    if as_json:
+        click.echo(json.dumps(as_dict(found)))
+    else:
+        print_sheets(list_sheets(found))
+    click.echo(f"kept in {path}", err=True)
 
 
 SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}

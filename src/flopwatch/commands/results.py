@@ -1,20 +1,27 @@
-"""Results: what was measured, as tables, answers and pages."""
+"""Results: what was measured, as tables and answers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwatch.commands import options
-from flopwatch.errors import FlopwatchError
 from flopwatch.report.layouts import LAYOUTS
 
 if TYPE_CHECKING:
+    from flopwatch.analysis.summary import Row
     from flopwatch.records.record import Record
+
+TERMINAL = "terminal"
+FORMATS = (TERMINAL, "markdown", "csv", "latex", "json")
+output_format = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default=TERMINAL, show_default=True,
+    help="CSV and JSON have raw values, with units in the names of columns.",
+)  # fmt: skip
 
 
 @click.command()
@@ -36,30 +43,48 @@ def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
 @click.option("--layout", type=click.Choice(list(LAYOUTS)), default="plain", show_default=True,
               help="plain: the usual tables. Others first print what a published benchmark prints, "
                    "in its words.")  # fmt: skip
+@click.option("--columns", metavar="A,B,C",
+              help="One table with these columns; `--columns help` lists them.")  # fmt: skip
+@click.option("--where", metavar="CONDITION",
+              help="Only cases for which it holds: SQL, over the same columns.")  # fmt: skip
+@click.option("--sort", metavar="A,-B", help="By these columns; a minus: descending.")
+@click.option("--pivot", metavar="row=A,col=B,value=C",
+              help="A row for each A, a column for each B; a table for each value of what else "
+                   "differs.")  # fmt: skip
+@output_format
 @options.skip_corrupt
 @options.as_json
-def table(results: tuple[Path, ...], layout: str, skip_corrupt: bool, as_json: bool) -> None:
-    """Lay RESULTS out as others have published theirs.
+def table(
+    results: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool, **asked: Any
+) -> None:
+    """Show RESULTS as tables: the usual ones, ones of your own, or as others have published theirs.
 
     \b
-    flopwatch table results/dyad.jsonl --layout dyad
-    flopwatch table results/dyad.jsonl --layout dyad --json | jq '.[].total_ms'
-    flopwatch table results/switchback.jsonl --layout switchback
-    flopwatch table results/steps.jsonl --layout cs336
+    flopwatch table results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
+    flopwatch table results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
+    flopwatch table results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
+    flopwatch table results/*.jsonl --format csv > cases.csv
+    flopwatch table results/dyad.jsonl --format latex
+    flopwatch table results/training.jsonl --layout mosaic --format csv
     """
     from flopwatch.analysis.summary import summarize
-    from flopwatch.report.console import print_rows
+    from flopwatch.report.console import print_sheets
+    from flopwatch.report.request import WRITERS, Request, answer
 
+    form = choose_format(form, as_json)
     rows = summarize(read_records(results, skip_corrupt))
-    printout = LAYOUTS[layout](rows)
-    for remark in printout.remarks:
-        click.echo(f"flopwatch: {remark}", err=True)
-    if as_json:
-        click.echo(json.dumps(printout.content))
+    if asked["columns"] == "help":
+        print_fields(rows)
         return
-    for line in printout.lines:
+    found = answer(rows, Request(**asked), form)
+    text = "" if form == TERMINAL else WRITERS[form](found)
+    sheets = found.make_sheets() if form == TERMINAL else []
+    for remark in found.remarks:
+        click.echo(f"flopwatch: {remark}", err=True)
+    for line in found.lines if form == TERMINAL else ():
         click.echo(line)
-    print_rows(rows)
+    click.echo(text, nl=False)
+    print_sheets(sheets)
 
 
 @click.command()
@@ -86,13 +111,14 @@ def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None
 @click.command()
 @click.argument("sql")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@output_format
 @options.skip_corrupt
 @options.as_json
-def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
+def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool) -> None:
     """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
 
-    Views: `records` has one row a record, `samples` one a sample and phase, `regions` one a sample
-    and region, `curves` one a point of a curve.
+    Views: `records` has one row a record, `samples` one a sample and phase, `ranks` one a sample
+    and rank of a job, `regions` one a sample and region, `curves` one a point of a curve.
 
     \b
     flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"
@@ -102,40 +128,35 @@ def query(sql: str, files: tuple[Path, ...], skip_corrupt: bool, as_json: bool) 
     """
     from flopwatch.records.query import query as ask
     from flopwatch.report.console import print_table
+    from flopwatch.report.writers import write_result
     from flopwatch.session import RESULTS
 
+    form = choose_format(form, as_json)
     paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
     if not paths:
         raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
     result = ask(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
         click.echo(f"flopwatch: {warning}", err=True)
-    if as_json:
-        rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-        click.echo(json.dumps(rows, default=str))
-        return
-    print_table(result.columns, result.rows)
+    if form == TERMINAL:
+        print_table(result.columns, result.rows)
+    else:
+        click.echo(write_result(result.columns, result.rows, form), nl=False)
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
-def report(files: tuple[Path, ...], out: Path) -> None:
-    """Write the results in FILES as one self-contained HTML page.
+def choose_format(form: str, as_json: bool) -> str:
+    if as_json and form not in (TERMINAL, "json"):
+        raise click.UsageError(f"--json and --format {form} are two formats; take one")
+    return "json" if as_json else form
 
-    \b
-    flopwatch report results/*.jsonl -o report.html
-    """
-    from flopwatch.report.page import render_page
 
-    page = render_page(read_records(files))
-    try:
-        out.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise FlopwatchError(
-            f"{out} cannot be written ({error.strerror}); choose another"
-        ) from None
-    click.echo(f"wrote {out}", err=True)
+def print_fields(rows: Sequence[Row]) -> None:
+    from flopwatch.report.console import print_table
+    from flopwatch.report.frame import make_frame
+
+    print_table(
+        ["column", "what it is"], [[each.name, each.about] for each in make_frame(rows).values()]
+    )
 
 
 def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:

@@ -14,6 +14,7 @@ from flopwatch.commands import options
 from flopwatch.commands.results import print_records
 
 if TYPE_CHECKING:
+    from flopwatch.engine.team import Seat
     from flopwatch.records.record import Record
     from flopwatch.session import Options, Preview
 
@@ -48,14 +49,31 @@ def init(path: Path) -> None:
     click.echo(f"wrote {path}; try: flopwatch run {path} --quick", err=True)
 
 
-@click.command()
+class Remembered(click.Command):
+    """A command that knows the words it was called with, for who wants to repeat it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)  # parsing takes them away
+        return super().parse_args(ctx, args)
+
+
+WORDS = "flopwatch.words"
+
+
+@click.command(
+    cls=Remembered,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    options_metavar="[OPTIONS] [--AXIS VALUE[,VALUE]]",
+)
 @click.argument("suite")
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
                    "baseline.")  # fmt: skip
 @click.option("--set", "chosen", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="These values instead of the suite's own, where it accepts others; may be "
-                   "repeated.")  # fmt: skip
+                   "repeated. Also written --AXIS VALUE[,VALUE], after the suite.")  # fmt: skip
+@click.option("--baseline", metavar="VARIANT",
+              help="What the others are compared with, instead of the suite's own.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer cases, ±5 %, 2 s a case.")
 @click.option("--grid", "preset", metavar="NAME",
               help="Another grid that the suite declares, such as a published one, instead of its "
@@ -66,7 +84,7 @@ def init(path: Path) -> None:
 @click.option("--case-budget", callback=options.read_duration, metavar="TIME",
               help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]"
               )  # fmt: skip
-@click.option("--precision", callback=options.read_percentage, metavar="PERCENT",
+@click.option("--precision", callback=options.read_precision, metavar="PERCENT",
               help="Stop when intervals reach at most this far to either side.  [default: 2%]"
               )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -90,7 +108,8 @@ def init(path: Path) -> None:
               help="Of the inputs and of the order inside rounds.")  # fmt: skip
 @click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
-def run(dry_run: bool, as_json: bool, **given: Any) -> None:
+@click.pass_context
+def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Measure a SUITE: a built-in one by its name, or your own by its path.
 
     Variants of the same case are measured side by side; what the results file already answers is
@@ -105,10 +124,17 @@ def run(dry_run: bool, as_json: bool, **given: Any) -> None:
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     from flopwatch import session
+    from flopwatch.launch.torchrun import find_place
     from flopwatch.report.console import open_stderr
     from flopwatch.report.progress import make_watcher
 
-    options = _make_options(**given)
+    given["chosen"] += read_axes(given["suite"], context.args)
+    place = find_place()
+    options = _make_options(**given, command=[*_name_starter(place), "run", *context.meta[WORDS]])
+    if place is not None and place.rank > 0:  # torchrun has started several of us
+        if not dry_run:
+            session.follow_runner(place)
+        return
     if dry_run:
         _print_preview(session.preview(options), as_json)
         return
@@ -119,6 +145,34 @@ def run(dry_run: bool, as_json: bool, **given: Any) -> None:
     if report.interrupted:
         sys.exit(130)
     sys.exit(1 if has_failed([*report.answered, *report.measured]) else 0)
+
+
+def _name_starter(place: Seat | None) -> list[str]:
+    """What stands before the words that we were given."""
+    if place is None:
+        return ["flopwatch"]
+    machines = place.ranks // place.local_ranks
+    nodes = [f"--nnodes={machines}"] if machines > 1 else []
+    return ["torchrun", *nodes, f"--nproc-per-node={place.local_ranks}", "-m", "flopwatch"]
+
+
+def read_axes(suite: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Options that are none of ours name axes: ``--micro-batch 4`` is ``--set micro_batch=4``."""
+    chosen = []
+    left = [suite, *words] if suite.startswith("--") else list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not name.startswith("--") or len(name) < 3:
+            raise click.UsageError(f"there is no option {name!r}; see flopwatch run --help")
+        if suite.startswith("--"):
+            raise click.UsageError(f"write the suite before {name}, which names one of its axes")
+        if not equals and (not left or left[0].startswith("--")):
+            raise click.UsageError(
+                f"there is no option {name}; an axis of the suite would need a value: {name} VALUE"
+            )
+        axis = name.removeprefix("--").replace("-", "_")
+        chosen.append(f"{axis}={value if equals else left.pop(0)}")
+    return tuple(chosen)
 
 
 FINE = ("ok", "unsupported")
@@ -154,6 +208,7 @@ def _make_options(**given: Any) -> Options:
         memory_limit_bytes=given["memory_limit"],
         filters=given["filters"],
         chosen=given["chosen"],
+        baseline=given["baseline"],
         quick=given["quick"],
         preset=given["preset"],
         budget_s=given["budget"],
@@ -161,6 +216,7 @@ def _make_options(**given: Any) -> Options:
         rerun=given["rerun"],
         force=given["force"],
         skip_corrupt=given["skip_corrupt"],
+        command=given["command"],
     )
 
 

@@ -6,31 +6,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from flopwatch.analysis.peak_share import Standard
 from flopwatch.analysis.regions import Inside
-from flopwatch.analysis.statistics import Verdict
+from flopwatch.analysis.statistics import Estimate, Verdict
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
 from flopwatch.report.units import (
     format_bytes,
     format_count,
     format_interval,
+    format_measured_time,
     format_rate,
     format_ratio,
+    format_share,
     format_speedup,
     format_time,
 )
 
 Item = TypeVar("Item")
+Value = float | str | None
+"""What stands behind a text: for sorting, and for formats that machines read."""
 Kind = Literal[
-    "word", "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "number"
-]
+    "word", "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput",
+    "number",
+]  # fmt: skip
 
 DISPENSABLE: tuple[Kind, ...] = (
-    "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval"
+    "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput"
 )  # fmt: skip
 """What a narrow terminal can do without, the least important first."""
 
 UNLIKE = "not like for like"
+
+OF_PEAK: dict[Standard, str] = {"nominal": "of peak", "measured": "of measured peak"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,12 @@ class Column(Generic[Item]):
     cell: Callable[[Item], str]
     """Empty where there is nothing to say."""
     kind: Kind = "number"
+    value: Callable[[Item], Value] | None = None
+    """The raw number behind the text, in plain units (ns, bytes, FLOP/s, 1 for 100 %); where there
+    is no such function, the text is all there is."""
+
+    def find_value(self, item: Item) -> Value:
+        return self.cell(item) or None if self.value is None else self.value(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +80,19 @@ def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
         *(axis_column(axis, lambda row: row) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
         *map(_phase_column, several),
-        Column("total" if several else "time", _time_cell),
-        Column("±", lambda row: format_interval(row.total_ns) if row.total_ns else "", "interval"),
-        Column("tokens/s", lambda row: format_rate(row.tokens_per_s, "").rstrip(), "rate"),
-        Column("FLOP/s", lambda row: format_rate(row.flops_per_s, "FLOP/s"), "rate"),
-        Column("bandwidth", lambda row: format_rate(row.bytes_per_s, "B/s"), "rate"),
-        Column("peak memory", _memory_cell, "memory"),
+        Column("total" if several else "time", _time_cell, value=lambda r: middle(r.total_ns)),
+        _interval_column(lambda row: row.total_ns),
+        rate_column("tokens/s", lambda row: row.tokens_per_s, "throughput"),
+        rate_column("FLOP/s", lambda row: row.flops_per_s, "rate"),
+        *(_peak_column(title, standard) for standard, title in choose_peaks(rows).items()),
+        share_column("MFU", lambda row: find_utilisation_share(row, "mfu"), "throughput"),
+        *([share_column("HFU", _find_hfu, "throughput")] if _computes_again(rows) else []),
+        rate_column("bandwidth", lambda row: row.bytes_per_s, "rate", "B/s"),
+        bytes_column("peak memory", lambda row: row.record.peak_memory_bytes, "memory"),
         *map(_fact_column, _differing_facts(rows)),
-        Column("limit", lambda row: format_ratio(row.limit), "limit"),
-        Column("speedup", lambda row: format_speedup(row.speedup) if row.speedup else ""),
-        Column("verdict", _verdict_cell, "word"),
+        _limit_column(lambda row: row.limit),
+        speedup_column("speedup", lambda row: row.speedup),
+        Column("verdict", verdict_cell, "word"),
     ]
     return _drop_empty(columns, rows)
 
@@ -95,9 +112,9 @@ def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part
         *(axis_column(axis, lambda part: part.row) for axis in axes),
         Column("variant", lambda part: part.row.record.variant, "word"),
         Column("part", lambda part: part.phase, "word"),
-        Column("time", lambda part: format_time(part.row.phases_ns[part.phase].value)),
-        Column("±", lambda part: format_interval(part.row.phases_ns[part.phase]), "interval"),
-        Column("share", _share_cell, "share"),
+        time_column("time", lambda part: part.row.phases_ns[part.phase]),
+        _interval_column(lambda part: part.row.phases_ns[part.phase]),
+        share_column("share", _find_share, "share"),
     ]
     return _drop_empty(columns, parts)
 
@@ -108,13 +125,13 @@ def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[
         *(axis_column(axis, lambda place: place.row) for axis in axes),
         Column("region", lambda place: place.region, "word"),
         Column("variant", lambda place: place.row.record.variant, "word"),
-        Column("calls", lambda place: str(place.inside.calls), "fact"),
-        Column("each call", lambda place: format_time(place.inside.call_ns.value)),
-        Column("±", lambda place: format_interval(place.inside.call_ns), "interval"),
-        Column("share", lambda place: f"{100 * place.inside.share.value:.1f} %", "share"),
-        Column("FLOP/s", lambda place: format_rate(place.inside.flops_per_s, "FLOP/s"), "rate"),
-        Column("limit", lambda place: format_ratio(place.inside.limit), "limit"),
-        Column("speedup", lambda p: format_speedup(p.inside.speedup) if p.inside.speedup else ""),
+        Column("calls", lambda p: str(p.inside.calls), "fact", lambda p: p.inside.calls),
+        time_column("each call", lambda place: place.inside.call_ns),
+        _interval_column(lambda place: place.inside.call_ns),
+        share_column("share", lambda place: place.inside.share.value, "share"),
+        rate_column("FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
+        _limit_column(lambda place: place.inside.limit),
+        speedup_column("speedup", lambda place: place.inside.speedup),
         Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
     ]
     return _drop_empty(columns, places)
@@ -124,7 +141,88 @@ def axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
     def cell(item: Item) -> str:
         return format_value(row_of(item).record.params.get(axis, ""))
 
-    return Column(axis, cell, "word")
+    return Column(
+        axis, cell, "word", lambda item: plain_value(row_of(item).record.params.get(axis))
+    )
+
+
+def plain_value(value: object) -> Value:
+    """A parameter as a number or a text."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return format_value(value)
+
+
+def time_column(
+    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(
+        name, lambda item: format_measured_time(find(item)), kind, lambda item: middle(find(item))
+    )
+
+
+def speedup_column(
+    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
+) -> Column[Item]:
+    def cell(item: Item) -> str:
+        speedup = find(item)
+        return "" if speedup is None else format_speedup(speedup)
+
+    return Column(name, cell, kind, lambda item: middle(find(item)))
+
+
+def share_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(name, lambda item: format_share(find(item)), kind, find)
+
+
+def bytes_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    def cell(item: Item) -> str:
+        size_bytes = find(item)
+        return "" if size_bytes is None else format_bytes(size_bytes)
+
+    return Column(name, cell, kind, find)
+
+
+def count_column(name: str, find: Callable[[Item], float], kind: Kind = "number") -> Column[Item]:
+    return Column(name, lambda item: format_count(find(item)), kind, find)
+
+
+def plain_time_column(
+    name: str, find_ns: Callable[[Item], float], kind: Kind = "number"
+) -> Column[Item]:
+    """Of a time without an interval."""
+    return Column(name, lambda item: format_time(find_ns(item)), kind, find_ns)
+
+
+def middle(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+def _interval_column(find: Callable[[Item], Estimate | None]) -> Column[Item]:
+    def cell(item: Item) -> str:
+        estimate = find(item)
+        return "" if estimate is None else format_interval(estimate)
+
+    def value(item: Item) -> float | None:
+        estimate = find(item)
+        return None if estimate is None else estimate.half_width
+
+    return Column("±", cell, "interval", value)
+
+
+def rate_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind, unit: str = ""
+) -> Column[Item]:
+    """Where the heading is the unit, cells have only its prefix."""
+    return Column(name, lambda item: format_rate(find(item), unit).rstrip(), kind, find)
+
+
+def _limit_column(find: Callable[[Item], float | None]) -> Column[Item]:
+    return Column("limit", lambda item: format_ratio(find(item)), "limit", find)
 
 
 def _drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
@@ -136,18 +234,13 @@ def _drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[
     ]
 
 
-def _share_cell(part: Part) -> str:
+def _find_share(part: Part) -> float | None:
     total_ns = part.row.total_ns
-    if total_ns is None:
-        return ""
-    return f"{100 * part.row.phases_ns[part.phase].value / total_ns.value:.1f} %"
+    return None if total_ns is None else part.row.phases_ns[part.phase].value / total_ns.value
 
 
 def _phase_column(phase: str) -> Column[Row]:
-    def cell(row: Row) -> str:
-        return format_time(row.phases_ns[phase].value) if phase in row.phases_ns else ""
-
-    return Column(phase, cell, "phase")
+    return time_column(phase, lambda row: row.phases_ns.get(phase), "phase")
 
 
 def _differing_facts(rows: Sequence[Row]) -> list[str]:
@@ -166,30 +259,61 @@ def _differing_facts(rows: Sequence[Row]) -> list[str]:
 
 
 def _fact_column(name: str) -> Column[Row]:
-    is_size = name.endswith("_bytes")
-
     def cell(row: Row) -> str:
-        if name not in row.record.facts:
-            return ""
-        value = row.record.facts[name]
-        return format_bytes(int(value)) if is_size else format_count(value)
+        return "" if name not in row.record.facts else format_fact(name, row.record.facts[name])
 
+    return Column(name_fact(name), cell, "fact", lambda row: row.record.facts.get(name))
+
+
+def format_fact(name: str, value: float) -> str:
+    return format_bytes(int(value)) if name.endswith("_bytes") else format_count(value)
+
+
+def name_fact(name: str) -> str:
+    """A fact's heading.
+
+    >>> [name_fact(name) for name in ("kept_for_backward_bytes", "compile_s")]
+    ['kept for backward', 'compile (s)']
+    """
     title = name.removesuffix("_bytes").replace("_", " ")
     # "compile s" would read as a plural.
-    title = f"{title.removesuffix(' s')} (s)" if title.endswith(" s") else title
-    return Column(title, cell, "fact")
+    return f"{title.removesuffix(' s')} (s)" if title.endswith(" s") else title
 
 
-def _memory_cell(row: Row) -> str:
-    peak_bytes = row.record.peak_memory_bytes
-    return "" if peak_bytes is None else format_bytes(peak_bytes)
+def _peak_column(title: str, standard: Standard) -> Column[Row]:
+    return share_column(title, lambda row: find_peak_share(row, standard), "share")
+
+
+def find_peak_share(row: Row, standard: Standard) -> float | None:
+    found = row.of_peak.get(standard)
+    return None if found is None else found.share
+
+
+def choose_peaks(rows: Sequence[Row]) -> dict[Standard, str]:
+    """What part of which peaks has a column: where there is an MFU, that says it."""
+    has_mfu = any(row.utilisation and row.utilisation.mfu is not None for row in rows)
+    return {} if has_mfu else OF_PEAK
+
+
+def _computes_again(rows: Sequence[Row]) -> bool:
+    """Whether any HFU is not the MFU."""
+    used = [row.utilisation for row in rows if row.utilisation]
+    return any(each.hfu != each.mfu for each in used)
+
+
+def _find_hfu(row: Row) -> float | None:
+    return find_utilisation_share(row, "hfu")
+
+
+def find_utilisation_share(row: Row, name: Literal["mfu", "hfu"]) -> float | None:
+    return None if row.utilisation is None else getattr(row.utilisation, name)
 
 
 def _time_cell(row: Row) -> str:
-    return row.record.status if row.total_ns is None else format_time(row.total_ns.value)
+    return format_measured_time(row.total_ns) or row.record.status
 
 
-def _verdict_cell(row: Row) -> str:
+def verdict_cell(row: Row) -> str:
     if row.in_parts:
         return "in parts"
     return "" if row.total_ns is None else describe_verdict(row, row.verdict)

@@ -15,7 +15,9 @@ from flopwatch.report.crossover import make_crossover_sheets
 from flopwatch.report.footprints import make_memory_sheets
 from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheets
-from flopwatch.report.tables import Sheet, draw, fit, make_sheets
+from flopwatch.report.ranks import make_rank_sheets
+from flopwatch.report.tables import Sheet, draw, fit, make_sheets, measure_width, printable
+from flopwatch.report.writers import format_cell
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
@@ -23,28 +25,34 @@ WIDE = 200
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Results, as tables that fit the terminal, with what there is to remark."""
-    print_sheets(
-        [
-            *make_sheets(rows),
-            *make_memory_sheets(rows),
-            *make_whole_sheets(rows),
-            *make_crossover_sheets(rows),
-            *make_quality_sheets(rows),
-        ]
-    )
+    print_sheets(make_all_sheets(rows))
     if not rows:
         open_stderr().print("no records")
+
+
+def make_all_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """The usual tables."""
+    return [
+        *make_sheets(rows),
+        *make_rank_sheets(rows),
+        *make_memory_sheets(rows),
+        *make_whole_sheets(rows),
+        *make_crossover_sheets(rows),
+        *make_quality_sheets(rows),
+    ]
 
 
 def print_sheets(whole: Sequence[Sheet]) -> None:
     console = open_stdout()
     sheets = [part for sheet in whole for part in fit(sheet, console.width)]
+    if not console.is_terminal:
+        console.width = max([console.width, *map(measure_width, sheets)])
     for position, sheet in enumerate(sheets):
         if position:
             console.print()
         console.print(draw(sheet))
         for remark in sheet.remarks:
-            console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  {printable(remark)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -52,14 +60,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for column in columns:
         table.add_column(escape(column), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(_format_cell(value)) for value in row))
+        table.add_row(*(escape(format_cell(value)) for value in row))
     open_stdout().print(table)
-
-
-def _format_cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def open_stdout() -> Console:

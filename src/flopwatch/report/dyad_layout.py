@@ -6,6 +6,8 @@ tables below it have medians, intervals and ratios within rounds.
 
 A name is that of the published layer; the spec beside it says in which form ours computed it. The
 published code itself is the form ``published``.
+
+Published figures are printed as they were, in their order and with all their digits.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
 from flopwatch.case import format_value
 from flopwatch.errors import UsageError
 from flopwatch.models.counts import BACKWARD, FORWARD
+from flopwatch.records.published.entries import find_printed
 from flopwatch.records.record import Record
 from flopwatch.report.columns import UNLIKE
 from flopwatch.report.layouts import Printout
@@ -53,7 +56,8 @@ class Entry:
 
 def lay_out(rows: Sequence[Row]) -> Printout:
     entries = [_make_entry(row) for row in rows if _is_of_a_model(row.record)]
-    if not entries:
+    published = [_quote_entry(row) for row in rows if _is_quoted(row.record)]
+    if not entries and not published:
         raise UsageError(
             "the layout 'dyad' shows models of the suite dyad, and these results have none; "
             "measure some with: flopwatch run dyad --filter level=model"
@@ -67,7 +71,8 @@ def lay_out(rows: Sequence[Row]) -> Printout:
                 lines += _model_lines(model)
             for variant in _group(chapter, lambda entry: entry.record.variant):
                 lines += _speedup_lines(variant)
-    return Printout(lines=lines, content=[_as_dict(entry) for entry in entries])
+    lines += _quote_lines(published)
+    return Printout(lines=lines, content=[_as_dict(entry) for entry in [*entries, *published]])
 
 
 def published_name(variant: str) -> str:
@@ -118,6 +123,56 @@ def _average_ms(record: Record, name: str) -> float | None:
     return fmean(region.samples_ns) / region.calls / 1e6
 
 
+def _is_quoted(record: Record) -> bool:
+    return record.suite == "dyad" and "name" in (find_printed(record) or {})
+
+
+def _quote_entry(row: Row) -> Entry:
+    printed = find_printed(row.record) or {}
+    total_ms, forward_ms, backward_ms = printed["times_ms"]
+    speedup = None if row.speedup is None else row.speedup.value
+    return Entry(
+        row=row,
+        forward_ms=forward_ms,
+        backward_ms=backward_ms,
+        total_ms=total_ms,
+        speedup=printed["speedup"]["value"] if "speedup" in printed else speedup,
+    )
+
+
+def _quote_lines(entries: Sequence[Entry]) -> list[str]:
+    """In the order of the text. A dense layer stands there once, and serves two comparisons."""
+    by_line = {find_place(entry.record): entry for entry in entries}
+    lines: list[str] = []
+    batch = block = ""
+    for _, entry in sorted(by_line.items()):
+        printed = find_printed(entry.record) or {}
+        sequences, tokens = entry.record.params["batch"]
+        head = _describe_sizes(sequences, tokens)
+        lines += [head, ""] if head != batch else []
+        lines += [printed["block"]] if printed["block"] != block else []
+        batch, block = head, printed["block"]
+        lines += [
+            printed["name"],
+            f"total avg: {entry.total_ms}, fwd_avg: {entry.forward_ms}, "
+            f"bwd_avg: {entry.backward_ms}",
+            "",
+        ]
+    found = [(find_printed(entry.record) or {}).get("speedup") for entry in by_line.values()]
+    speedups = sorted((each for each in found if each), key=lambda each: each["line"])
+    told = [f"{each['width']} - {each['value']}" for each in speedups]
+    return [*lines, *(["speedup", *told, ""] if told else [])]
+
+
+def find_place(record: Record) -> int:
+    """The line of the text that it is from."""
+    return int((find_printed(record) or {})["line"])
+
+
+def _describe_sizes(sequences: int, tokens: int) -> str:
+    return f"Batch Size - {sequences}, seq_len - {tokens} (time in ms)"
+
+
 def _describe_batch(record: Record) -> str:
     sequences, tokens = record.params["batch"]
     rest = {k: format_value(v) for k, v in record.params.items()}
@@ -125,8 +180,7 @@ def _describe_batch(record: Record) -> str:
         del rest[told]
     dtype = [rest.pop("dtype")] if "dtype" in rest else []
     others = [f"{axis} {value}" for axis, value in rest.items()]
-    head = f"Batch Size - {sequences}, seq_len - {tokens} (time in ms)"
-    return ", ".join([head, *dtype, *others])
+    return ", ".join([_describe_sizes(sequences, tokens), *dtype, *others])
 
 
 def _model(record: Record) -> str:

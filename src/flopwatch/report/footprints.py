@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
 from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
-from flopwatch.report.columns import Column, axis_column
+from flopwatch.report.columns import Column, axis_column, bytes_column
 from flopwatch.report.tables import Sheet, choose_axes, divide, lay_out
 from flopwatch.report.units import format_bytes
+
+OF_ALL = (
+    "where an error is missing, before and peak include what other variants hold, and foretold "
+    "does not"
+)
 
 
 def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
@@ -19,19 +25,26 @@ def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_sheet(rows: Sequence[Row]) -> Sheet:
-    # One that is not foretold has tensors of its own, which are there before the others' steps.
+    # One that is not foretold has tensors of its own, which are there before the others' steps; and
+    # in a job, every variant has.
     mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
+    jobs = Counter(row.record.group for row in rows if row.record.ranks)
+    mixed |= {group for group, variants in jobs.items() if variants > 1}
+
+    def error_of(row: Row) -> float | None:
+        return None if row.record.group in mixed else find_error(row.record)
+
     title, axes = choose_axes(rows)
     phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
     columns: list[Column[Row]] = [
         *(axis_column(axis, lambda row: row) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
-        Column("before", lambda row: _format(row.record.held_bytes), "detail"),
+        bytes_column("before", lambda row: row.record.held_bytes, "detail"),
         *map(_phase_column, phases),
-        Column("kept for backward", _kept_cell, "memory"),
-        Column("peak", lambda row: _format(find_peak_bytes(row.record)) or row.record.status),
-        Column("foretold", lambda row: _format(find_estimate_bytes(row.record))),
-        Column("error", lambda row: "" if row.record.group in mixed else _error_cell(row)),
+        bytes_column("kept for backward", _find_kept_bytes, "memory"),
+        Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
+        bytes_column("foretold", lambda row: find_estimate_bytes(row.record)),
+        Column("error", lambda row: _format_error(error_of(row)), value=error_of),
     ]
     return Sheet(
         title=f"{title}, memory",
@@ -39,7 +52,7 @@ def _make_sheet(rows: Sequence[Row]) -> Sheet:
             "before: tensors that were there before a step; by phase: the most that it held beyond "
             "those; peak: both together; foretold: from dimensions alone"
         ),
-        remarks=[],
+        remarks=[OF_ALL] if mixed else [],
         **lay_out(
             columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
         ),
@@ -64,25 +77,23 @@ def find_error(record: Record) -> float | None:
 
 
 def _phase_column(phase: str) -> Column[Row]:
-    def cell(row: Row) -> str:
+    def find_bytes(row: Row) -> float | None:
         held = row.record.memory.get(phase)
-        return "" if held is None else _format(held.peak_bytes)
+        return None if held is None else held.peak_bytes
 
-    return Column(phase, cell, "phase")
+    return bytes_column(phase, find_bytes, "phase")
 
 
-def _kept_cell(row: Row) -> str:
+def _find_kept_bytes(row: Row) -> float | None:
     forward = row.record.memory.get("forward")
-    return (
-        "" if forward is None or "backward" not in row.record.memory else _format(forward.end_bytes)
-    )
+    return None if forward is None or "backward" not in row.record.memory else forward.end_bytes
 
 
-def _error_cell(row: Row) -> str:
-    error = find_error(row.record)
+def _peak_cell(row: Row) -> str:
+    peak_bytes = find_peak_bytes(row.record)
+    return row.record.status if peak_bytes is None else format_bytes(peak_bytes)
+
+
+def _format_error(error: float | None) -> str:
     # Adding 0 makes +0.0 of what rounds to -0.0.
     return "" if error is None else f"{round(100 * error, 1) + 0.0:+.1f} %".replace("-", "−")
-
-
-def _format(size_bytes: float | None) -> str:
-    return "" if size_bytes is None else format_bytes(size_bytes)

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
 
 
+Cell = str | float | None
+"""None where there is nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    title: str
+    headings: list[str]
+    rows: list[list[Cell]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Printout:
     lines: list[str]
@@ -22,6 +33,8 @@ class Printout:
     """The same numbers, for ``--json``."""
     remarks: list[str] = field(default_factory=list)
     """What a reader should know of them, for stderr."""
+    tables: list[PublishedTable] = field(default_factory=list)
+    """What of it is tables, for ``--format``."""
 
 
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
@@ -65,9 +78,34 @@ def lay_out_cs336(rows: Sequence[Row]) -> Printout:
     return lay_out(rows)
 
 
+def lay_out_mosaic(rows: Sequence[Row]) -> Printout:
+    from flopwatch.report.mosaic_layout import lay_out
+
+    return lay_out(rows)
+
+
 LAYOUTS: dict[str, Callable[[Sequence[Row]], Printout]] = {
     "plain": lay_out_plain,
     "dyad": lay_out_dyad,
     "switchback": lay_out_switchback,
     "cs336": lay_out_cs336,
+    "mosaic": lay_out_mosaic,
 }
+
+
+def draw_published_markdown(cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table as published: headings begin where their column does, cells end where it ends.
+
+    >>> print(*draw_published_markdown([["Model", "MFU"], ["7b", "0.4216"]]), sep="\\n")
+    | Model | MFU    |
+    | ----- | ------ |
+    |    7b | 0.4216 |
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    head, *body = cells
+    rows = [
+        map(str.ljust, head, widths),
+        ("-" * width for width in widths),
+        *(map(str.rjust, row, widths) for row in body),
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flopwatch.explain.capacity import SHORTEST, Answer
 from flopwatch.models.footprint import Tensor
-from flopwatch.report.columns import Column
+from flopwatch.report.columns import Column, bytes_column, count_column, share_column
 from flopwatch.report.tables import Sheet, lay_out
 from flopwatch.report.units import format_bytes, format_count, plural
 
@@ -92,9 +92,9 @@ def _describe(answer: Answer) -> str:
 def _make_part_sheet(answer: Answer) -> Sheet:
     columns: list[Column[Part]] = [
         Column("part", lambda part: part.name, "word"),
-        Column("at the peak", lambda part: format_bytes(part.peak_bytes)),
-        Column("share", lambda part: f"{100 * part.share:.1f} %"),
-        Column("at most", lambda part: format_bytes(part.most_bytes)),
+        bytes_column("at the peak", lambda part: part.peak_bytes),
+        share_column("share", lambda part: part.share),
+        bytes_column("at most", lambda part: part.most_bytes),
         Column("", lambda part: part.detail, "word"),
     ]
     parts = _list_parts(answer)
@@ -137,7 +137,7 @@ def _make_phase_sheet(answer: Answer) -> Sheet:
     ]
     columns: list[Column[tuple[str, int]]] = [
         Column("what runs", lambda row: row[0], "word"),
-        Column("peak", lambda row: format_bytes(row[1])),
+        bytes_column("peak", lambda row: row[1]),
     ]
     return Sheet(
         title=f"memory {answer.model}, by what runs",
@@ -151,9 +151,9 @@ def _make_tensor_sheet(answer: Answer) -> Sheet:
     columns: list[Column[Tensor]] = [
         Column("tensor", lambda tensor: tensor.name, "word"),
         Column("shape", lambda tensor: " x ".join(map(str, tensor.shape))),
-        Column("size", lambda tensor: format_bytes(tensor.size_bytes)),
-        Column("how many", lambda tensor: str(tensor.count)),
-        Column("together", lambda tensor: format_bytes(tensor.count * tensor.size_bytes)),
+        bytes_column("size", lambda tensor: tensor.size_bytes),
+        Column("how many", lambda t: str(t.count), value=lambda t: t.count),
+        bytes_column("together", lambda tensor: tensor.count * tensor.size_bytes),
     ]
     return Sheet(
         title=f"memory {answer.model}, largest tensors",
@@ -166,14 +166,16 @@ def _make_tensor_sheet(answer: Answer) -> Sheet:
 def _make_comparison(answers: Sequence[Answer]) -> Sheet:
     columns: list[Column[Answer]] = [
         Column("model", lambda answer: answer.model, "word"),
-        Column("parameters", lambda answer: format_count(answer.footprint.parameters)),
-        Column("their bytes", lambda answer: format_bytes(answer.footprint.parameter_bytes)),
-        Column("optimizer state", lambda answer: format_bytes(answer.footprint.optimizer_bytes)),
-        Column("activations", lambda answer: format_bytes(answer.footprint.activation_bytes)),
-        Column("gradients", lambda answer: format_bytes(answer.footprint.gradient_bytes)),
-        Column("peak", lambda answer: format_bytes(answer.footprint.peak_bytes)),
-        Column("largest batch", lambda answer: f"{answer.largest_batch:,}"),
-        Column("longest text", lambda answer: f"{answer.largest_context:,}"),
+        count_column("parameters", lambda answer: answer.footprint.parameters),
+        bytes_column("their bytes", lambda answer: answer.footprint.parameter_bytes),
+        bytes_column("optimizer state", lambda answer: answer.footprint.optimizer_bytes),
+        bytes_column("activations", lambda answer: answer.footprint.activation_bytes),
+        bytes_column("gradients", lambda answer: answer.footprint.gradient_bytes),
+        bytes_column("peak", lambda answer: answer.footprint.peak_bytes),
+        Column("largest batch", lambda a: f"{a.largest_batch:,}", value=lambda a: a.largest_batch),
+        Column(
+            "longest text", lambda a: f"{a.largest_context:,}", value=lambda a: a.largest_context
+        ),
         Column("fits", lambda answer: "yes" if answer.fits else "no", "word"),
     ]
     room = format_bytes(answers[0].room_bytes)

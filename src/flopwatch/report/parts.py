@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flopwatch.analysis.parts import Whole, compare_wholes
-from flopwatch.analysis.statistics import Estimate, Verdict, judge
+from flopwatch.analysis.statistics import Verdict, judge
 from flopwatch.analysis.summary import Row
-from flopwatch.report.columns import Column, axis_column
+from flopwatch.report.columns import Column, axis_column, speedup_column, time_column
 from flopwatch.report.tables import Sheet, choose_axes, divide, lay_out
-from flopwatch.report.units import format_change, format_speedup, format_time
+from flopwatch.report.units import format_change
 
 TAKES: dict[Verdict, str] = {
     "faster": "less than the sum",
@@ -32,11 +32,11 @@ def _make_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet
     columns: list[Column[Whole]] = [
         *(axis_column(axis, lambda whole: whole.row) for axis in axes),
         Column("variant", lambda whole: whole.row.record.variant, "word"),
-        Column("whole", lambda whole: _format_time(whole.row), "phase"),
-        Column("sum of parts", lambda whole: _format_time(whole.parts), "phase"),
-        Column("speedup", lambda whole: _format_speedup(whole.row.speedup), "detail"),
-        Column("speedup of sums", lambda whole: _format_speedup(whole.parts_speedup), "detail"),
-        Column("difference", lambda whole: format_change(whole.ratio)),
+        time_column("whole", lambda whole: whole.row.total_ns, "phase"),
+        time_column("sum of parts", lambda whole: whole.parts.total_ns, "phase"),
+        speedup_column("speedup", lambda whole: whole.row.speedup, "detail"),
+        speedup_column("speedup of sums", lambda whole: whole.parts_speedup, "detail"),
+        Column("difference", lambda w: format_change(w.ratio), value=lambda w: w.ratio.value - 1),
         Column("the whole takes", lambda whole: TAKES[judge(whole.ratio.inverse())], "word"),
     ]
     return Sheet(
@@ -48,11 +48,3 @@ def _make_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet
         remarks=[],
         **lay_out(columns, groups),
     )
-
-
-def _format_time(row: Row) -> str:
-    return "" if row.total_ns is None else format_time(row.total_ns.value)
-
-
-def _format_speedup(speedup: Estimate | None) -> str:
-    return "" if speedup is None else format_speedup(speedup)

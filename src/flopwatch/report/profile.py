@@ -10,9 +10,9 @@ from flopwatch.explain.attention import SOFTMAX_FLOPS, Work, compare_attention
 from flopwatch.explain.kinds import KINDS
 from flopwatch.explain.ledger import BETWEEN, PARTS, Entry, Operator
 from flopwatch.explain.request import Profile
-from flopwatch.report.columns import Column
+from flopwatch.report.columns import Column, count_column, plain_time_column, share_column
 from flopwatch.report.tables import Sheet, lay_out
-from flopwatch.report.units import format_count, format_rate, format_time, plural
+from flopwatch.report.units import format_rate, format_time, plural
 
 REGIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
@@ -116,8 +116,8 @@ def _make_phase_sheet(profile: Profile) -> Sheet:
     lines = [Line(name=p.name, parts_ns={p.name: p.plain_ns}) for p in profile.phases]
     columns: list[Column[Line]] = [
         Column("phase", lambda line: line.name, "word"),
-        Column("time", lambda line: format_time(line.total_ns)),
-        Column("share", lambda line: _format_share(line.total_ns, profile.step_ns)),
+        plain_time_column("time", lambda line: line.total_ns),
+        share_column("share", lambda line: line.total_ns / profile.step_ns),
     ]
     return Sheet(
         title=_describe(profile),
@@ -151,8 +151,8 @@ def _list_columns(name: str, profile: Profile) -> list[Column[Line]]:
     return [
         Column(name, lambda line: line.name, "word"),
         *(_part_column(part) for part in PARTS if part in known),
-        Column("total", lambda line: format_time(line.total_ns)),
-        Column("share", lambda line: _format_share(line.total_ns, profile.step_ns)),
+        plain_time_column("total", lambda line: line.total_ns),
+        share_column("share", lambda line: line.total_ns / profile.step_ns),
     ]
 
 
@@ -160,7 +160,7 @@ def _part_column(part: str) -> Column[Line]:
     def cell(line: Line) -> str:
         return format_time(line.parts_ns[part]) if line.parts_ns.get(part) else ""
 
-    return Column(part, cell, "phase")
+    return Column(part, cell, "phase", lambda line: line.parts_ns.get(part))
 
 
 def _list_regions(profile: Profile) -> list[list[Line]]:
@@ -208,10 +208,10 @@ def _make_operator_sheet(profile: Profile) -> Sheet:
     columns: list[Column[Operator]] = [
         Column(word, lambda one: one.name, "word"),
         Column("kind", lambda one: one.kind, "word"),
-        Column("calls", lambda one: format_count(one.calls)),
-        Column("each call", lambda one: format_time(one.time_ns / one.calls)),
-        Column("time", lambda one: format_time(one.time_ns)),
-        Column("share", lambda one: _format_share(one.time_ns, profile.step_ns)),
+        count_column("calls", lambda one: one.calls),
+        plain_time_column("each call", lambda one: one.time_ns / one.calls),
+        plain_time_column("time", lambda one: one.time_ns),
+        share_column("share", lambda one: one.time_ns / profile.step_ns),
     ]
     return Sheet(
         title=f"slowest {word}s of a step",
@@ -227,11 +227,11 @@ def _make_attention_sheet(works: Sequence[Work]) -> Sheet:
 
     columns: list[Column[Work]] = [
         Column("inside attention", lambda w: w.name, "word"),
-        Column("forward", lambda w: format_time(w.forward_ns)),
-        Column("FLOPs", lambda w: format_count(w.forward_flops)),
+        plain_time_column("forward", lambda w: w.forward_ns),
+        count_column("FLOPs", lambda w: w.forward_flops),
         Column("FLOP/s", rate(lambda w: w.forward_flops, lambda w: w.forward_ns)),
-        Column("backward", lambda w: format_time(w.backward_ns)),
-        Column("FLOPs", lambda w: format_count(w.backward_flops)),
+        plain_time_column("backward", lambda w: w.backward_ns),
+        count_column("FLOPs", lambda w: w.backward_flops),
         Column("FLOP/s", rate(lambda w: w.backward_flops, lambda w: w.backward_ns)),
     ]
     return Sheet(
@@ -291,7 +291,3 @@ def _tell_spread(profile: Profile) -> list[str]:
         f"{format_time(slowest_ns)}: the machine had other work, which slows small operations down "
         "most; repeat this when it is quiet."
     ]
-
-
-def _format_share(time_ns: float, whole_ns: float) -> str:
-    return f"{100 * time_ns / whole_ns:.1f} %"

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from flopwatch.analysis.quality import Quality, assess
 from flopwatch.analysis.summary import Row
 from flopwatch.case import label
-from flopwatch.report.columns import UNLIKE
+from flopwatch.report.columns import UNLIKE, Value, middle
 from flopwatch.report.tables import Sheet
-from flopwatch.report.units import format_count, format_interval, format_speedup, format_time
+from flopwatch.report.units import (
+    format_count,
+    format_interval,
+    format_measured_time,
+    format_speedup,
+)
 
 
 def make_quality_sheets(rows: Sequence[Row]) -> list[Sheet]:
@@ -39,6 +44,7 @@ def make_quality_sheet(group: Sequence[Quality]) -> Sheet:
         text_columns=1,
         optional=[[1], [3], [2]],
         groups=[[_make_cells(quality) for quality in group]],
+        values=[[_list_values(quality) for quality in group]],
         remarks=_list_shortened(group),
     )
 
@@ -49,12 +55,26 @@ def _make_cells(quality: Quality) -> list[str]:
     return [
         record.variant,
         "" if parameters is None else format_count(parameters),
-        "" if step_ns is None else format_time(step_ns.value),
+        format_measured_time(step_ns),
         "" if step_ns is None else format_interval(step_ns),
         f"{quality.final_loss:.3f}",
         "" if quality.loss_difference is None else _format_difference(quality.loss_difference),
         _format_time_to_baseline(quality),
         _format_gain(quality),
+    ]
+
+
+def _list_values(quality: Quality) -> list[Value]:
+    record, step_ns = quality.row.record, quality.row.total_ns
+    return [
+        record.variant,
+        record.facts.get("parameters"),
+        middle(step_ns),
+        None if step_ns is None else step_ns.half_width,
+        quality.final_loss,
+        quality.loss_difference,
+        middle(quality.time_to_baseline_ns),
+        middle(quality.gain),
     ]
 
 
@@ -69,7 +89,7 @@ def _format_difference(difference: float) -> str:
 
 def _format_time_to_baseline(quality: Quality) -> str:
     if quality.time_to_baseline_ns is not None:
-        return format_time(quality.time_to_baseline_ns.value)
+        return format_measured_time(quality.time_to_baseline_ns)
     return "not reached" if quality.reaches_baseline is False else ""
 
 

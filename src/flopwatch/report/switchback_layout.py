@@ -24,8 +24,10 @@ from flopwatch.analysis.summary import Row, conditions
 from flopwatch.case import label
 from flopwatch.errors import UsageError
 from flopwatch.layers.sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
+from flopwatch.records.published.entries import find_printed
+from flopwatch.records.published.switchback import TOTALS
 from flopwatch.records.record import Record
-from flopwatch.report.layouts import Printout
+from flopwatch.report.layouts import Printout, PublishedTable
 from flopwatch.report.remarks import describe_conditions
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -47,9 +49,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "cast_w": (CASTS,),
 }
 """In the published order: the variants whose samples a part's mean is over."""
-
-TOTALS = {"time_standard": STANDARD, "time_rowwise": ROWWISE, "time_global": GLOBAL}
-"""The published sums, by the variants that have their parts."""
 
 Group = dict[str, Row]
 """The rows of one layer and batch, by variant."""
@@ -76,6 +75,10 @@ def lay_out(rows: Sequence[Row]) -> Printout:
         lines=[json.dumps(line) for line in content],
         content=content,
         remarks=[*_number_blocks(blocks), *remarks],
+        tables=[
+            PublishedTable(title, [*block[0]], [[*line.values()] for line in block])
+            for title, block in blocks.items()
+        ],
     )
 
 
@@ -124,11 +127,10 @@ def make_line(group: Mapping[str, Row]) -> dict[str, Any]:
         for part, sources in PARTS.items()
     }
     return {
-        # The fewest that a mean is over.
+        # The fewest calls that a mean is over.
         "repeat": min(
-            len(_measured_ns(records[variant], part))
-            for part, sources in PARTS.items()
-            for variant in sources
+            sum(records[variant].loops[records[variant].warmup_samples :])
+            for variant in dict.fromkeys(v for sources in PARTS.values() for v in sources)
         ),
         "batch_size": records[STANDARD].params["tokens"],
         "dim_out": dim_out,
@@ -136,8 +138,17 @@ def make_line(group: Mapping[str, Row]) -> dict[str, Any]:
         "wm": divide_up(max(dim_in, dim_out), min(dim_in, dim_out)),
         "switch": dim_out < dim_in,
         **times_ms,
-        **{name: sum(times_ms[part] for part in SUMS[of]) for name, of in TOTALS.items()},
+        **{name: _find_total_ms(records, name, times_ms) for name in TOTALS},
     }
+
+
+def _find_total_ms(
+    records: Mapping[str, Record], name: str, times_ms: Mapping[str, float]
+) -> float:
+    """Of published figures, the printed sum: adding up again may differ in its last digit."""
+    whole, parts = TOTALS[name]
+    printed = _find_printed_ms(records[whole], name) if whole in records else None
+    return sum(times_ms[part] for part in SUMS[parts]) if printed is None else printed
 
 
 def divide_up(wide: int, narrow: int) -> float:
@@ -151,7 +162,16 @@ def divide_up(wide: int, narrow: int) -> float:
 
 
 def _mean_ms(records: Sequence[Record], part: str) -> float:
+    """Of published figures, as printed: in nanoseconds the last digit may differ."""
+    printed = _find_printed_ms(records[0], part)
+    if printed is not None:
+        return printed
     return fmean([ns for record in records for ns in _measured_ns(record, part)]) / 1e6
+
+
+def _find_printed_ms(record: Record, name: str) -> float | None:
+    found: Mapping[str, float] = (find_printed(record) or {}).get("ms", {})
+    return found.get(name)
 
 
 def _measured_ns(record: Record, part: str) -> list[float]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
 from flopwatch.report.columns import (
     DISPENSABLE,
@@ -19,6 +22,7 @@ from flopwatch.report.columns import (
     Item,
     Part,
     Place,
+    Value,
     case_columns,
     choose_phases,
     part_columns,
@@ -26,13 +30,18 @@ from flopwatch.report.columns import (
     verdict_word,
 )
 from flopwatch.report.remarks import (
+    case_remarks,
     describe_conditions,
     group_remarks,
     instrument_remarks,
-    note_remarks,
+    peak_remarks,
 )
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+MOST_LINES = 2
+"""Of a heading."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +56,25 @@ class Sheet:
     """How many leading columns are words; the others are numbers, but for a verdict at the end."""
     has_verdict: bool = True
     """Whether the last column is words too."""
+    words: list[bool] = field(default_factory=list)
+    """For each column, whether it is one of words, where they stand in another order."""
     optional: list[list[int]]
     """Positions of the columns that a narrow terminal can do without, the least important first;
     those in one list go together."""
     groups: list[list[list[str]]]
     """Groups of rows of cells. All words but the last, the variant, are the same in a group."""
+    values: list[list[list[Value]]] = field(default_factory=list)
+    """What stands behind every text of `groups`: a number in plain units, or the text itself. None
+    where there is nothing."""
+    tones: list[list[list[str]]] = field(default_factory=list)
+    """For every cell, the verdict whose colour it has; without them, verdicts have their own."""
     remarks: list[str]
     """Failures and doubts, one sentence each."""
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            texts = [[[text or None for text in cells] for cells in group] for group in self.groups]
+            object.__setattr__(self, "values", texts)
 
 
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
@@ -62,12 +83,17 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
 
 
+def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """The tables of cases, in the order of the rows, without sections."""
+    return [_make_sorted_sheet(alike) for alike in divide(rows)]
+
+
 def divide(rows: Sequence[Row]) -> list[list[Row]]:
-    """What stands in one table: rows of the same suite, axes and conditions."""
-    chosen: dict[tuple[str, frozenset[str], str], list[Row]] = {}
+    """What stands in one table: rows of the same suite, axes, baseline and conditions."""
+    chosen: dict[tuple[str, frozenset[str], str, str], list[Row]] = {}
     for row in rows:
         record = row.record
-        like = (record.suite, frozenset(record.params), conditions(record))
+        like = (record.suite, frozenset(record.params), record.baseline, row.likeness)
         chosen.setdefault(like, []).append(row)
     return list(chosen.values())
 
@@ -88,13 +114,33 @@ def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     cases = Sheet(
         title=title,
         conditions=describe_conditions(rows[0].record),
-        remarks=[
-            *(remark for group in groups for remark in group_remarks(group)),
-            *note_remarks(rows),
-        ],
+        remarks=_list_remarks(rows),
         **lay_out(case_columns(rows, shown), groups),
     )
     return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
+
+
+def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
+    title, shown = choose_axes(rows)
+    sheet = Sheet(
+        title=title,
+        conditions=describe_conditions(rows[0].record),
+        remarks=_list_remarks(rows),
+        **lay_out(case_columns(rows, shown), [rows]),
+    )
+    # Its rows share no words that a title could tell instead.
+    return replace(sheet, words=find_words(sheet), text_columns=1)
+
+
+def _list_remarks(rows: Sequence[Row]) -> list[str]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.record.group, []).append(row)
+    return [
+        *(remark for group in groups.values() for remark in group_remarks(group)),
+        *case_remarks(rows),
+        *peak_remarks(rows),
+    ]
 
 
 def _make_part_sheet(rows: Sequence[Row], title: str, shown: Sequence[str]) -> list[Sheet]:
@@ -155,6 +201,7 @@ def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -
             for kind in DISPENSABLE
         ],
         "groups": [[[column.cell(item) for column in columns] for item in g] for g in groups],
+        "values": [[[column.find_value(item) for column in columns] for item in g] for g in groups],
     }
 
 
@@ -185,8 +232,8 @@ def _divide(sheet: Sheet, width: int) -> list[Sheet]:
         for group in sheet.groups
     ]
     parts = [
-        replace(narrow, title=title, groups=[group], conditions="", remarks=[])
-        for title, group in zip(titles, narrow.groups, strict=True)
+        replace(narrow, title=title, groups=[group], values=[values], conditions="", remarks=[])
+        for title, group, values in zip(titles, narrow.groups, narrow.values, strict=True)
     ]
     parts[-1] = replace(parts[-1], conditions=sheet.conditions, remarks=sheet.remarks)
     return parts
@@ -200,16 +247,44 @@ def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
         text_columns=sum(position < sheet.text_columns for position in shown),
         optional=[],
         groups=[[[cells[p] for p in shown] for cells in group] for group in sheet.groups],
+        values=[[[cells[p] for p in shown] for cells in group] for group in sheet.values],
+        words=[sheet.words[p] for p in shown] if sheet.words else [],
+        tones=[[[cells[p] for p in shown] for cells in group] for group in sheet.tones],
     )
 
 
+def measure_width(sheet: Sheet) -> int:
+    return _width(sheet, range(len(sheet.columns)))
+
+
 def _width(sheet: Sheet, shown: Sequence[int]) -> int:
-    rows = [sheet.columns, *(cells for group in sheet.groups for cells in group)]
-    return 1 + sum(3 + max(len(row[position]) for row in rows) for position in shown)
+    headings, rows = break_headings(sheet), [cells for group in sheet.groups for cells in group]
+    return 1 + sum(
+        3 + max(len(text) for text in (*headings[p], *(cells[p] for cells in rows))) for p in shown
+    )
+
+
+def break_headings(sheet: Sheet) -> list[list[str]]:
+    """For each column, its heading in lines: two where it is longer than all that stands below."""
+    rows = [cells for group in sheet.groups for cells in group]
+    widest = [max((len(cells[p]) for cells in rows), default=0) for p in range(len(sheet.columns))]
+    return [_break(text, width) for text, width in zip(sheet.columns, widest, strict=True)]
+
+
+def _break(heading: str, width: int) -> list[str]:
+    """
+    >>> _break("kept for backward", 8), _break("peak memory", 20)
+    (['kept for', 'backward'], ['peak memory'])
+    """
+    narrowest = max(width, *(len(word) for word in heading.split()), 1)
+    broken = (wrap(heading, w) or [""] for w in range(narrowest, max(len(heading), narrowest) + 1))
+    return next(lines for lines in broken if len(lines) <= MOST_LINES)
 
 
 def find_words(sheet: Sheet) -> list[bool]:
     """For each column, whether it is one of words."""
+    if sheet.words:
+        return sheet.words
     last = len(sheet.columns) - 1
     return [
         position < sheet.text_columns or (position == last and sheet.has_verdict)
@@ -217,26 +292,52 @@ def find_words(sheet: Sheet) -> list[bool]:
     ]
 
 
-def draw(sheet: Sheet) -> Table:
-    # Text objects, since a name from a record might look like rich's markup.
-    table = Table(
-        title=Text(sheet.title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=box.HORIZONTALS,
-        caption=Text(sheet.conditions) if sheet.conditions else None,
-        caption_justify="left",
-    )
+def draw(sheet: Sheet) -> Group:
+    """Title and conditions may be wider than the table."""
+    conditions = [_text(sheet.conditions, "dim italic")] if sheet.conditions else []
+    return Group(_text(sheet.title, "bold"), _draw_table(sheet), *conditions)
+
+
+def _draw_table(sheet: Sheet) -> Table:
+    table = Table(header_style="bold", box=box.HORIZONTALS)
     words = find_words(sheet)
-    for position, column in enumerate(sheet.columns):
-        # The verdict may take a second line before anything is cut off.
-        is_verdict = words[position] and position >= sheet.text_columns
+    for position, column in enumerate(break_headings(sheet)):
+        # The verdict may take a second line before anything is cut off, and so may chosen words.
+        may_fold = words[position] and (sheet.words or position >= sheet.text_columns)
         justify: Any = "left" if words[position] else "right"
-        table.add_column(Text(column), justify=justify, no_wrap=not is_verdict)
-    for group in sheet.groups:
-        for *others, verdict in group:
-            style = VERDICT_STYLES.get(verdict_word(verdict), "")
-            table.add_row(*map(Text, others), Text(verdict, style=style))
+        heading = Text("\n".join(map(printable, column)))
+        table.add_column(heading, justify=justify, no_wrap=not may_fold)
+    for group, tones in zip(sheet.groups, sheet.tones or _find_tones(sheet), strict=True):
+        for cells, verdicts in zip(group, tones, strict=True):
+            styles = (VERDICT_STYLES.get(verdict, "") for verdict in verdicts)
+            table.add_row(*map(_text, cells, styles))
         table.add_section()
     return table
+
+
+def _find_tones(sheet: Sheet) -> list[list[list[str]]]:
+    """A verdict has its colour: the last column, or where columns were chosen, that of the name."""
+    last = len(sheet.columns) - 1
+    told = {
+        position
+        for position, name in enumerate(sheet.columns)
+        if (name == "verdict" if sheet.words else position == last)
+    }
+    return [
+        [[verdict_word(text) if p in told else "" for p, text in enumerate(cells)] for cells in g]
+        for g in sheet.groups
+    ]
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A Text object, since a name from a record might look like rich's markup."""
+    return Text(printable(text), style=style)
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor, or end a line of a table.
+
+    >>> printable("a\\x1b[2Jb\\nc")
+    'a [2Jb c'
+    """
+    return CONTROLS.sub(" ", text)

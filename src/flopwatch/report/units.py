@@ -1,4 +1,5 @@
-"""Numbers as people read them: three significant figures and a unit."""
+"""Numbers as people read them: a unit, and as many figures as their interval supports, or three
+where that is not known."""
 
 from __future__ import annotations
 
@@ -6,15 +7,70 @@ from flopwatch.analysis.statistics import Estimate
 
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+FIGURES = ((0.001, 4), (0.1, 3))
+"""How many significant figures a half width below the first number supports."""
+FEWEST_FIGURES = 2
+NO_WIDTH = 1e-6
+"""A narrower interval is one of equal samples, and says nothing of how exact they are."""
 
 
-def format_time(time_ns: float) -> str:
+def count_figures(estimate: Estimate) -> int | None:
+    """How many significant figures its interval supports; None where that is not known.
+
+    >>> def of(half_width):
+    ...     return Estimate(value=1.0, low=1 - half_width, high=1 + half_width, samples=50)
+    >>> [count_figures(of(half_width)) for half_width in (0.0005, 0.03, 0.2, 0.9, 0)]
+    [4, 3, 2, 2, None]
+    >>> count_figures(Estimate(value=1.0, low=None, high=None, samples=3))
+    """
+    width = estimate.half_width
+    if width is None or width < NO_WIDTH:
+        return None
+    return next((figures for below, figures in FIGURES if width < below), FEWEST_FIGURES)
+
+
+def format_figures(value: float, figures: int | None = None) -> str:
+    """
+    >>> [format_figures(1.7234, figures) for figures in (2, 3, 4, None)]
+    ['1.7', '1.72', '1.723', '1.72']
+    >>> [format_figures(value, 2) for value in (0.0, 0.0456, 0.997, 9.96, 543, 1234)]
+    ['0.0', '0.046', '1.0', '10', '540', '1200']
+
+    Zeros at the front count, down to two figures: ratios below 1 are no finer than those above.
+
+    >>> [format_figures(value, 3) for value in (0.0456, 0.3412, 0.997, 9.996, 1234)]
+    ['0.046', '0.34', '1.00', '10.0', '1230']
+    """
+    if figures is None:
+        return three_figures(value)
+    # In this notation a number is rounded before its magnitude is read: 9.96 is 1.0e+01.
+    exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])
+    decimals = max(FEWEST_FIGURES - 1 - exponent, figures - 1 - max(exponent, 0))
+    return f"{round(value, decimals):.{max(decimals, 0)}f}"
+
+
+def format_time(time_ns: float, figures: int | None = None) -> str:
     """
     >>> [format_time(t) for t in (0.42, 1500, 2.5e6, 61.2e9)]
     ['0.42 ns', '1.50 µs', '2.50 ms', '61.2 s']
+    >>> format_time(996e3, 2)
+    '1.0 ms'
     """
-    scale, unit = next((u for u in TIME_UNITS if time_ns >= u[0]), TIME_UNITS[-1])
-    return f"{three_figures(time_ns / scale)} {unit}"
+    rounded_ns = time_ns if figures is None else float(f"{time_ns:.{figures - 1}e}")
+    scale, unit = next((u for u in TIME_UNITS if rounded_ns >= u[0]), TIME_UNITS[-1])
+    return f"{format_figures(time_ns / scale, figures)} {unit}"
+
+
+def format_measured_time(estimate_ns: Estimate | None) -> str:
+    """
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.7e6, high=1.77e6, samples=50))
+    '1.72 ms'
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.4e6, high=2e6, samples=50))
+    '1.7 ms'
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.7226e6, high=1.7242e6, samples=50))
+    '1.723 ms'
+    """
+    return "" if estimate_ns is None else format_time(estimate_ns.value, count_figures(estimate_ns))
 
 
 def format_rate(per_second: float | None, unit: str) -> str:
@@ -61,14 +117,28 @@ def format_interval(estimate: Estimate) -> str:
 
 
 def format_speedup(estimate: Estimate) -> str:
-    """
+    """The ends of the interval have three figures at least: they say on which side of 1 it lies.
+
     >>> format_speedup(Estimate(value=1.723, low=1.69, high=1.75, samples=50))
     '1.72x [1.69, 1.75]'
+    >>> format_speedup(Estimate(value=1.13, low=0.96, high=1.3, samples=50))
+    '1.1x [0.96, 1.30]'
+    >>> format_speedup(Estimate(value=1.91, low=None, high=None, samples=3))
+    '1.91x [?]'
     """
     if estimate.low is None or estimate.high is None:
-        return f"{three_figures(estimate.value)}x [?]"
-    low, high = three_figures(estimate.low), three_figures(estimate.high)
-    return f"{three_figures(estimate.value)}x [{low}, {high}]"
+        return f"{format_measured_ratio(estimate)} [?]"
+    of_ends = 4 if count_figures(estimate) == 4 else None
+    ends = (format_figures(end, of_ends) for end in (estimate.low, estimate.high))
+    return f"{format_measured_ratio(estimate)} [{', '.join(ends)}]"
+
+
+def format_measured_ratio(estimate: Estimate) -> str:
+    """
+    >>> format_measured_ratio(Estimate(value=1.723, low=1.5, high=2.0, samples=50))
+    '1.7x'
+    """
+    return f"{format_figures(estimate.value, count_figures(estimate))}x"
 
 
 def format_change(ratio: Estimate) -> str:
@@ -107,6 +177,14 @@ def three_figures(value: float) -> str:
         3 if 0 < magnitude < 0.0995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
     )
     return f"{value:.{decimals}f}"
+
+
+def format_share(share: float | None) -> str:
+    """
+    >>> format_share(0.0415), format_share(None)
+    ('4.2 %', '')
+    """
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def plural(count: int, noun: str) -> str:

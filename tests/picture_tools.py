@@ -1,0 +1,177 @@
+"""Results for every kind of picture, with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flopwatch.account.measured import Curve, Peaks, Product, Stream, read_setup, shorten
+from flopwatch.analysis.summary import summarize
+from flopwatch.models.counts import count_mode_flops
+from flopwatch.models.modes import PRECISIONS, parse_mode
+from flopwatch.models.shapes import find_shape
+from flopwatch.records.record import PhaseMemory, Rank, Record, Region
+from flopwatch.report.pictures import KINDS, Picture
+
+from .conftest import make_record
+from .test_quality import DENSE, trained
+
+MS = 1e6
+
+
+def compare(speeds: dict[str, float], group: str = "g", **changes: object) -> list[Record]:
+    """Variants of one case, each so many times as fast as a baseline of 10 ms."""
+    return [
+        make_record(
+            id=f"{group} {variant}",
+            group=group,
+            variant=variant,
+            baseline="dense",
+            **{"samples_ns": {"call": [10 * MS / speed] * 20}, **changes},
+        )
+        for variant, speed in speeds.items()
+    ]
+
+
+SPEEDUPS = [
+    *compare({"dense": 1, "fast": 2, "slow": 0.5}, "one", params={"size": 4}),
+    *compare({"dense": 1, "fast": 2.5}, "two", params={"size": 8}),
+]
+COUNTS = {16: 0.5, 64: 0.8, 256: 1.25, 1024: 1.6}
+CROSSOVER = [
+    record
+    for tokens, speed in COUNTS.items()
+    for record in compare({"dense": 1, "fast": speed}, str(tokens), params={"tokens": tokens})
+]
+WARMING = [40 * MS, 20 * MS] + [10 * MS, 12 * MS] * 9
+SAMPLES = [make_record(samples_ns={"call": WARMING}, warmup_samples=2)]
+TWO_MODES = [make_record(samples_ns={"call": ([10 * MS] * 5 + [20 * MS] * 5) * 2})]
+PARTS = [
+    make_record(
+        samples_ns={"forward": [2 * MS] * 20, "backward": [6 * MS] * 20},
+        instrumented_ns=[10 * MS] * 20,
+        regions={
+            "forward/attention": Region(calls=2, samples_ns=[1 * MS] * 20),
+            "backward/attention": Region(calls=2, samples_ns=[2.5 * MS] * 20),
+        },
+    )
+]
+JOBS = [
+    make_record(
+        id=f"{variant} {ranks}",
+        group=str(ranks),
+        variant=variant,
+        baseline="ddp",
+        params={"model": "tiny", "ranks": ranks},
+        samples_ns={"call": [time_ms * MS] * 20},
+        facts={"tokens": 100.0 * ranks},
+        ranks=[
+            Rank(
+                samples_ns={"call": [time_ms * MS] * 20},
+                waiting_ns=[0.0] * 20,
+                moving_ns=[0.0] * 20,
+            )
+        ]
+        * ranks,
+    )
+    for ranks in (1, 2, 4)
+    for variant, time_ms in {"ddp": 10.0 * (1 + (ranks - 1) / 4), "shard": 20.0}.items()
+]
+SIZES = [
+    make_record(
+        id=f"{model} {context}",
+        group=f"{model} {context}",
+        params={"model": model, "context": context},
+        samples_ns={"call": [context * MS] * 20},
+        facts={"tokens": float(context), "parameters": parameters},
+        flops={"call": {"float32": 5e8 * context}},
+    )
+    for model, parameters in {"small": 1e6, "large": 1e8}.items()
+    for context in (32, 64)
+]
+MEMORY = [
+    make_record(
+        memory={"forward": PhaseMemory(peak_bytes=2**20, end_bytes=2**19)},
+        held_bytes=2**20,
+        memory_estimate_bytes={"parameters": 2.0**20, "nothing": 0.0, "activations": 2.0**20},
+    ),
+    make_record(
+        id="j", group="h", params={"size": 8}, status="skipped", samples_ns={}, rounds=[],
+        loops=[], memory_estimate_bytes={"parameters": 2.0**21},
+    ),
+]  # fmt: skip
+LOSSES = [DENSE, trained("fast", 5e6, [5.0, 4.0, 3.0, 2.5])]
+
+
+def add_peaks(record: Record, flops_per_s: float, bytes_per_s: float) -> Record:
+    """As if `flopwatch peaks` had measured these before it."""
+    product = Product(rows=8, inner=8, columns=8, flops_per_s=flops_per_s, turns=3, repeats=2)
+    peaks = Peaks(
+        setup=read_setup(record.environment, record.settings),
+        taken_at="2026-11-16T12:00:00+00:00",
+        quick=True,
+        products=[Curve(dtype="float32", taken_at="2026-11-16T12:00:00+00:00", points=[product])],
+        streams=[Stream(kernel="triad", size_bytes=2**30, bytes_per_s=bytes_per_s)],
+        cache_bytes=2**20,
+    )
+    return replace(record, environment={**record.environment, "peaks": shorten(peaks)})
+
+
+INTENSE = make_record(
+    samples_ns={"call": [1e9] * 20}, flops={"call": {"float32": 5e9}}, bytes={"call": 1e9}
+)
+ROOFLINE = [add_peaks(INTENSE, flops_per_s=1e11, bytes_per_s=1e10)]
+
+MODEL = "decoder:hidden_size=64:layers=2:vocabulary=256"
+
+
+def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) -> Record:
+    """A training step of a small model: 10 ms, with regions and its true FLOPs."""
+    flops = count_mode_flops(
+        find_shape(MODEL), parse_mode(variant), (8, 32), PRECISIONS["fp32"], "adamw"
+    )
+    times_ns = {"forward": 3e6, "backward": 6e6, "optimizer": 1e6}
+    regions = {"forward/attention": 1e6, "forward/head": 0.5e6, "backward/attention": 2e6}
+    content: dict[str, object] = {
+        "id": variant,
+        "suite": "steps",
+        "variant": variant,
+        "baseline": "eager",
+        "params": {
+            "model": MODEL, "batch": 8, "context": 32, "precision": "fp32", "optimizer": "adamw",
+        },
+        "samples_ns": {phase: [factor * ns] * 20 for phase, ns in times_ns.items()},
+        "instrumented_ns": [factor * 10e6] * 20,
+        "regions": {
+            name: Region(calls=2, samples_ns=[factor * ns] * 20) for name, ns in regions.items()
+        },
+        "flops": flops,
+        "conditions": {"dtype": "float32", "autocast": "off"},
+    }  # fmt: skip
+    return make_record(**{**content, **changes})
+
+
+LEDGER = [
+    add_peaks(make_step(), 1e11, 1e10),
+    add_peaks(make_step("compiled", 0.1, regions={}, instrumented_ns=[]), 1e11, 1e10),
+]
+
+GALLERY: dict[str, list[Record]] = {
+    "speedups": SPEEDUPS,
+    "crossover": CROSSOVER,
+    "losses": LOSSES,
+    "scaling": JOBS,
+    "throughput": SIZES,
+    "parts": PARTS,
+    "roofline": ROOFLINE,
+    "ledger": LEDGER,
+    "memory": MEMORY,
+    "mfu": [add_peaks(record, flops_per_s=1e12, bytes_per_s=1e10) for record in SIZES],
+    "samples": SAMPLES,
+    "distribution": TWO_MODES,
+}
+"""By kind of picture: records that give one."""
+
+
+def draw(name: str, records: list[Record] | None = None) -> list[Picture]:
+    """All pictures of that kind."""
+    return list(KINDS[name].make(summarize(GALLERY[name] if records is None else records)))
