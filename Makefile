@@ -14,7 +14,10 @@ bench: .venv/.bench
 test: .venv/.test check
 	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2
 
+# The tests of pages need Chromium; whoever may not install packages is told what to install.
 test-all: .venv/.test check
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -q chromium; } \
+	  || echo "no chromium: tests of pages are skipped; apt-get install chromium, as root"
 	$(BIN)/pytest -m "not gpu" --cov --cov-report=term
 
 check: .venv/.test

@@ -93,14 +93,14 @@ def measure(model: str, plan: Plan, what: str) -> int:
 
     from flopwatch.engine.memory import measure_memory
     from flopwatch.layers.workload import Setting
-    from flopwatch.models.builder import build, choose_attention, choose_checkpointing
+    from flopwatch.models.builder import build, choose_attention, choose_recompute
     from flopwatch.models.step import SharedModel, TrainingStep
 
     shape = find_shape(model).stretch(plan.context)
     chosen = PRECISIONS[plan.precision]
     built = build(shape, dtype=chosen.dtype)
     choose_attention(built, plan.attention)
-    choose_checkpointing(built, plan.checkpointed)
+    choose_recompute(built, plan.recompute)
     ids = torch.randint(shape.vocabulary, (plan.batch, plan.context))
     setting = Setting(device="cpu", dtype=chosen.dtype, autocast=chosen.autocast)
     step = TrainingStep(SharedModel(built, ids, optimizer=plan.optimizer), {}, setting.cast)

@@ -14,7 +14,22 @@ from typing import Any, NoReturn
 import click
 
 from flopwatch import __version__
-from flopwatch.commands import machine, models, results, suites
+from flopwatch.commands import (
+    accounts,
+    checks,
+    compare,
+    exchange,
+    explain,
+    machine,
+    models,
+    pages,
+    plot,
+    predict,
+    published,
+    results,
+    scores,
+    suites,
+)
 from flopwatch.errors import FlopwatchError
 
 
@@ -27,19 +42,38 @@ def cli() -> None:
     flopwatch list                       the built-in suites
     flopwatch run activations --quick    measure one, table on stdout, records in results/
     flopwatch show results/activations.jsonl
+    flopwatch plot results/activations.jsonl -o activations.png
+    flopwatch compare OLD NEW            what became faster or slower, and which part of it
+    flopwatch check results/*.jsonl      what to doubt about them
+    flopwatch report FILES -o PAGE       all of it, as one HTML page
+    flopwatch explain FILE               where the measured time goes
     flopwatch init my_suite.py           a suite of your own: a template that runs
     flopwatch run my_suite.py
     flopwatch profile small              where the time of a training step goes
     flopwatch memory small               what it needs, and what fits
-    flopwatch doctor                     is this machine fit for measuring?
+    flopwatch run training --quick       a training job on two ranks, shared in three ways
+    flopwatch mfu --formula              what MFU and HFU count, in eight conventions
+    flopwatch peaks                      what this machine can do at best
+    flopwatch predict --help             how fast a job will be, on hardware one does not have
+    flopwatch plan --help                the fastest way to train a model on given hardware
+    flopwatch import bench.json -o F     what pyperf or google-benchmark measured
+    flopwatch published dyad             what others have published, as records
+    flopwatch doctor                     is it fit for measuring?
     """
 
 
 COMMANDS = (
     suites.list_suites, suites.init, suites.run,
-    results.show, results.table, results.warmup, results.query, results.report,
+    results.show, results.table, results.warmup, results.query, pages.report,
+    plot.plot,
+    compare.compare, explain.explain,
+    checks.check, checks.crossover,
     models.profile, models.memory, models.precision,
-    machine.doctor,
+    accounts.mfu,
+    predict.predict, predict.plan, scores.calibrate, scores.scorecard, scores.validate,
+    published.published,
+    exchange.import_files, exchange.export,
+    machine.doctor, machine.devices, machine.peaks,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)
