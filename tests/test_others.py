@@ -70,4 +70,4 @@ def test_what_our_descendants_used_is_our_own_once_they_have_ended(program: str)
 
     before_s = read_own_s()
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert read_own_s() - before_s >= 0.3
+    assert read_own_s() - before_s > 0.25  # the system counts in steps of 10 ms, each process's

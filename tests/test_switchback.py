@@ -6,7 +6,6 @@ import copy
 import io
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from flopwatch.errors import LayerError
 from flopwatch.layers import SwitchBack, registry, switchback, switchback_plain
 from flopwatch.layers.switchback import Recipe
 from flopwatch.layers.workload import Setting, count_kept_bytes
+
+from .rank_tools import run_on_ranks
 
 RECIPES = [
     {"scales": scales, "save": save, "weight_gradient": weight_gradient}
@@ -428,25 +429,17 @@ def test_a_model_learns_with_it() -> None:
         assert loss_value < 1.5 * losses["dense"] + 0.002, spec
 
 
-def train_sharded(rank: int, folder: str) -> None:
-    """One of two processes: a step of a model that FSDP2 divides between them."""
+def train_sharded() -> dict[str, Tensor]:
+    """On each of two ranks: gradients of a step of a model that FSDP2 divides between them."""
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
 
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
-    try:
-        model, x = make_sharded_model()
-        for layer in model:
-            fully_shard(layer)
-        fully_shard(model)
-        model(x[rank::2]).square().mean().backward()
-        full = {name: p.grad.full_tensor() for name, p in model.named_parameters()}  # type: ignore[union-attr]
-        if rank == 0:
-            torch.save(full, f"{folder}/gradients.pt")
-    finally:
-        distributed.destroy_process_group()
+    model, x = make_sharded_model()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    model(x[distributed.get_rank() :: 2]).square().mean().backward()
+    return {name: p.grad.full_tensor() for name, p in model.named_parameters()}  # type: ignore[union-attr]
 
 
 def make_sharded_model() -> tuple[nn.Sequential, Tensor]:
@@ -455,11 +448,10 @@ def make_sharded_model() -> tuple[nn.Sequential, Tensor]:
     return model, torch.randn(10, 8)
 
 
-def test_fsdp2_on_two_ranks(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(train_sharded, (str(tmp_path),), nprocs=2)
-    found = torch.load(tmp_path / "gradients.pt")
+def test_fsdp2_on_two_ranks() -> None:
     model, x = make_sharded_model()
     (model(x[0::2]).square().mean() / 2 + model(x[1::2]).square().mean() / 2).backward()
-    assert found.keys() == dict(model.named_parameters()).keys()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, msg=name)
+    for found in run_on_ranks(2, train_sharded):
+        assert found.keys() == dict(model.named_parameters()).keys()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(found[name], parameter.grad, msg=name)
