@@ -307,11 +307,13 @@ def _draw_table(sheet: Sheet) -> Table:
         justify: Any = "left" if words[position] else "right"
         heading = Text("\n".join(map(printable, column)))
         table.add_column(heading, justify=justify, no_wrap=not may_fold)
+    has_groups = any(len(group) > 1 for group in sheet.groups)  # else a line after every row
     for group, tones in zip(sheet.groups, sheet.tones or _find_tones(sheet), strict=True):
         for cells, verdicts in zip(group, tones, strict=True):
             styles = (VERDICT_STYLES.get(verdict, "") for verdict in verdicts)
             table.add_row(*map(_text, cells, styles))
-        table.add_section()
+        if has_groups:
+            table.add_section()
     return table
 
 
