@@ -14,7 +14,7 @@ from flopwatch.engine.agreement import compare, gather
 from flopwatch.engine.clock import CpuClock
 from flopwatch.engine.sampling import run_once
 from flopwatch.errors import Unsupported
-from flopwatch.models.modes import count_shards, parse_training_mode
+from flopwatch.models.modes import count_on_machine, count_shards, parse_training_mode
 from flopwatch.models.shapes import find_shape
 from flopwatch.models.sharding import fill_buckets
 from flopwatch.models.training import TrainingJob, make_reference, make_workload
@@ -199,10 +199,10 @@ def test_hybrid_shards_do_too(alone: list[float]) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_hybrid_shards_need_groups(ranks: int) -> None:
     with pytest.raises(Unsupported, match=f"and {ranks} ranks are not such groups; take 4"):
-        count_shards("hybrid-shard", ranks)
+        count_shards("hybrid-shard", ranks, ranks)
 
 
-def test_hybrid_shards_lie_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert count_shards("hybrid-shard", 8) == 4
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert count_shards("hybrid-shard", 8) == 2
+def test_hybrid_shards_lie_on_one_machine() -> None:
+    assert count_on_machine(8, {}) == 8
+    assert count_shards("hybrid-shard", 8, 8) == 4
+    assert count_shards("hybrid-shard", 8, count_on_machine(8, {"LOCAL_WORLD_SIZE": "2"})) == 2

@@ -182,7 +182,7 @@ def test_ranks_hold_what_is_foretold() -> None:
             checkpointed=mode.checkpointed,
             selective=mode.recompute == "selective",
         )
-        shards = count_shards(mode.sharding, 2)
+        shards = count_shards(mode.sharding, 2, 2)
         parts = estimate_rank(job.shape, plan, mode.sharding, shards, job.accumulation)
         before = ("parameters", "buffers", "optimizer state", "buckets")
         held = sum(parts.get(part, 0) for part in before)

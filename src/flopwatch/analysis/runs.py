@@ -73,10 +73,13 @@ class Sides:
 
     @property
     def repeats(self) -> tuple[float, int]:
-        """Squared deviations of the runs from their side's mean, and degrees of freedom."""
+        """Squared deviations of the runs from their side's mean, without what the scatter inside
+        them explains, and degrees of freedom."""
         squares = sum((take.log_time - self.log_old) ** 2 for take in self.old)
         squares += sum((take.log_time - self.log_new) ** 2 for take in self.new)
-        return squares, len(self.old) + len(self.new) - 2
+        freedom = len(self.old) + len(self.new) - 2
+        inside = _mean([(take.error or 0.0) ** 2 for take in (*self.old, *self.new)])
+        return squares - freedom * inside, freedom
 
     @property
     def within(self) -> float | None:
@@ -137,7 +140,7 @@ def _find_own_deviation(sides: Sides, spread: Spread) -> tuple[float, float]:
         return spread.deviation, spread.freedom
     weight = min(float(WEIGHT_OF_ALL), spread.freedom)
     squared = (weight * spread.deviation**2 + squares) / (weight + freedom)
-    return math.sqrt(squared), weight + freedom
+    return math.sqrt(max(0.0, squared)), weight + freedom
 
 
 def _from_repeats(cases: Sequence[Sides]) -> Spread | None:
@@ -146,7 +149,8 @@ def _from_repeats(cases: Sequence[Sides]) -> Spread | None:
     if freedom < FEWEST_REPEATS:
         return None
     squares = sum(own for own, _ in repeats)
-    return Spread(deviation=math.sqrt(squares / freedom), freedom=freedom, source="repeats")
+    deviation = math.sqrt(max(0.0, squares) / freedom)
+    return Spread(deviation=deviation, freedom=freedom, source="repeats")
 
 
 def _from_cases(cases: Sequence[Sides]) -> Spread | None:

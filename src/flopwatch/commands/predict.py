@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from flopwatch.commands import options
 from flopwatch.errors import UsageError
@@ -17,13 +18,17 @@ from flopwatch.errors import UsageError
 CHECKPOINTS = ("none", "full", "selective")
 SHARDS = ("none", "ddp", "full", "grad-op", "hybrid")
 Callback = Callable[[click.Context, click.Parameter, str], list[Any]]
+HERE = "here"
 SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
 def read_words(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
     """A list, parted by commas."""
     words = [word.strip() for word in (value or "").split(",")]
-    return [word for word in words if word]
+    found = [word for word in words if word]
+    if value is not None and not found:
+        raise UsageError(f"{option.opts[0]} {value!r} names nothing; give a value, or leave it out")
+    return found
 
 
 def read_counts(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
@@ -96,6 +101,40 @@ NEEDED = {
 }
 
 
+ONE = {**NEEDED, "precisions": "--precision", "optimizers": "--optimizer"}
+"""Of which a plan takes one value each."""
+FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
+
+
+def list_given(command: click.Context) -> dict[str, str]:
+    """What stands on the command line, by field, as it is written there."""
+    return {
+        parameter.name: parameter.opts[0]
+        for parameter in command.command.params
+        if parameter.name
+        and command.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    }
+
+
+def refuse_idle(command: click.Context) -> None:
+    """Options that would change nothing beside others."""
+    given = list_given(command)
+    idle = [option for field, option in given.items() if field not in FOR_TABLES]
+    if "table" in given and idle:
+        raise click.UsageError(f"--rows has its jobs from the table; leave {idle[0]} out")
+    if "global_batch_tokens" in given and "accumulations" in given:
+        raise click.UsageError(
+            "--accumulation follows from --global-batch-tokens; give one of them"
+        )
+
+
+def refuse_network_here(given: dict[str, Any]) -> None:
+    if given["network_gbit"] and HERE in given["hardware"]:
+        raise click.UsageError(
+            f"--network is between machines, and --hardware {HERE} is one; leave it out"
+        )
+
+
 def require(given: dict[str, Any], *fields: str) -> None:
     missing = [NEEDED[field] for field in fields if not given[field]]
     if missing:
@@ -126,7 +165,15 @@ def job_options(command: Any) -> Any:
 @click.option("--parameters", "with_parameters", is_flag=True,
               help="The parameters of the cost model, too, with their meanings.")  # fmt: skip
 @options.as_json
-def predict(table: Path | None, with_parameters: bool, as_json: bool, **given: Any) -> None:
+@click.pass_context
+def predict(
+    command: click.Context,
+    /,
+    table: Path | None,
+    with_parameters: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Foretell how fast a training job will be, in what memory, and why.
 
     Any of model, sequence length, hardware, micro-batch, accumulation, checkpoint, shard, precision
@@ -139,10 +186,12 @@ def predict(table: Path | None, with_parameters: bool, as_json: bool, **given: A
         --micro-batch 4
     flopwatch predict --rows jobs.csv > foretold.csv
     """
+    refuse_idle(command)
     if table is not None:
         _predict_rows(table, given["stack"], given["network_gbit"], as_json)
         return
     require(given, "models", "tokens", "hardware", "micro_batches")
+    refuse_network_here(given)
     from flopwatch.predict.question import Question, answer
     from flopwatch.report import predict as report
     from flopwatch.report.console import print_sheets
@@ -189,7 +238,8 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
     flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
     """
     require(given, "models", "tokens", "hardware")
-    for field, option in NEEDED.items():
+    refuse_network_here(given)
+    for field, option in ONE.items():
         if field in given and len(given[field]) > 1:
             raise click.UsageError(f"a plan is for one job; give one value of {option}")
     from flopwatch.models.shapes import find_dimensions

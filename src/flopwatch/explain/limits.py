@@ -90,9 +90,14 @@ def find_limits(record: Record) -> Limits:
         peaks=_find_peaks(measured, device, devices),
         bandwidth=_find_bandwidth(measured, device, devices),
         machine=machine if machine is None or shared_by == 1 else share_among(machine, shared_by),
-        parameters=ON_A_CPU if stack is None else stack.parameters,
+        parameters=_expect(record) if stack is None else stack.parameters,
         stack="those that one expects, fitted to nothing here" if stack is None else stack.name,
     )
+
+
+def _expect(record: Record) -> Parameters:
+    """Of a machine that no data are from."""
+    return make_stack(None, record.settings.device).parameters
 
 
 def describe_missing(record: Record, limits: Limits, dtypes: Iterable[str]) -> list[str]:

@@ -26,6 +26,7 @@ In a job of several ranks one more word says how they share the model:
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -152,13 +153,19 @@ def _parse(text: str, words: dict[str, dict[str, Any]]) -> Mode:
     return mode
 
 
-def count_shards(sharding: Sharding, ranks: int) -> int:
-    """Into how many parts a parameter is divided."""
+def count_on_machine(ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """How many of a job's ranks run on this machine, as torchrun tells each of them; outside of a
+    job, all."""
+    return int(environ.get("LOCAL_WORLD_SIZE", ranks))
+
+
+def count_shards(sharding: Sharding, ranks: int, on_machine: int) -> int:
+    """Into how many parts a parameter is divided: with hybrid-shard, among the ranks of a machine
+    where there are several machines, and else into halves of the job."""
     if sharding in ("plain", "ddp"):
         return 1
     if sharding != "hybrid-shard":
         return ranks
-    on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     shards = on_machine if on_machine < ranks else ranks // 2
     if shards < 2 or ranks % shards:
         raise Unsupported(

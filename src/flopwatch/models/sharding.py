@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.engine.journal import Journal, Visit
 from flopwatch.models.builder import find_blocks
-from flopwatch.models.modes import Precision, Sharding, count_shards
+from flopwatch.models.modes import Precision, Sharding, count_on_machine, count_shards
 
 BUCKET_BYTES = 25 * 2**20
 """As much as DistributedDataParallel sends at once."""
@@ -72,7 +72,7 @@ def share(
 def make_mesh(sharding: Sharding, device: str) -> DeviceMesh:
     ranks = distributed.get_world_size()
     if sharding == "hybrid-shard":
-        shards = count_shards(sharding, ranks)
+        shards = count_shards(sharding, ranks, count_on_machine(ranks))
         return init_device_mesh(
             device, (ranks // shards, shards), mesh_dim_names=("replicas", "shards")
         )

@@ -34,7 +34,7 @@ from flopwatch.errors import LayerError, Unsupported
 from flopwatch.layers.replacement import count_parameters, find_linear, install, swap
 from flopwatch.layers.workload import Plain, Setting, list_notes
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
-from flopwatch.models.modes import PRECISIONS, Mode, Recompute, count_shards
+from flopwatch.models.modes import PRECISIONS, Mode, Recompute, count_on_machine, count_shards
 from flopwatch.models.shapes import Shape
 from flopwatch.models.sharding import Shared, share
 from flopwatch.models.step import FICKLE, OPTIMIZERS
@@ -180,7 +180,8 @@ def _make_whole(tensor: Any) -> Tensor:
 
 def make_workload(job: TrainingJob, mode: Mode) -> Workload:
     assert mode.sharding is not None
-    count_shards(mode.sharding, job.ranks)  # refuses what cannot be, before it takes time
+    # Refuses what cannot be, before it takes time.
+    count_shards(mode.sharding, job.ranks, count_on_machine(job.ranks))
     journal = Journal(open_target(job.device).clock)
     model = make_model(job, mode)
     parameters = count_parameters(model)

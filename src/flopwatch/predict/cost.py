@@ -133,7 +133,7 @@ def estimate_cost(
     computed_s = sum(part.time_s for part in once)
     exchanged = _estimate_exchange(job, machine, parameters, computed_s)
     micro_batches = [_scale(part, job.accumulation) for part in once]
-    return Cost(parts=(*micro_batches, *exchanged, *_list_update(job, speeds, parameters)))
+    return Cost(parts=(*micro_batches, *exchanged, *_list_update(job, machine, speeds, parameters)))
 
 
 def _find_speeds(job: Job, machine: Machine, parameters: Parameters) -> _Speeds:
@@ -285,6 +285,8 @@ def _count_exchanged(job: Job, machine: Machine) -> tuple[_Exchange, _Exchange]:
         inside = _send((gathers * gathered + reduced) * (shards - 1) / shards, shards, machine)
         copies = ranks // shards
         between = 2 * reduced / shards * (copies - 1) / copies
+        if ranks <= machine.per_node:
+            return inside, _Exchange(local_bytes=between)
         return inside, _Exchange(remote_bytes=between)
     return _send((gathers * gathered + reduced) * everybody, ranks, machine), _Exchange()
 
@@ -300,10 +302,9 @@ def _send(size_bytes: float, ranks: int, machine: Machine) -> _Exchange:
 def count_job_shards(job: Job, machine: Machine) -> int:
     """Into how many parts a parameter is divided: with hybrid-shard, among the devices of a
     machine, where there are several machines."""
-    is_hybrid = job.sharding == "hybrid-shard"
-    if is_hybrid and job.ranks > machine.per_node and job.ranks % machine.per_node == 0:
-        return machine.per_node
-    return count_shards(job.sharding, job.ranks)
+    has_whole_machines = job.ranks % machine.per_node == 0
+    on_machine = machine.per_node if has_whole_machines else job.ranks
+    return count_shards(job.sharding, job.ranks, on_machine)
 
 
 def _estimate_exchange(
@@ -345,8 +346,8 @@ def _time_exchange(sent: _Exchange, job: Job, machine: Machine, parameters: Para
     return max(times_s)
 
 
-def _list_update(job: Job, speeds: _Speeds, parameters: Parameters) -> list[Part]:
-    shards = 1 if job.sharding in ("plain", "ddp") else job.ranks
+def _list_update(job: Job, machine: Machine, speeds: _Speeds, parameters: Parameters) -> list[Part]:
+    shards = count_job_shards(job, machine)
     passes = UPDATE_PASSES[job.optimizer]
     size_bytes = passes * job.parameters / shards * job.arithmetic.parameter_bytes
     update_s, least_s = size_bytes / speeds.memory.reached, size_bytes / speeds.memory.peak

@@ -15,9 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from flopwatch.account.device import Device, Figure, Peak
-from flopwatch.account.devices import describe_unknown, find_devices, split_hardware
+from flopwatch.account.devices import (
+    describe_unknown,
+    find_device,
+    find_devices,
+    split_hardware,
+)
 from flopwatch.account.measured import Peaks
 from flopwatch.errors import UsageError
+from flopwatch.settings import Device as DeviceKind
 
 PER_NODE = 8
 """Devices of one machine, which their own links join."""
@@ -90,6 +96,7 @@ class Machine:
     network_bytes_per_s: float | None
     """To other machines, in one direction."""
     per_node: int = PER_NODE
+    device: DeviceKind = "cuda"
     is_measured: bool = False
     sources: tuple[str, ...] = ()
 
@@ -139,7 +146,7 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
         sustained={dtype: figure.value for dtype, figure in sustained.items()},
         attention_share=attention.value if attention else 1.0,
         bandwidth_bytes_per_s=device.bandwidth_gb_per_s.value * GB,
-        memory_bytes=device.memory_gb.value * GIB * RESERVED if device.memory_gb else None,
+        memory_bytes=_find_memory(device),
         link_bytes_per_s=link.gb_per_s / 2 * GB if link else None,
         network_bytes_per_s=gbit * GIGABIT,
         sources=tuple(dict.fromkeys(sources)),
@@ -147,8 +154,9 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
 
 
 def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | None:
-    """This machine, as `flopwatch peaks` has measured it; None where that lacks what is needed. On
-    a CPU ranks share all of it."""
+    """A machine as `flopwatch peaks` has measured it; None where that lacks what is needed. On a
+    CPU ranks share all of it, and `memory_bytes` is what it has; a GPU has what its data sheet
+    says, and attention kernels have their share of its peak."""
     # Operators of a model read about as much as they write, as a copy does.
     stream = peaks.find_bandwidth("copy") or peaks.find_bandwidth("triad")
     rates: dict[str, Peak] = {}
@@ -162,17 +170,27 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
         return None
     exchange = peaks.find_exchange("all-gather")
     reach = exchange.bus_bytes_per_s if exchange else None
+    sheet = find_device(peaks.setup.gpu_name or "")
+    attention = _look_up(ATTENTION, sheet.name) if sheet else None
+    if peaks.setup.device == "cuda":
+        memory_bytes = _find_memory(sheet) if sheet else None
     return Machine(
         name=peaks.setup.gpu_name or peaks.setup.cpu_model or "this machine",
         peak_flops_per_s={dtype: peak.flops_per_s for dtype, peak in rates.items()},
         sustained=dict.fromkeys(rates, 1.0),
+        attention_share=attention.value if attention else 1.0,
         bandwidth_bytes_per_s=stream.bytes_per_s,
         memory_bytes=memory_bytes,
         link_bytes_per_s=reach,
         network_bytes_per_s=reach,
+        device=peaks.setup.device,
         is_measured=True,
         sources=tuple(dict.fromkeys(peak.source for peak in rates.values())),
     )
+
+
+def _find_memory(device: Device) -> float | None:
+    return device.memory_gb.value * GIB * RESERVED if device.memory_gb else None
 
 
 def is_rate(per_second: float) -> bool:

@@ -58,7 +58,7 @@ def estimate_memory(job: Job, machine: Machine, family: str | None) -> Memory:
         optimizer=job.optimizer,
         checkpointed=job.recompute == "full",
         selective=job.recompute == "selective",
-        device="cpu" if machine.is_measured else "cuda",
+        device=machine.device,
     )
     shape = job.shape
     if shape.padded_vocabulary:
@@ -70,7 +70,7 @@ def estimate_memory(job: Job, machine: Machine, family: str | None) -> Memory:
         "temporary": TEMPORARY.get(family or "", 1.0),
     }
     parts = {name: size * scales.get(name, 1.0) for name, size in sizes.items()}
-    if not machine.is_measured:
+    if machine.device == "cuda":
         parts["libraries"] = LIBRARIES_BYTES
     return Memory(
         parts={name: size for name, size in parts.items() if size},

@@ -25,6 +25,8 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "grad-op-shard", "full-shard", "hybrid-shard")
 TOKENS_PER_PARAMETER = 20
 """That a model is usually trained on, where nobody says how many."""
+LARGEST_MICRO_BATCH = 2**16
+"""Texts of a device at a time: no memory holds more."""
 HOUR_S, DAY_S = 3600.0, 86400.0
 Axis = Literal["shard", "checkpoint", "micro_batch"]
 
@@ -88,6 +90,11 @@ class Plan:
 
 
 def make_plan(wish: Wish, shown: int = 5) -> Plan:
+    if wish.budget_tokens is not None and wish.budget_tokens < wish.batch_tokens:
+        raise UsageError(
+            f"a step of {wish.batch_tokens:,.0f} tokens is more than the {wish.budget_tokens:,.0f} "
+            "to train on; choose a smaller batch, or train on more"
+        )
     share = _share_batch(wish)
     tried = list(_try_all(wish, share))
     fitting = sorted(
@@ -116,7 +123,8 @@ def _share_batch(wish: Wish) -> int:
 
 
 def _try_all(wish: Wish, share: int) -> Iterator[Prediction]:
-    divisors = [number for number in range(1, share + 1) if share % number == 0]
+    most = min(share, LARGEST_MICRO_BATCH)
+    divisors = [number for number in range(1, most + 1) if share % number == 0]
     shardings: Sequence[Sharding] = SHARDINGS if wish.ranks > 1 else ("plain",)
     for sharding, recompute in product(shardings, RECOMPUTES):
         for micro_batch in divisors:

@@ -119,9 +119,14 @@ def find_hardware(
         here, own = describe_here()
         return 1, here, find_stack(stack) if stack else own
     count, machine = find_machine(text, network_gbit)
-    if stack:
-        return count, machine, find_stack(stack)
-    return count, machine, find_device_stack(machine) or choose_stack(machine)
+    return count, machine, _find_stack(stack, machine)
+
+
+def _find_stack(name: str | None, machine: Machine) -> Stack:
+    """As named; else what records of the device were calibrated to, or published data."""
+    if name:
+        return find_stack(name)
+    return find_device_stack(machine) or choose_stack(machine)
 
 
 def share_batch(batch_tokens: float, at_once: int) -> int:
@@ -156,15 +161,10 @@ def answer_rows(
         if row.device not in machines:
             machines[row.device] = find_machine(row.device, network_gbit)[1]
         machine = machines[row.device]
-        chosen = _choose_stack(row, machine, stack)
+        # A row may name its own, in a column.
+        chosen = _find_stack(stack or row.cells.get("stack"), machine)
         found.append(Foretold(row=row, prediction=_predict(row.job, machine, chosen)))
     return found
-
-
-def _choose_stack(row: Row, machine: Machine, stack: str | None) -> Stack:
-    """A row may name its own, in a column `stack`."""
-    name = stack or row.cells.get("stack")
-    return find_stack(name) if name else choose_stack(machine)
 
 
 def describe_job(job: Job) -> str:

@@ -26,6 +26,7 @@ from flopwatch.models.modes import (
     OTHER_NAMES,
     PRECISIONS,
     SHARDINGS,
+    count_on_machine,
     count_shards,
     parse_training_mode,
 )
@@ -144,7 +145,8 @@ def list_micro_batches(case: flopwatch.Case) -> list[int]:
     if batch is None:
         return list(range(1, LARGEST_MICRO_BATCH + 1))
     share = batch // case.ranks
-    return [number for number in range(1, share + 1) if share % number == 0]
+    most = min(share, LARGEST_MICRO_BATCH)
+    return [number for number in range(1, most + 1) if share % number == 0]
 
 
 def find_tolerance(case: flopwatch.Case) -> float:
@@ -295,7 +297,7 @@ def find_precision(case: flopwatch.Case) -> str:
 
 def _count_shards(sharding: Any, ranks: int) -> int:
     try:
-        return count_shards(sharding, ranks)
+        return count_shards(sharding, ranks, count_on_machine(ranks))
     except Unsupported:  # which it will be found to be when it is built
         return ranks
 
