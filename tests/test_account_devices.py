@@ -225,7 +225,12 @@ def test_what_candidates_do_not_share_is_unknown() -> None:
         ("abacus", "no device is called 'abacus'; choose one that `flopwatch devices` lists, or "
          "give its peak by --peak TFLOPS"),
         ("0xL4", "hardware '0xL4' has no device; write a number from 1, as in 8xH100-SXM"),
-        ("8x", "no device is called ''; "),
+        ("8x", "hardware '8x' is not understood; write how many, an x and a device"),
+        ("8*A100-80GB", "hardware '8*A100-80GB' is not understood"),
+        ("A100-80GBx8", "hardware 'A100-80GBx8' is not understood"),
+        ("-2xL4", "hardware '-2xL4' is not understood"),
+        ("8.5xL4", "hardware '8.5xL4' is not understood"),
+        ("8", "hardware '8' is not understood"),
     ],
 )  # fmt: skip
 def test_hardware_that_cannot_be_told(text: str, message: str) -> None:

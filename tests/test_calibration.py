@@ -16,10 +16,17 @@ from flopwatch.cli import cli
 from flopwatch.errors import UsageError
 from flopwatch.plan import Group
 from flopwatch.predict import calibration as calibrations
-from flopwatch.predict.calibration import CPU_PRIORS, calibrate, find_calibration, make_stack
+from flopwatch.predict.calibration import (
+    CPU_PRIORS,
+    PEAKS_SPREAD,
+    calibrate,
+    find_calibration,
+    make_stack,
+)
 from flopwatch.predict.cases import find_job, foretell, observe, read_machine
-from flopwatch.predict.fit import predict_s
+from flopwatch.predict.fit import SCATTER, predict_s
 from flopwatch.predict.here import foretell_group
+from flopwatch.predict.machine import describe_measured, find_machine
 from flopwatch.predict.parameters import Parameters
 from flopwatch.predict.question import find_hardware
 from flopwatch.predict.scorecard import judge, judge_all, tally
@@ -92,6 +99,33 @@ def test_a_calibration_finds_this_machine_and_foretells_what_it_has_not_seen() -
     unseen = make_record("large")
     for each in observe(unseen):
         assert predict_s(each, calibration.parameters) == pytest.approx(each.time_s, rel=0.05)
+
+
+def test_how_sure_a_calibration_is_follows_from_models_that_it_has_not_seen() -> None:
+    """One model says nothing of others, however well it fits."""
+    lone, few = calibrate(RECORDS[:2])[0], calibrate(RECORDS)[0]
+    assert lone.scatter == pytest.approx(PEAKS_SPREAD)
+    assert SCATTER < few.scatter < lone.scatter
+    slower = [replace(r, samples_ns={p: [2 * t for t in ts] for p, ts in r.samples_ns.items()})
+              if r.params["model"] == "medium" else r for r in RECORDS]  # fmt: skip
+    assert calibrate(slower)[0].scatter > 0.2
+
+
+def test_a_precision_that_it_has_not_seen_is_said() -> None:
+    calibration = calibrate(RECORDS)[0]
+    assert calibration.precisions == ("fp32",)
+    assert make_stack(calibration, "cpu").precisions == ("fp32",)
+    assert "bf16" in make_stack(None, "cpu").precisions
+
+
+def test_a_gpu_that_was_measured_has_its_own_memory_and_attention() -> None:
+    setup = replace(SETUP, device="cuda", gpu_name="NVIDIA H100 80GB HBM3")
+    machine = describe_measured(replace(PEAKS, setup=setup), 500e9)
+    nominal = find_machine("H100-SXM")[1]
+    assert machine is not None
+    assert machine.device == nominal.device == "cuda"
+    assert machine.memory_bytes == nominal.memory_bytes
+    assert machine.attention_share == nominal.attention_share
 
 
 def test_a_calibration_is_kept_and_counts_for_its_own_setup(tmp_path: Path) -> None:

@@ -52,6 +52,29 @@ def sample(
     return make_record(**{**content, **changes})
 
 
+def test_half_of_the_cases_may_be_slower_and_all_are_found() -> None:
+    """Two tight groups are no scatter."""
+    for slowed in (5, 6, 7):
+        judged = compare_runs(many(seed=1), many(1.3, seed=2, slowed=slowed))
+        verdicts = [one.verdict for one in judged.comparisons]
+        assert verdicts == ["slower"] * slowed + ["same"] * (12 - slowed)
+
+
+def test_repeated_runs_do_not_count_the_scatter_inside_them_twice() -> None:
+    noise = random.Random(0)
+    inside = 0.01
+    sides = [
+        Sides(
+            old=[Take(log_time=noise.gauss(0, inside), error=inside, samples=40) for _ in range(4)],
+            new=[Take(log_time=noise.gauss(0, inside), error=inside, samples=40) for _ in range(4)],
+        )
+        for _ in range(200)
+    ]
+    spread = find_spread(sides)
+    assert spread is not None
+    assert spread.deviation < 0.3 * inside
+
+
 def many(factor: float = 1.0, seed: int = 0, cases: int = 12, slowed: int = 12) -> list[Record]:
     """A run of so many cases, the first ones slower by a factor."""
     return [

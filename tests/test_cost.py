@@ -18,6 +18,8 @@ from flopwatch.predict.machine import Machine, describe_device, find_machine, sh
 from flopwatch.predict.memory import estimate_memory, find_pressure
 from flopwatch.predict.observation import EARLY, LATE, OLD, find_family, load_published
 from flopwatch.predict.parameters import EXPECTED, PRIORS, read_parameters, write_parameters
+from flopwatch.predict.planner import SHARDINGS
+from flopwatch.predict.prediction import predict
 from flopwatch.predict.stacks import choose_stack, find_stack, load_stacks
 
 A100 = find_machine("A100-80GB")[1]
@@ -55,7 +57,7 @@ def test_experts_that_a_token_goes_through_are_products() -> None:
     assert len(list_weights(experts)) == len(list_weights(dense)) + 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     tokens=st.sampled_from([128, 2048, 16384]),
     micro_batch=st.integers(1, 16),
@@ -116,6 +118,21 @@ def test_ranks_that_share_nothing_exchange_nothing_and_those_that_shard_pay_for_
     hybrid = cost_of(make("7b", ranks=64, sharding="hybrid-shard", accumulation=4))
     full = cost_of(make("7b", ranks=64, accumulation=4))
     assert hybrid.step_s < full.step_s
+    updates = [sum_by_name(each.parts)["optimizer"] for each in (full, hybrid)]
+    assert updates[1] == pytest.approx(8 * updates[0])  # each machine has all of the parameters
+
+
+def test_what_stays_within_a_machine_does_not_pass_its_network() -> None:
+    slow = replace(A100, network_bytes_per_s=1.0)
+    for sharding in SHARDINGS:
+        job = make("7b", sharding=sharding)
+        assert cost_of(job, slow).step_s == cost_of(job).step_s
+
+
+def test_bridges_join_two_cards_and_no_more() -> None:
+    bridged = find_machine("A100-PCIe-80GB")[1]
+    assert bridged.find_link(2) == find_machine("A100-80GB")[1].find_link(2)
+    assert bridged.find_link(8) == 32e9
 
 
 def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
@@ -169,8 +186,23 @@ def test_stacks_are_chosen_by_the_device_and_unseen_ones_have_wider_intervals() 
     late = choose_stack(A100)
     assert (late.name, choose_stack(H100).name) == (LATE, LATE)
     assert choose_stack(find_machine("a100_40gb")[1]).name == EARLY
-    near, far = late.find_interval(A100), late.find_interval(H100)
+    near, far = late.find_interval(0), late.find_interval(1)
+    assert near == (late.low, late.high)
     assert far[0] < near[0] < 1 < near[1] < far[1]
+
+
+def test_whatever_no_data_are_from_widens_the_interval_and_is_said() -> None:
+    def width(job: Job, machine: Machine = A100) -> float:
+        found = predict(job, machine, choose_stack(machine))
+        assert len([doubt for doubt in found.doubts if "wider interval" in doubt]) == (
+            (machine is H100) + (job.precision == "fp32") + (job.ranks > 512)
+        )
+        return found.high / found.low
+
+    usual = width(make())
+    assert usual < width(make(precision="fp32")) < width(make(precision="fp32"), H100)
+    assert usual < width(make(ranks=4096))
+    assert usual == pytest.approx(width(make(ranks=512)))
 
 
 def test_all_published_jobs_are_said_to_fit_since_they_ran() -> None:

@@ -58,7 +58,7 @@ def test_a_table_of_several_says_once_what_they_share() -> None:
     text = call("predict", *SEVEN, "--hardware", "8xA100-80GB,8xH100-SXM")
     assert "micro_batch=4" in text
     assert "no data of llm-foundry-2023-late are from H100-SXM" in text
-    assert "(1 of these)" in text
+    assert "(1 of 2)" in text
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,42 @@ def test_bad_input_is_one_sentence(words: list[str], complaint: str) -> None:
     assert complaint in refuse("predict", *SEVEN, *words)
 
 
+@pytest.mark.parametrize("option", ["--precision", "--optimizer", "--shard", "--checkpoint"])
+def test_empty_lists_are_refused(option: str) -> None:
+    assert f"{option} ',' names nothing" in refuse("predict", *SEVEN, option, ",")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([*SEVEN, "--accumulation", "2", "--global-batch-tokens", "4M"], "give one of them"),
+        ([*SEVEN, "--hardware", "here", "--network", "100"], "--hardware here is one; leave it"),
+        (["--rows", "jobs.csv", "--parameters"], "leave --parameters out"),
+        (["--rows", "jobs.csv", "--precision", "bf16"], "leave --precision out"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words: list[str], complaint: str) -> None:
+    assert complaint in refuse("predict", *words)
+
+
+def test_combinations_that_cannot_be_are_left_out_with_their_reason() -> None:
+    words = [*SEVEN, "--hardware", "8xA100-80GB,8xT4"]
+    assert "left out: T4 has no known peak in bfloat16; choose one of" in call("predict", *words)
+    (found,) = json.loads(call("predict", *words, "--json"))
+    assert found["device"] == "A100-SXM-80GB"
+    assert "T4 has no known peak" in refuse("predict", *SEVEN, "--hardware", "8xT4")
+
+
+def test_what_plans_print_can_be_asked_for() -> None:
+    assert call("predict", *SEVEN, "--shard", "hybrid-shard") == call(
+        "predict", *SEVEN, "--shard", "hybrid"
+    )
+
+
 def test_what_is_missing_is_named() -> None:
     assert "--seq-len, --hardware, --micro-batch" in refuse("predict", "--model", "7b")
     assert "one value of --model" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
+    assert "one value of --precision" in refuse("plan", *SEVEN[:6], "--precision", "bf16,fp32")
 
 
 def test_this_machine_must_have_been_measured(
@@ -116,10 +149,30 @@ def test_the_best_fits_and_none_that_fits_is_faster() -> None:
     assert best.memory.fits
     speeds = [each.tokens_per_s for each in found.best]
     assert speeds == sorted(speeds, reverse=True)
-    assert best.job.accumulation * best.job.micro_batch * 64 == found.batch
+    assert best.job.step_tokens == pytest.approx(4e6, rel=0.05)
     for loser in found.losers:
         assert loser.best is None or loser.best.tokens_per_s <= best.tokens_per_s
         assert loser.reason
+
+
+def test_more_devices_train_faster_whatever_divides_the_batch() -> None:
+    """4M tokens are 61 texts for each of 32 devices, and 61 is prime."""
+    best = [plan("7b", f"{n}xA100-80GB", tokens=2048).best[0] for n in (24, 32, 40, 48, 64)]
+    speeds = [each.tokens_per_s / each.job.ranks for each in best]
+    assert min(speeds) > 0.95 * max(speeds)
+    assert all(each.job.step_tokens == pytest.approx(4e6, rel=0.05) for each in best)
+
+
+def test_a_plan_leaves_some_memory_free() -> None:
+    for model, hardware in (("7b", "24xA100-80GB"), ("1b", "8xA100-40GB")):
+        memory = plan(model, hardware, tokens=2048).best[0].memory
+        assert memory.total_bytes < 0.95 * (memory.available_bytes or 0)
+
+
+def test_absurd_batches_are_answered_or_refused_at_once() -> None:
+    assert plan("7b", "8xA100-80GB", batch_tokens=9e14).best
+    with pytest.raises(UsageError, match="more than the 1,000,000 to train on"):
+        plan("7b", "8xA100-80GB", budget_tokens=1e6)
 
 
 def test_what_does_not_fit_says_what_is_too_large() -> None:
@@ -137,7 +190,7 @@ def test_a_plan_says_how_long_and_how_much() -> None:
     assert found.find_cost(best) == pytest.approx(16 * found.find_time_s(best) / 3600)
     assert plan("1b", "A100-80GB").best[0].job.sharding == "plain"
     text = call("plan", *SEVEN[:6], "--tokens", "140B", "--price", "2")
-    for words in ("GPU-hours", "cost", "what the others lose", "140G tokens"):
+    for words in ("GPU-hours", "cost", "what the others lose", "140G in all"):
         assert words in text
     answer = json.loads(call("plan", *SEVEN[:6], "--json"))
     assert answer["best"][0]["gpu_hours"] > 0

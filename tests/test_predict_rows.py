@@ -44,6 +44,25 @@ def test_what_is_not_said_is_usual() -> None:
     assert (row.job.accumulation, row.job.sharding, row.job.recompute) == (1, "full-shard", "none")
 
 
+def test_what_cannot_be_foretold_says_where_it_stands() -> None:
+    rows = parse_rows(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'abacus')}\n", "jobs.csv")
+    with pytest.raises(UsageError, match="jobs.csv, line 3: no device is called 'abacus'"):
+        answer_rows(rows, None, None)
+
+
+def test_doubts_are_told_beside_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'h100_80gb')}\n")
+    result = CliRunner().invoke(cli, ["predict", "--rows", str(path)])
+    assert "are from H100-SXM: it is foretold from its data sheet" in result.stderr
+    assert "(1 of 2)" in result.stderr
+
+
+def test_what_is_computed_again_may_be_selected() -> None:
+    (row,) = parse_rows(f"{HEAD},act_ckpt\n{LINE},selective\n", "jobs.csv")
+    assert row.job.recompute == "selective"
+
+
 def test_gradients_that_are_summed_up_in_16_bits_take_less_time() -> None:
     text = f"{HEAD},mp_mode\n{LINE},DEFAULT\n{LINE},PURE\n"
     usual, pure = answer_rows(parse_rows(text, "jobs.csv"), None, None)

@@ -68,6 +68,8 @@ class Device:
     bandwidth_gb_per_s: Figure | None
     """Of its memory."""
     link: Link | None
+    bridge: Link | None = None
+    """What joins pairs of cards besides; more of them talk through their link."""
 
     def find_peak(self, dtype: str) -> Peak | None:
         """Dense; None where the device has no such arithmetic, or where it is not known."""

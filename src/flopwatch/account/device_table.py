@@ -58,6 +58,8 @@ MI350_SHEET = "AMD Instinct MI350 series data sheets, 2025"
 
 Tera = float | tuple[float, float]
 """10^12 operations in a second: dense, or dense and sparse."""
+Links = tuple[str, float] | tuple[str, float, float]
+"""What joins cards, and how fast; and how fast the bridge between two is, where there are any."""
 
 
 def _rate(source: str, **by_dtype: Tera) -> Rates:
@@ -81,7 +83,7 @@ def _device(
     rates: Rates,
     source: str,
     memory: tuple[float, float],
-    link: tuple[str, float] | None,
+    link: Links | None,
     drivers: str = "",
     shorts: str = "",
 ) -> Device:
@@ -95,7 +97,8 @@ def _device(
         rates=rates,
         memory_gb=memory_gb,
         bandwidth_gb_per_s=bandwidth_gb_per_s,
-        link=None if link is None else Link(*link, source),
+        link=None if link is None else Link(*link[:2], source),
+        bridge=Link(BRIDGE, link[2], source) if link and len(link) > 2 else None,
     )
 
 
@@ -223,6 +226,7 @@ PCIE_3 = ("PCIe 3.0 x16", 32.0)
 PCIE_4 = ("PCIe 4.0 x16", 64.0)
 PCIE_5 = ("PCIe 5.0 x16", 128.0)
 FABRIC = "Infinity Fabric"
+BRIDGE = "NVLink bridge"
 
 DEVICES: tuple[Device, ...] = (
     _device("V100-SXM-16GB", V100_SXM, V100_SHEET, (16, 900), ("NVLink", 300),
@@ -238,20 +242,20 @@ DEVICES: tuple[Device, ...] = (
             "A100-SXM4-40GB, A100-SXM-40GB", "A100, A100-40GB, A100-SXM, A100-SXM4"),
     _device("A100-SXM-80GB", A100, A100_SHEET, (80, 2039), ("NVLink", 600),
             "A100-SXM4-80GB, A100-SXM-80GB", "A100, A100-80GB, A100-SXM, A100-SXM4"),
-    _device("A100-PCIe-40GB", A100, A100_SHEET, (40, 1555), ("NVLink", 600),
+    _device("A100-PCIe-40GB", A100, A100_SHEET, (40, 1555), (*PCIE_4, 600),
             "A100-PCIE-40GB", "A100, A100-40GB, A100-PCIe"),
-    _device("A100-PCIe-80GB", A100, A100_SHEET, (80, 1935), ("NVLink", 600),
+    _device("A100-PCIe-80GB", A100, A100_SHEET, (80, 1935), (*PCIE_4, 600),
             "A100 80GB PCIe, A100-PCIE-80GB", "A100, A100-80GB, A100-PCIe"),
     _device("A800-SXM-80GB", A800, A800_SHEET, (80, 2039), ("NVLink", 400),
             "A800-SXM4-80GB", "A800, A800-80GB, A800-SXM"),
-    _device("A800-PCIe-80GB", A800, A800_SHEET, (80, 1935), ("NVLink", 400),
+    _device("A800-PCIe-80GB", A800, A800_SHEET, (80, 1935), (*PCIE_4, 400),
             "A800 80GB PCIe", "A800, A800-80GB, A800-PCIe"),
-    _device("A30", A30, A30_SHEET, (24, 933), ("NVLink", 200), "A30"),
-    _device("A40", A40, A40_SHEET, (48, 696), ("NVLink", 112.5), "A40"),
+    _device("A30", A30, A30_SHEET, (24, 933), (*PCIE_4, 200), "A30"),
+    _device("A40", A40, A40_SHEET, (48, 696), (*PCIE_4, 112.5), "A40"),
     _device("A10", A10, A10_SHEET, (24, 600), PCIE_4, "A10"),
     _device("A10G", A10G, A10G_SHEET, (24, 600), PCIE_4, "A10G"),
-    _device("RTX-A6000", A6000, GA102_PAPER, (48, 768), ("NVLink", 112.5), "RTX A6000", "A6000"),
-    _device("RTX-3090", RTX_3090, GA102_PAPER, (24, 936), ("NVLink", 112.5),
+    _device("RTX-A6000", A6000, GA102_PAPER, (48, 768), (*PCIE_4, 112.5), "RTX A6000", "A6000"),
+    _device("RTX-3090", RTX_3090, GA102_PAPER, (24, 936), (*PCIE_4, 112.5),
             "GeForce RTX 3090", "3090"),
     _device("L4", L4, L4_SHEET, (24, 300), PCIE_4, "L4"),
     _device("L40", L40, L40_SHEET, (48, 864), PCIE_4, "L40"),
@@ -263,34 +267,34 @@ DEVICES: tuple[Device, ...] = (
             "GeForce RTX 5090", "5090"),
     _device("H100-SXM", H100_SXM, H100_SHEET, (80, 3350), ("NVLink", 900),
             "H100 80GB HBM3", "H100, H100-SXM5, H100-SXM-80GB, H100-80GB"),
-    _device("H100-PCIe", H100_PCIE, H100_SHEET, (80, 2000), ("NVLink", 600),
+    _device("H100-PCIe", H100_PCIE, H100_SHEET, (80, 2000), (*PCIE_5, 600),
             "H100 PCIe", "H100, H100-PCIe-80GB, H100-80GB"),
-    _device("H100-NVL", H100_NVL, H100_NVL_SHEET, (94, 3900), ("NVLink", 600),
+    _device("H100-NVL", H100_NVL, H100_NVL_SHEET, (94, 3900), (*PCIE_5, 600),
             "H100 NVL", "H100, H100-94GB"),
     _device("H200-SXM", H200, H200_SHEET, (141, 4800), ("NVLink", 900), "H200", "H200, H200-141GB"),
-    _device("H200-NVL", H200_NVL, f"{H200_SHEET}{UNCHECKED}", (141, 4800), ("NVLink", 900),
+    _device("H200-NVL", H200_NVL, f"{H200_SHEET}{UNCHECKED}", (141, 4800), (*PCIE_5, 900),
             "H200 NVL", "H200, H200-141GB"),
     _device("GH200", GH200, GH200_SHEET, (96, 4000), ("NVLink", 900), "GH200 480GB", "GH200-96GB"),
     _device("H800-SXM", H800_SXM, H800_SHEET, (80, 3350), ("NVLink", 400), "H800", "H800"),
-    _device("H800-PCIe", H800_PCIE, H800_SHEET, (80, 2000), ("NVLink", 400), "H800 PCIe", "H800"),
+    _device("H800-PCIe", H800_PCIE, H800_SHEET, (80, 2000), (*PCIE_5, 400), "H800 PCIe", "H800"),
     _device("H20", H20, H20_SHEET, (96, 4000), ("NVLink", 900), "H20"),
     _device("B200", B200, BLACKWELL_SHEET, (180, 7700), ("NVLink", 1800), "B200"),
     _device("GB200", GB200, BLACKWELL_SHEET, (186, 8000), ("NVLink", 1800), "GB200"),
     _device("B300", B300, B300_SHEET, (288, 8000), ("NVLink", 1800), "B300 SXM6 AC"),
     _device("GB300", GB300, GB300_SHEET, (288, 8000), ("NVLink", 1800), "GB300"),
-    _device("MI250X-GCD", MI250X_GCD, MI200_HALF, (64, 1638.4), None,
+    _device("MI250X-GCD", MI250X_GCD, MI200_HALF, (64, 1638.4), (FABRIC, 400),
             "AMD Instinct MI250X", "MI250X"),
     _device("MI250X-package", MI250X, MI200_SHEET, (128, 3276.8), (FABRIC, 800),
             shorts="MI250X"),
-    _device("MI250-GCD", MI250_GCD, MI200_HALF, (64, 1638.4), None, shorts="MI250"),
-    _device("MI250-package", MI250, MI200_SHEET, (128, 3276.8), None, shorts="MI250"),
+    _device("MI250-GCD", MI250_GCD, MI200_HALF, (64, 1638.4), (FABRIC, 300), shorts="MI250"),
+    _device("MI250-package", MI250, MI200_SHEET, (128, 3276.8), (FABRIC, 600), shorts="MI250"),
     _device("MI300X", MI300X, MI300X_SHEET, (192, 5300), (FABRIC, 896),
             "AMD Instinct MI300X, AMD Instinct MI300X OAM, AMD Instinct MI300X VF"),
     _device("MI325X", MI325X, MI325X_SHEET, (256, 6000), (FABRIC, 896),
             "AMD Instinct MI325X, AMD Instinct MI325X OAM"),
-    _device("MI350X", MI350X, MI350_SHEET, (288, 8000), None,
+    _device("MI350X", MI350X, MI350_SHEET, (288, 8000), (FABRIC, 1075.2),
             "AMD Instinct MI350X, AMD Instinct MI350X OAM"),
-    _device("MI355X", MI355X, MI350_SHEET, (288, 8000), None,
+    _device("MI355X", MI355X, MI350_SHEET, (288, 8000), (FABRIC, 1075.2),
             "AMD Instinct MI355X, AMD Instinct MI355X OAM"),
 )
 # fmt: on

@@ -14,6 +14,10 @@ from flopwatch.errors import UsageError
 __all__ = ["DEVICES", "DTYPES", "Device", "Figure", "Hardware", "Link", "Peak", "Rates"]
 
 COUNTED = re.compile(r"\s*(?:(?P<count>\d+)\s*[x×]\s*)?(?P<name>.*?)\s*", re.IGNORECASE | re.DOTALL)
+MISWRITTEN = re.compile(r"^$|^[^a-z]*$|^[-+.\d]+\s*[x×*]|[*×]|[x×]\d+$", re.IGNORECASE)
+"""No device is called so: a number without a name, a sign, a count behind the name."""
+LONGEST = 40
+"""Characters of a text that an error repeats."""
 MOST_DIGITS = 6
 """Of a number of devices."""
 MAKER = "nvidia "
@@ -84,6 +88,11 @@ def split_hardware(text: str) -> tuple[int, str]:
     if int(digits) < 1:
         raise UsageError(
             f"hardware {text!r} has no device; write a number from 1, as in 8xH100-SXM"
+        )
+    if MISWRITTEN.search(found["name"]) and not find_devices(found["name"]):
+        raise UsageError(
+            f"hardware {text[:LONGEST]!r} is not understood; write how many, an x and a device, as "
+            "in 8xH100-SXM"
         )
     return int(digits), found["name"]
 

@@ -111,9 +111,9 @@ def _assess(
 def _find_machine(question: Question) -> Machine:
     text, tflops = question.hardware, question.peak_tflops
     if tflops is not None:  # devices that nobody knows are welcome
-        count, name = split_hardware(text or "")
+        count, name = (1, None) if text is None else split_hardware(text)
         peak = Peak(flops_per_s=1e12 * tflops, source="given by --peak")
-        return Machine(devices=count, device=name or None, peak=peak)
+        return Machine(devices=count, device=name, peak=peak)
     if text is None:
         return Machine(devices=1, device=None, peak=None)
     hardware = parse_hardware(text)

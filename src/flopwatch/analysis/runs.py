@@ -3,12 +3,12 @@
 Two runs of the same code differ by more than the scatter inside each of them tells: tensors lie
 elsewhere in memory, the neighbours on the machine are others. With several runs of the same cases
 on a side, that is measured: the scatter of a case's medians, over all cases together. With one run
-on each side it is taken from the cases themselves: most of them have not changed, so that the
-middle of their ratios scatters by what differs from run to run. What lies far out to one side, by
-the median deviation, which half of the cases could not move, is left out of that: it may have
-changed. Where cases lie far out to both sides, faster and slower, nothing is left out: code that
-changes goes one way, and a machine that places tensors luckily or not, both. With fewer than 8
-cases it is not known; the threshold of a verdict must stand for it then.
+on each side it is taken from the cases themselves: half of them at least have changed alike, or
+not at all, so that the half whose ratios lie closest together scatters by what differs from run to
+run. What lies far out to one side of that half is left out: it may have changed. Where cases lie
+far out to both sides, faster and slower, nothing is left out: code that changes goes one way, and a
+machine that places tensors luckily or not, both. With fewer than 8 cases it is not known; the
+threshold of a verdict must stand for it then.
 """
 
 from __future__ import annotations
@@ -158,8 +158,7 @@ def _from_cases(cases: Sequence[Sides]) -> Spread | None:
     if len(known) < FEWEST_CASES:
         return None
     ratios = [sides.log_ratio for sides in known]
-    middle = median(ratios)
-    rough = NORMAL_DEVIATION * median([abs(ratio - middle) for ratio in ratios])
+    middle, rough = _find_closest_half(ratios)
     kept = [ratio for ratio in ratios if abs(ratio - middle) <= OUTLYING * rough]
     far = [ratio for ratio in ratios if abs(ratio - middle) > FAR_OUT * rough]
     if any(ratio > middle for ratio in far) and any(ratio < middle for ratio in far):
@@ -171,6 +170,19 @@ def _from_cases(cases: Sequence[Sides]) -> Spread | None:
     # Both sides of a ratio have their share of it.
     squared = max(0.0, deviation**2 - inside**2) / 2
     return Spread(deviation=math.sqrt(squared), freedom=freedom, source="cases")
+
+
+def _find_closest_half(values: Sequence[float]) -> tuple[float, float]:
+    """The middle of the half of them that lies closest together, and the standard deviation that
+    its width lets one expect, for a normal distribution (Rousseeuw and Leroy)."""
+    ordered, half = sorted(values), (len(values) + 1) // 2
+    starts = range(len(values) - half + 1)
+    low, high = min(
+        ((ordered[start], ordered[start + half - 1]) for start in starts),
+        key=lambda ends: ends[1] - ends[0],
+    )
+    few = 1 + 5 / (len(values) - 1)  # the closest of few lies closer than a half does
+    return (low + high) / 2, NORMAL_DEVIATION * few * (high - low) / 2
 
 
 def _error_of_mean(takes: Sequence[Take]) -> float | None:

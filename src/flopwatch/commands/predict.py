@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from flopwatch.errors import UsageError
 # Written out: to read them from `predict` would make every `--help` load the models.
 CHECKPOINTS = ("none", "full", "selective")
 SHARDS = ("none", "ddp", "full", "grad-op", "hybrid")
+OTHER_SHARDS = {"plain": "none", **{f"{name}-shard": name for name in SHARDS[2:]}}
+"""What `plan` prints, and `run training` understands."""
 Callback = Callable[[click.Context, click.Parameter, str], list[Any]]
 HERE = "here"
 SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -43,9 +45,11 @@ def read_counts(context: click.Context, option: click.Parameter, value: str | No
     return counts
 
 
-def choose_from(known: tuple[str, ...]) -> Callback:
+def choose_from(known: tuple[str, ...], others: Mapping[str, str] | None = None) -> Callback:
+    """`others` are other spellings."""
+
     def read(context: click.Context, option: click.Parameter, value: str) -> list[Any]:
-        words = read_words(context, option, value)
+        words = [(others or {}).get(word, word) for word in read_words(context, option, value)]
         for word in words:
             if word not in known:
                 raise UsageError(
@@ -67,7 +71,8 @@ def read_amount(context: click.Context, option: click.Parameter, value: str | No
         amount = 0.0
     if not 0 < amount < 1e18:
         raise UsageError(
-            f"{option.opts[0]} {value[:40]!r} is not a number; write for example 4M, 300B or 2.5"
+            f"{option.opts[0]} {value[:40]!r} is not a number above 0; write for example 4M, 300B "
+            "or 2.5"
         )
     return amount
 
@@ -157,8 +162,9 @@ def job_options(command: Any) -> Any:
               help="Instead of --accumulation, as in 4M.")  # fmt: skip
 @click.option("--checkpoint", "recomputes", callback=choose_from(CHECKPOINTS), default="none",
               show_default=True, help="none, full or selective recomputation.")  # fmt: skip
-@click.option("--shard", "shardings", callback=choose_from(SHARDS), default="full",
-              show_default=True, help="How devices share the model: none, ddp, full, grad-op, "
+@click.option("--shard", "shardings", callback=choose_from(SHARDS, OTHER_SHARDS), default="full",
+              show_default=True, help="How devices share the model: none (each has all of it, "
+                                      "and gradients are averaged in the end), ddp, full, grad-op, "
                                       "hybrid.")  # fmt: skip
 @click.option("--rows", "table", type=click.Path(dir_okay=False, path_type=Path),
               help="Foretell every row of a table (CSV) instead.")  # fmt: skip
@@ -196,11 +202,15 @@ def predict(
     from flopwatch.report import predict as report
     from flopwatch.report.console import print_sheets
 
-    answers = answer(Question(**given))
+    answers, refusals = answer(Question(**given))
     if as_json:
         click.echo(json.dumps([report.as_dict(each) for each in answers], allow_nan=False))
+        for refusal in refusals:
+            click.echo(f"left out: {refusal}", err=True)
     else:
-        print_sheets(report.list_sheets(answers, with_parameters=with_parameters))
+        print_sheets(
+            report.list_sheets(answers, with_parameters=with_parameters, refusals=refusals)
+        )
 
 
 def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_json: bool) -> None:
@@ -214,6 +224,8 @@ def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_
         click.echo(json.dumps(rows, allow_nan=False))
     else:
         sys.stdout.write(write_rows(rows))
+    for doubt in report.list_doubts([each.prediction for each in foretold]):
+        click.echo(doubt, err=True)
     summary = report.describe_errors(foretold)
     if summary:
         click.echo(summary, err=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from flopwatch.account.measured import Setup, read_setup
 from flopwatch.errors import UsageError
 from flopwatch.predict.cases import OURS, observe
 from flopwatch.predict.fit import SCATTER, Fit, fit, predict_s
+from flopwatch.predict.job import ARITHMETICS
 from flopwatch.predict.observation import Observation
 from flopwatch.predict.parameters import PRIORS, Parameters, Prior
 from flopwatch.predict.stacks import QUANTILE, Stack
@@ -54,7 +55,10 @@ class Calibration:
     rows: int
     parameters: Parameters
     scatter: float
-    """One standard deviation of the logarithm of measured over predicted times."""
+    """One standard deviation of the logarithm of measured over predicted times, of models that are
+    not among the records."""
+    precisions: tuple[str, ...] = ()
+    """That the records are in; none: not known."""
     schema: int = SCHEMA
 
 
@@ -84,21 +88,31 @@ def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
             taken_at=max(record.taken_at for record, _ in used),
             rows=len(used),
             parameters=parameters,
-            scatter=max(SCATTER, _find_scatter(used, parameters)),
+            scatter=max(SCATTER, _find_scatter([found for _, found in used], priors)),
+            precisions=tuple(sorted({each.job.precision for each in observations})),
         ),
         solved,
     )
 
 
-def _find_scatter(
-    used: Iterable[tuple[Record, Sequence[Observation]]], parameters: Parameters
-) -> float:
-    """Of whole steps, whose phases were fitted."""
-    squares = []
-    for _, found in used:
-        predicted_s = sum(predict_s(each, parameters) for each in found)
-        squares.append(math.log(predicted_s / sum(each.time_s for each in found)) ** 2)
+def _find_scatter(steps: Sequence[Sequence[Observation]], priors: Mapping[str, Prior]) -> float:
+    """Of whole steps of models that are left out of the fit one after the other. What is expected
+    before anything was measured counts as one more model: few of them say little of others."""
+    shapes = list(dict.fromkeys(step[0].job.shape for step in steps))
+    squares = [PEAKS_SPREAD**2]
+    for left_out in shapes if len(shapes) > 1 else ():
+        others = [each for step in steps for each in step if each.job.shape != left_out]
+        parameters = fit(others, priors=priors).parameters[OURS]
+        own = [step for step in steps if step[0].job.shape == left_out]
+        errors = [_find_error(step, parameters) for step in own]
+        squares.append(sum(error**2 for error in errors) / len(errors))
     return math.sqrt(sum(squares) / len(squares))
+
+
+def _find_error(step: Sequence[Observation], parameters: Parameters) -> float:
+    """The logarithm of predicted over measured time."""
+    predicted_s = sum(predict_s(each, parameters) for each in step)
+    return math.log(predicted_s / sum(each.time_s for each in step))
 
 
 def make_stack(calibration: Calibration | None, device: str) -> Stack:
@@ -117,6 +131,7 @@ def make_stack(calibration: Calibration | None, device: str) -> Stack:
         source="expected of our own transformer"
         if calibration is None
         else f"records of this machine, {calibration.taken_at.partition('T')[0]}",
+        precisions=(calibration.precisions if calibration else ()) or tuple(ARITHMETICS),
         is_here=True,
     )
 

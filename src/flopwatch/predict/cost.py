@@ -47,7 +47,7 @@ from typing import Literal, NamedTuple
 from flopwatch.errors import UsageError
 from flopwatch.models.modes import count_shards
 from flopwatch.models.shapes import Shape
-from flopwatch.predict.job import Job
+from flopwatch.predict.job import ARITHMETICS, Job
 from flopwatch.predict.machine import Machine
 from flopwatch.predict.parameters import Parameters
 
@@ -154,10 +154,10 @@ def _find_speeds(job: Job, machine: Machine, parameters: Parameters) -> _Speeds:
 def _find_product_speed(machine: Machine, dtype: str, efficiency: float) -> _Speed:
     rate = machine.find_rate(dtype)
     if rate is None:
-        known = ", ".join(machine.peak_flops_per_s)
+        known = [n for n, a in ARITHMETICS.items() if a.products in machine.peak_flops_per_s]
         raise UsageError(
-            f"{machine.name} has no known peak in {dtype}; choose a precision whose products are "
-            f"in one of {known}"
+            f"{machine.name} has no known peak in {dtype}; choose one of the precisions "
+            f"{', '.join(known)}"
         )
     return _Speed(rate * efficiency, machine.peak_flops_per_s[dtype])
 
@@ -327,7 +327,7 @@ def _time_exchange(sent: _Exchange, job: Job, machine: Machine, parameters: Para
     """The slower of the two ways: a ring is as fast as its slowest link."""
     times_s = [0.0]
     ways = (
-        (sent.local_bytes, machine.link_bytes_per_s, parameters.link_efficiency, "a link"),
+        (sent.local_bytes, machine.find_link(job.ranks), parameters.link_efficiency, "a link"),
         (
             sent.remote_bytes,
             machine.network_bytes_per_s,

@@ -31,6 +31,9 @@ UNKNOWN_SHARE = 0.75
 """What large products reach of the peak, where nobody has said."""
 RESERVED = 0.985
 """Of a GPU's memory, what a process can have: the driver keeps the rest."""
+WITH_INLINE_ECC = ("T4", "A10", "A10G", "A40", "L4", "L40", "L40S")
+INLINE_ECC = 15 / 16 * RESERVED
+"""Cards with GDDR memory keep what corrects its errors in it, unless that is switched off."""
 GIB, GB = 2.0**30, 1e9
 Found = TypeVar("Found")
 GIGABIT = 1e9 / 8
@@ -93,12 +96,22 @@ class Machine:
     """That a process can have; None: not known."""
     link_bytes_per_s: float | None
     """To its neighbours in the same machine, in one direction; None: not known."""
+    bridge_bytes_per_s: float | None = None
+    """To the one that a bridge joins it to; None: there is no bridge."""
     network_bytes_per_s: float | None
     """To other machines, in one direction."""
     per_node: int = PER_NODE
     device: DeviceKind = "cuda"
     is_measured: bool = False
     sources: tuple[str, ...] = ()
+
+    def find_link(self, ranks: int) -> float | None:
+        """Bytes/s among so many of its kind in one machine, in one direction."""
+        return (
+            self.bridge_bytes_per_s
+            if ranks == 2 and self.bridge_bytes_per_s
+            else (self.link_bytes_per_s)
+        )
 
     def find_rate(self, dtype: str) -> float | None:
         """FLOP/s of large products; None where the device has no such arithmetic."""
@@ -148,6 +161,7 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
         bandwidth_bytes_per_s=device.bandwidth_gb_per_s.value * GB,
         memory_bytes=_find_memory(device),
         link_bytes_per_s=link.gb_per_s / 2 * GB if link else None,
+        bridge_bytes_per_s=device.bridge.gb_per_s / 2 * GB if device.bridge else None,
         network_bytes_per_s=gbit * GIGABIT,
         sources=tuple(dict.fromkeys(sources)),
     )
@@ -190,7 +204,9 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
 
 
 def _find_memory(device: Device) -> float | None:
-    return device.memory_gb.value * GIB * RESERVED if device.memory_gb else None
+    """That a process can have."""
+    share = INLINE_ECC if device.name in WITH_INLINE_ECC else RESERVED
+    return device.memory_gb.value * GIB * share if device.memory_gb else None
 
 
 def is_rate(per_second: float) -> bool:

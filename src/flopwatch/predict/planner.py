@@ -1,8 +1,9 @@
 """The fastest way to train a model on given hardware: which of all configurations fit, and what
 each of the others loses.
 
-Searched are how devices share the model, what is computed again, and the micro-batch: all divisors
-of a device's share of the global batch. Accumulation follows from them.
+Searched are how devices share the model, what is computed again, and the micro-batch. Accumulation
+follows from it: as many as come nearest to a device's share of the global batch, within 5 % of it.
+Otherwise 61 texts, say, could be computed one at a time or all at once, and nothing in between.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from flopwatch.models.modes import Recompute, Sharding
 from flopwatch.models.shapes import Shape
 from flopwatch.predict.cost import sum_by_name
 from flopwatch.predict.job import Job, make_job
-from flopwatch.predict.machine import Machine
+from flopwatch.predict.machine import GIB, Machine
+from flopwatch.predict.memory import find_pressure
 from flopwatch.predict.prediction import Prediction, predict
 from flopwatch.predict.stacks import Stack
 
@@ -25,8 +27,10 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "grad-op-shard", "full-shard", "hybrid-shard")
 TOKENS_PER_PARAMETER = 20
 """That a model is usually trained on, where nobody says how many."""
-LARGEST_MICRO_BATCH = 2**16
-"""Texts of a device at a time: no memory holds more."""
+NEAR = 0.05
+"""By how much a batch may differ from what was asked for."""
+FINE = 16
+"""Micro-batches above are tried in steps of a sixteenth to an eighth of them."""
 HOUR_S, DAY_S = 3600.0, 86400.0
 Axis = Literal["shard", "checkpoint", "micro_batch"]
 
@@ -68,8 +72,6 @@ class Plan:
     losers: tuple[Loser, ...]
     tried: int
     fitting: int
-    batch: int
-    """Texts of a step."""
 
     @property
     def budget_tokens(self) -> float:
@@ -97,9 +99,7 @@ def make_plan(wish: Wish, shown: int = 5) -> Plan:
         )
     share = _share_batch(wish)
     tried = list(_try_all(wish, share))
-    fitting = sorted(
-        (each for each in tried if each.memory.fits), key=lambda each: -each.tokens_per_s
-    )
+    fitting = sorted(filter(_has_room, tried), key=lambda each: -each.tokens_per_s)
     if not fitting:
         raise UsageError(_describe_misfit(wish, tried))
     return Plan(
@@ -108,7 +108,6 @@ def make_plan(wish: Wish, shown: int = 5) -> Plan:
         losers=tuple(_list_losers(fitting[0], tried)),
         tried=len(tried),
         fitting=len(fitting),
-        batch=share * wish.ranks,
     )
 
 
@@ -122,17 +121,35 @@ def _share_batch(wish: Wish) -> int:
     return max(1, round(wish.batch_tokens / (wish.tokens * wish.ranks)))
 
 
+def _has_room(prediction: Prediction) -> bool:
+    """Whether it fits, and not just so: what memory it takes is foretold, too."""
+    return bool(prediction.memory.fits) and not find_pressure(prediction.memory)
+
+
+def list_micro_batches(share: int) -> Iterator[int]:
+    """Those whose multiples come near to a device's share, finely as long as they are small.
+
+    >>> list(list_micro_batches(61))[-5:], list(list_micro_batches(7))
+    ([31, 32, 58, 60, 61], [1, 7])
+    """
+    micro_batch = 1
+    while micro_batch < share:
+        batch = round(share / micro_batch) * micro_batch
+        if abs(batch - share) <= NEAR * share:
+            yield micro_batch
+        micro_batch += max(1, 2 ** (micro_batch.bit_length() - FINE.bit_length()))
+    yield share
+
+
 def _try_all(wish: Wish, share: int) -> Iterator[Prediction]:
-    most = min(share, LARGEST_MICRO_BATCH)
-    divisors = [number for number in range(1, most + 1) if share % number == 0]
     shardings: Sequence[Sharding] = SHARDINGS if wish.ranks > 1 else ("plain",)
     for sharding, recompute in product(shardings, RECOMPUTES):
-        for micro_batch in divisors:
+        for micro_batch in list_micro_batches(share):
             job = make_job(
                 wish.shape,
                 tokens=wish.tokens,
                 micro_batch=micro_batch,
-                accumulation=share // micro_batch,
+                accumulation=round(share / micro_batch),
                 ranks=wish.ranks,
                 sharding=sharding,
                 recompute=recompute,
@@ -144,17 +161,17 @@ def _try_all(wish: Wish, share: int) -> Iterator[Prediction]:
             except Unsupported:  # so few ranks cannot be divided in two ways
                 break
             yield prediction
-            if not prediction.memory.fits:  # nor do larger ones
+            if not _has_room(prediction):  # nor have larger ones
                 break
 
 
 def _describe_misfit(wish: Wish, tried: Sequence[Prediction]) -> str:
     least = min(tried, key=lambda each: each.memory.total_bytes)
-    gib = 2**30
-    needed, room = least.memory.total_bytes / gib, (wish.machine.memory_bytes or 0) / gib
+    needed, room = least.memory.total_bytes / GIB, (wish.machine.memory_bytes or 0) / GIB
+    devices = f"each of {wish.ranks} devices" if wish.ranks > 1 else "one device"
     return (
-        f"nothing fits: the smallest configuration needs {needed:.0f} GiB on each of {wish.ranks} "
-        f"devices that have {room:.0f} GiB; take more or larger devices, or a smaller model"
+        f"nothing fits: the smallest configuration needs {needed:.1f} GiB on {devices} with "
+        f"{room:.1f} GiB; take more or larger devices, or a smaller model"
     )
 
 
@@ -193,13 +210,13 @@ def _read(job: Job, axis: Axis) -> str:
 
 
 def _judge(axis: Axis, value: str, alike: Sequence[Prediction], winner: Prediction) -> Loser:
-    fitting = [each for each in alike if each.memory.fits]
+    fitting = list(filter(_has_room, alike))
     if not fitting:
         least = min(alike, key=lambda each: each.memory.total_bytes).memory
         most = max(least.parts.items(), key=lambda part: part[1])
         reason = (
-            f"does not fit: {least.total_bytes / 2**30:.0f} GiB at the least, of which "
-            f"{most[1] / 2**30:.0f} {most[0]}"
+            f"does not fit: {least.total_bytes / GIB:.0f} GiB at the least, of which "
+            f"{most[1] / GIB:.0f} {most[0]}"
         )
         return Loser(axis=axis, value=value, best=None, reason=reason)
     best = max(fitting, key=lambda each: each.tokens_per_s)

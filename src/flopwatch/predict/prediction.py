@@ -14,10 +14,14 @@ from flopwatch.predict.memory import Memory, estimate_memory, find_pressure
 from flopwatch.predict.stacks import Stack
 
 CONVENTION = "exact"
+WORTH_PADDING = 1.1
+"""Times as long."""
 PADDED = 64
 """Multiples of it are usual for vocabularies."""
-SEEN_PRECISIONS = ("bf16", "bf16-autocast")
+MOST_RANKS = 128
 """Of the published jobs."""
+FARTHEST = 4
+"""Times as many are near enough."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +73,8 @@ def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
     memory = estimate_memory(job, machine, stack.family)
     cost = estimate_cost(job, machine, stack.parameters, find_pressure(memory))
     speed = job.step_tokens / cost.step_s
-    low, high = stack.find_interval(machine)
+    unseen = _list_unseen(job, machine, stack)
+    low, high = stack.find_interval(len(unseen))
     return Prediction(
         job=job,
         machine=machine,
@@ -78,19 +83,33 @@ def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
         memory=memory,
         low=low * speed,
         high=high * speed,
-        doubts=(*_list_doubts(job, machine, stack, memory), *_advise_padding(job, stack)),
+        doubts=(*unseen, *_list_doubts(job, machine, memory), *_advise_padding(job, stack)),
     )
 
 
-def _list_doubts(job: Job, machine: Machine, stack: Stack, memory: Memory) -> list[str]:
-    doubts = []
+def _list_unseen(job: Job, machine: Machine, stack: Stack) -> list[str]:
+    """In what respects no data are from such a job, as sentences."""
+    unseen = []
     if not stack.covers(machine):
-        doubts.append(
+        unseen.append(
             f"no data of {stack.name} are from {machine.name}: it is foretold from its data sheet, "
             "with a wider interval"
         )
-    if not machine.is_measured and job.precision not in SEEN_PRECISIONS:
-        doubts.append(f"no data are in {job.precision}: how near it comes to its peak is a guess")
+    if job.precision not in stack.precisions:
+        unseen.append(
+            f"no data are in {job.precision}: how near it comes to its peak is a guess, with a "
+            "wider interval"
+        )
+    if not stack.is_here and job.ranks > FARTHEST * MOST_RANKS:
+        unseen.append(
+            f"no data are from more than {MOST_RANKS} devices: what latencies and slow ones cost "
+            "among so many is left out, with a wider interval"
+        )
+    return unseen
+
+
+def _list_doubts(job: Job, machine: Machine, memory: Memory) -> list[str]:
+    doubts = []
     if job.shape.experts:
         doubts.append("how experts are shared among ranks, and their tokens sent, is left out")
     if memory.fits is None:
@@ -107,7 +126,7 @@ def _list_doubts(job: Job, machine: Machine, stack: Stack, memory: Memory) -> li
 
 def _advise_padding(job: Job, stack: Stack) -> list[str]:
     rows = job.shape.padded_vocabulary or job.shape.vocabulary
-    if not rows % ALIGNED:
+    if not rows % ALIGNED or stack.parameters.odd_product < WORTH_PADDING:
         return []
     padded = -(-rows // PADDED) * PADDED
     return [

@@ -59,7 +59,8 @@ class Answer:
     prediction: Prediction
 
 
-def answer(question: Question) -> list[Answer]:
+def answer(question: Question) -> tuple[list[Answer], list[str]]:
+    """What is foretold, and of combinations that cannot be, why; refused where none can be."""
     axes: dict[str, Sequence[Any]] = {
         "model": question.models,
         "seq_len": question.tokens,
@@ -77,7 +78,15 @@ def answer(question: Question) -> list[Answer]:
             f"that asks for {len(combinations):,} combinations; give shorter lists, of at most "
             f"{MOST:,} together"
         )
-    return [_answer(question, asked) for asked in combinations]
+    found, refusals = [], []
+    for asked in combinations:
+        try:
+            found.append(_answer(question, asked))
+        except UsageError as error:
+            refusals.append(str(error))
+    if not found:
+        raise UsageError(refusals[0])
+    return found, list(dict.fromkeys(refusals))
 
 
 def _answer(question: Question, asked: Mapping[str, Any]) -> Answer:
@@ -155,16 +164,17 @@ class Foretold:
 def answer_rows(
     rows: Sequence[Row], stack: str | None, network_gbit: float | None
 ) -> list[Foretold]:
-    machines: dict[str, Machine] = {}
-    found = []
-    for row in rows:
-        if row.device not in machines:
-            machines[row.device] = find_machine(row.device, network_gbit)[1]
-        machine = machines[row.device]
-        # A row may name its own, in a column.
+    return [_answer_row(row, stack, network_gbit) for row in rows]
+
+
+def _answer_row(row: Row, stack: str | None, network_gbit: float | None) -> Foretold:
+    """A row may name a stack of its own, in a column."""
+    try:
+        machine = find_machine(row.device, network_gbit)[1]
         chosen = _find_stack(stack or row.cells.get("stack"), machine)
-        found.append(Foretold(row=row, prediction=_predict(row.job, machine, chosen)))
-    return found
+        return Foretold(row=row, prediction=_predict(row.job, machine, chosen))
+    except UsageError as error:
+        raise UsageError(f"{row.place}: {error}") from None
 
 
 def describe_job(job: Job) -> str:

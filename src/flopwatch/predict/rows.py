@@ -1,13 +1,15 @@
 """Tables of training jobs: a row each, with the columns that published tables have.
 
     d_model, n_layers, n_heads, vocab_size    dimensions of a GPT-like decoder; `n_heads` may be
-                                              missing, and is d_model / 128 then
-    seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum
+                                              missing, and is d_model / 128 then, and `vocab_size`,
+                                              and is 50257
+    seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum, which
+                                              counts where both are given
     n_gpus, gpu_type                          as in a100_80gb, or a name that `flopwatch devices`
                                               lists
     precision, mp_mode                        amp_bf16 or bf16, DEFAULT or PURE
-    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD; 0
-                                              or 1
+    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD; 0,
+                                              1 or selective
     tokens_per_s                              of all GPUs, where it was measured
 
 Other columns are passed on as they are.
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flopwatch.errors import UsageError
-from flopwatch.models.modes import Sharding
+from flopwatch.models.modes import Recompute, Sharding
 from flopwatch.models.shapes import Shape
 from flopwatch.predict.job import Job, make_job
 
@@ -35,8 +37,11 @@ SHARDINGS: Mapping[str, Sharding] = {
 }
 MODES: Mapping[str, int | None] = {"PURE": 2, "DEFAULT": None, "FULL": 4}
 """Of mixed precision: bytes of a gradient where it is summed up; None: as is usual."""
-YES = ("1", "true", "yes", "full")
-NO = ("0", "false", "no", "none", "")
+RECOMPUTES: Mapping[str, Recompute] = {
+    **dict.fromkeys(("1", "true", "yes", "full"), "full"),
+    **dict.fromkeys(("0", "false", "no", "none", ""), "none"),
+    "selective": "selective",
+}
 USUAL_HEAD = 128
 NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type", "micro_batch_seqs")
 LONGEST_CELL = 40
@@ -45,6 +50,8 @@ LONGEST_CELL = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
+    place: str
+    """In which file and line it stands."""
     cells: Mapping[str, str]
     """As they were read."""
     job: Job
@@ -85,12 +92,12 @@ def _read_row(cells: Mapping[str, str | None], place: str) -> Row:
         if isinstance(key, str) and not isinstance(value, list)
     }
     try:
-        return _convert(known)
+        return _convert(known, place)
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from None
 
 
-def _convert(cells: Mapping[str, str]) -> Row:
+def _convert(cells: Mapping[str, str], place: str) -> Row:
     hidden, layers = _read_count(cells, "d_model"), _read_count(cells, "n_layers")
     heads = _read_count(cells, "n_heads", max(hidden // USUAL_HEAD, 1))
     if hidden % heads:
@@ -113,11 +120,17 @@ def _convert(cells: Mapping[str, str]) -> Row:
         accumulation=_find_accumulation(cells, micro_batch * ranks),
         ranks=ranks,
         sharding=_choose(cells, "shard_strategy", SHARDINGS, "FULL_SHARD"),
-        recompute="full" if _read_switch(cells, "act_ckpt") else "none",
+        recompute=_read_recompute(cells),
         precision=cells.get("precision") or "amp_bf16",
         reduced_bytes=_find_reduced_bytes(cells),
     )
-    return Row(cells=cells, job=job, device=cells["gpu_type"], tokens_per_s=_read_speed(cells))
+    return Row(
+        place=place,
+        cells=cells,
+        job=job,
+        device=cells["gpu_type"],
+        tokens_per_s=_read_speed(cells),
+    )
 
 
 def _find_reduced_bytes(cells: Mapping[str, str]) -> int | None:
@@ -170,11 +183,11 @@ def _read_speed(cells: Mapping[str, str]) -> float | None:
     return speed
 
 
-def _read_switch(cells: Mapping[str, str], column: str) -> bool:
-    text = cells.get(column, "").lower()
-    if text not in (*YES, *NO):
-        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; write 1 or 0")
-    return text in YES
+def _read_recompute(cells: Mapping[str, str]) -> Recompute:
+    text = cells.get("act_ckpt", "").lower()
+    if text not in RECOMPUTES:
+        raise UsageError(f"act_ckpt is {text[:LONGEST_CELL]!r}; write 1, 0 or selective")
+    return RECOMPUTES[text]
 
 
 def _choose(

@@ -21,8 +21,10 @@ from flopwatch.predict.observation import LATE
 from flopwatch.predict.parameters import Parameters, read_parameters
 
 UNSEEN_SPREAD = 0.10
-"""One standard deviation of the logarithm that a device adds which no data are from: that of what
-its products sustain, and of how its memory and links are used."""
+"""One standard deviation of the logarithm that a device adds which no data are from (what its
+products sustain, how its memory and links are used); and as much each, a precision, a way to share
+a model, or far more devices than data have."""
+PUBLISHED_PRECISIONS = ("bf16", "bf16-autocast")
 QUANTILE = 1.645
 """Standard deviations of a normal distribution on either side that hold nine of ten."""
 
@@ -40,25 +42,28 @@ class Stack:
     """Jobs that it was fitted to."""
     devices: tuple[str, ...]
     source: str
+    precisions: tuple[str, ...] = PUBLISHED_PRECISIONS
+    """That its data are in."""
     is_here: bool = False
     """Whether it is this machine's own, whatever that is called."""
 
     def covers(self, machine: Machine) -> bool:
         return self.is_here or machine.name in self.devices
 
-    def find_interval(self, machine: Machine) -> tuple[float, float]:
-        if self.covers(machine):
-            return self.low, self.high
-        return _widen(self.low), _widen(self.high)
+    def find_interval(self, unseen: int) -> tuple[float, float]:
+        """Of measured over predicted tokens/s; `unseen` is in how many respects no data are from
+        such a job.
+
+        >>> stack = find_stack("llm-foundry-2023")
+        >>> [round(bound, 2) for bound in (*stack.find_interval(0), *stack.find_interval(1))]
+        [0.81, 1.06, 0.77, 1.19]
+        """
+        return _widen(self.low, unseen), _widen(self.high, unseen)
 
 
-def _widen(bound: float) -> float:
-    """
-    >>> round(_widen(0.9), 2), round(_widen(1.05), 2)
-    (0.82, 1.19)
-    """
+def _widen(bound: float, times: int) -> float:
     logarithm = math.log(bound)
-    wide = math.hypot(logarithm, QUANTILE * UNSEEN_SPREAD)
+    wide = math.hypot(logarithm, QUANTILE * UNSEEN_SPREAD * math.sqrt(times))
     return math.exp(math.copysign(wide, logarithm))
 
 

@@ -43,12 +43,12 @@ def make_sheet(devices: Sequence[Device]) -> Sheet:
 
 def list_figures(device: Device) -> list[tuple[str, str, str]]:
     """Of one device: what, how much, and from where."""
-    link = device.link
+    links = [link for link in (device.link, device.bridge) if link]
     others = [
         ("memory", device.memory_gb, "GB"),
         ("memory bandwidth", device.bandwidth_gb_per_s, "GB/s"),
-        (f"{link.kind}, both directions" if link else "link",
-         Figure(link.gb_per_s, link.source) if link else None, "GB/s"),
+        *((f"{link.kind}, both directions", Figure(link.gb_per_s, link.source), "GB/s")
+          for link in links),
     ]  # fmt: skip
     return [
         *(_describe_peak(dtype, peak) for dtype, peak in device.rates.dense.items()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flopwatch.predict.memory import NEARLY_FULL
 from flopwatch.predict.planner import DAY_S, Loser, Plan
 from flopwatch.predict.prediction import Prediction
 from flopwatch.report.columns import Column, bytes_column, share_column
@@ -25,6 +26,7 @@ def _make_best(plan: Plan, model: str) -> Sheet:
         Column("checkpoint", lambda p: p.job.recompute, "word"),
         Column("micro-batch", lambda p: str(p.job.micro_batch)),
         Column("accumulation", lambda p: str(p.job.accumulation), "detail"),
+        Column("tokens a step", lambda p: f"{p.job.step_tokens:,}", "detail"),
         Column("tokens/s", lambda p: f"{p.tokens_per_s:,.0f}", value=lambda p: p.tokens_per_s),
         Column("9 of 10", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"),
         Column(
@@ -42,20 +44,14 @@ def _make_best(plan: Plan, model: str) -> Sheet:
             Column("cost", lambda p: f"{plan.find_cost(p) or 0:,.0f}", value=plan.find_cost)
         )
     return Sheet(
-        title=f"plan {model} on {wish.ranks} x {wish.machine.name}: {plan.batch} texts of "
-        f"{wish.tokens:,} tokens a step, {format_count(plan.budget_tokens)} tokens in all",
+        title=f"plan {model} on {wish.ranks} x {wish.machine.name}: texts of {wish.tokens:,} "
+        f"tokens, about {format_count(wish.batch_tokens)} a step, "
+        f"{format_count(plan.budget_tokens)} in all",
         conditions=f"stack {wish.stack.name}; {plan.fitting} of {plan.tried} configurations that "
-        "were tried fit",
-        remarks=[*_note_batch(plan), *plan.best[0].doubts],
+        f"were tried fit, with {100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
+        remarks=list(plan.best[0].doubts),
         **lay_out(columns, [plan.best]),
     )
-
-
-def _note_batch(plan: Plan) -> list[str]:
-    asked, got = plan.wish.batch_tokens, plan.batch * plan.wish.tokens
-    if abs(got / asked - 1) < 0.001:
-        return []
-    return [f"a step has {got:,} tokens, which devices can share, instead of {asked:,.0f}"]
 
 
 def _format_days(plan: Plan, prediction: Prediction) -> str:
@@ -91,7 +87,6 @@ def as_dict(plan: Plan, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "tokens": plan.budget_tokens,
-        "global_batch_seqs": plan.batch,
         "tried": plan.tried,
         "fitting": plan.fitting,
         "best": [_describe(plan, each) for each in plan.best],
@@ -114,6 +109,7 @@ def _describe(plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "checkpoint": job.recompute,
         "micro_batch": job.micro_batch,
         "accumulation": job.accumulation,
+        "global_batch_seqs": job.micro_batch * job.accumulation * job.ranks,
         "training_time_s": plan.find_time_s(prediction),
         "gpu_hours": plan.find_device_hours(prediction),
         "cost": plan.find_cost(prediction),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from flopwatch.predict.cost import Bound, Part
+from flopwatch.predict.memory import KEPT
 from flopwatch.predict.parameters import PRIORS, write_parameters
 from flopwatch.predict.prediction import Prediction
 from flopwatch.predict.question import Answer, Foretold, describe_job
@@ -28,9 +30,12 @@ LEDGER = {
 """What the parts of a cost are called in a table."""
 
 
-def list_sheets(answers: Sequence[Answer], *, with_parameters: bool = False) -> list[Sheet]:
-    if len(answers) > 1:
-        return [_make_table(answers)]
+def list_sheets(
+    answers: Sequence[Answer], *, with_parameters: bool = False, refusals: Sequence[str] = ()
+) -> list[Sheet]:
+    """`refusals` are sentences about combinations that cannot be."""
+    if len(answers) > 1 or refusals:
+        return [_make_table(answers, refusals)]
     prediction = answers[0].prediction
     return [
         _make_headline(answers[0]),
@@ -45,11 +50,11 @@ def _make_headline(answer: Answer) -> Sheet:
         title=f"predict {_name(answer)}",
         conditions=_describe_source(answer.prediction),
         remarks=list(answer.prediction.doubts),
-        **lay_out(_list_columns([answer], list(answer.asked)), [[answer]]),
+        **lay_out(_list_columns([answer]), [[answer]]),
     )
 
 
-def _make_table(answers: Sequence[Answer]) -> Sheet:
+def _make_table(answers: Sequence[Answer], refusals: Sequence[str]) -> Sheet:
     first = answers[0]
     differing = [
         axis for axis in first.asked if len({str(each.asked[axis]) for each in answers}) > 1
@@ -59,25 +64,26 @@ def _make_table(answers: Sequence[Answer]) -> Sheet:
     return Sheet(
         title=" ".join(["predict", *fixed]),
         conditions="; ".join(sources),
-        remarks=_list_remarks(answers),
+        remarks=[
+            *list_doubts([each.prediction for each in answers]),
+            *(f"left out: {refusal}" for refusal in refusals),
+        ],
         **lay_out(
             [
                 *(_axis_column(axis) for axis in differing),
-                *_list_columns(answers, differing),
+                *_list_columns(answers),
             ],
             [answers],
         ),
     )
 
 
-def _list_remarks(answers: Sequence[Answer]) -> list[str]:
-    """Each doubt once, with how many it is about."""
-    doubts = [doubt for each in answers for doubt in each.prediction.doubts]
+def list_doubts(predictions: Sequence[Prediction]) -> list[str]:
+    """Each once, with how many it is about."""
+    doubts = Counter(doubt for each in predictions for doubt in each.doubts)
     return [
-        doubt
-        if doubts.count(doubt) == len(answers)
-        else f"{doubt} ({doubts.count(doubt)} of these)"
-        for doubt in dict.fromkeys(doubts)
+        doubt if count == len(predictions) else f"{doubt} ({count} of {len(predictions)})"
+        for doubt, count in doubts.items()
     ]
 
 
@@ -85,7 +91,7 @@ def _axis_column(axis: str) -> Column[Answer]:
     return Column(axis, lambda answer: str(answer.asked[axis]), "word")
 
 
-def _list_columns(answers: Sequence[Answer], axes: Sequence[str]) -> list[Column[Answer]]:
+def _list_columns(answers: Sequence[Answer]) -> list[Column[Answer]]:
     again = any(each.prediction.job.recompute != "none" for each in answers)
     return [
         Column(
@@ -161,9 +167,20 @@ def _make_memory(prediction: Prediction) -> Sheet:
     return Sheet(
         title=f"memory: {format_bytes(memory.total_bytes)} {room}",
         conditions="at its most",
-        remarks=[],
+        remarks=_note_scale(prediction),
         **lay_out(columns, [rows]),
     )
+
+
+def _note_scale(prediction: Prediction) -> list[str]:
+    """`flopwatch memory` is about our own transformer, and differs by this."""
+    kept = KEPT.get(prediction.stack.family)
+    if kept is None:
+        return []
+    return [
+        f"activations are {kept:g} times those of our own transformer (`flopwatch memory`), as "
+        f"published jobs of {prediction.stack.family} let one infer"
+    ]
 
 
 def _make_parameters(prediction: Prediction) -> Sheet:

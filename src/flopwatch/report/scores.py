@@ -16,6 +16,9 @@ from flopwatch.report.predict import NS
 from flopwatch.report.tables import Sheet, lay_out
 from flopwatch.report.units import format_time, plural
 
+TOO_EFFICIENT = 1.3
+"""Of the peak: what lies above cannot be a peak that was measured a little too low."""
+
 
 def list_validation_sheets(scores: Sequence[Score], kernels: Sequence[KernelScore]) -> list[Sheet]:
     columns: list[Column[Score]] = [
@@ -66,13 +69,23 @@ def list_calibration_sheets(calibration: Calibration, fit: Fit) -> list[Sheet]:
     ]
     return [
         Sheet(
-            title=f"calibrated by {plural(calibration.rows, 'record')}: steps are foretold within "
-            f"{100 * calibration.scatter:.1f} %",
+            title=f"calibrated by {plural(calibration.rows, 'record')}: a model that is not among "
+            f"them is foretold within {100 * calibration.scatter:.0f} %, two times out of three",
             conditions="determined: how much of what was uncertain the records have settled; the "
             "rest is as expected",
-            remarks=[],
+            remarks=_doubt_efficiencies(fit),
             **lay_out(columns, [sorted(fit.found, key=lambda found: -found.determined)]),
         )
+    ]
+
+
+def _doubt_efficiencies(fit: Fit) -> list[str]:
+    """More than the machine can do was seen: it can do more than its peaks say."""
+    return [
+        f"{found.unknown.name} is {found.value:.2g}, more than there is: the peaks are too low, as "
+        "they are if others used the machine; measure them again with `flopwatch peaks`"
+        for found in fit.found
+        if found.unknown.name.endswith("_efficiency") and found.value > TOO_EFFICIENT
     ]
 
 
