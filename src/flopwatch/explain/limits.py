@@ -29,11 +29,14 @@ from flopwatch.predict.machine import (
     is_rate,
     share_among,
 )
+from flopwatch.predict.observation import OLD
 from flopwatch.predict.parameters import Parameters
-from flopwatch.predict.stacks import Stack, choose_stack
+from flopwatch.predict.stacks import Stack, choose_stack, find_stack
 from flopwatch.records.record import Record
 
 GB = 1e9
+FITTED = "published:mosaic"
+"""The run of the records that the stack OLD was fitted to."""
 REMEDY = "run `flopwatch peaks`, then measure again"
 ON_A_CPU = make_stack(None, "cpu").parameters
 """A record does not carry what `flopwatch calibrate` has found; it has to stand alone."""
@@ -85,7 +88,7 @@ def find_limits(record: Record) -> Limits:
     devices = count_devices(record)
     machine = _find_machine(measured, device)
     shared_by = count_ranks(record) // devices
-    stack = None if device is None or machine is None else _choose_stack(device)
+    stack = None if device is None or machine is None else _choose_stack(record, device)
     return Limits(
         peaks=_find_peaks(measured, device, devices),
         bandwidth=_find_bandwidth(measured, device, devices),
@@ -156,7 +159,9 @@ def _find_machine(measured: Peaks | None, device: Device | None) -> Machine | No
         return None
 
 
-def _choose_stack(device: Device) -> Stack | None:
+def _choose_stack(record: Record, device: Device) -> Stack | None:
+    if record.run == FITTED:
+        return find_stack(OLD)
     try:
         return choose_stack(describe_device(device))
     except UsageError:

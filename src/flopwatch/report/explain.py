@@ -208,14 +208,18 @@ def _time_column(
     return Column(name, lambda line: format_signed_time(find_ns(line)), kind, find)
 
 
+ROUNDING_NS = 1e-3
+"""Less is what sums of times are rounded by."""
+
+
 def format_signed_time(time_ns: float | None) -> str:
     """
-    >>> [format_signed_time(time_ns) for time_ns in (2.5e6, -2.5e6, 0.0, None)]
+    >>> [format_signed_time(time_ns) for time_ns in (2.5e6, -2.5e6, -1e-9, None)]
     ['2.50 ms', '−2.50 ms', '0', '']
     """
     if time_ns is None:
         return ""
-    if time_ns == 0:
+    if abs(time_ns) < ROUNDING_NS:
         return "0"
     return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
 

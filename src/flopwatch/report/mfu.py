@@ -14,7 +14,7 @@ from flopwatch.models.counts import count_parameters
 from flopwatch.models.modes import Precision
 from flopwatch.report.columns import Column, Kind, bytes_column, count_column, share_column
 from flopwatch.report.tables import Sheet, lay_out
-from flopwatch.report.units import format_rate, plural
+from flopwatch.report.units import format_count, format_rate, plural
 
 PART_CONDITIONS = (
     "FLOPs and bytes of one text; again: what the backward pass computes again; bytes are a lower "
@@ -108,10 +108,31 @@ def _make_sheet(answer: Answer) -> Sheet:
     columns = [column for column in columns if any(map(column.cell, found))]
     return Sheet(
         title=f"mfu {_describe(answer)}",
-        conditions=f"{_describe_peak(answer)}; model, hardware: FLOPs of a token",
-        remarks=[one.impossible for one in found if one.impossible],
+        conditions=f"{_describe_shape(answer)}; {_describe_peak(answer)}; model, hardware: FLOPs "
+        "of a token",
+        remarks=_list_impossible(found),
         **lay_out(columns, [found]),
     )
+
+
+def _list_impossible(found: Sequence[Utilisation]) -> list[str]:
+    """The largest stands for all."""
+    impossible = [one for one in found if one.impossible]
+    worst = max(impossible, key=lambda one: one.hfu or 0.0, default=None)
+    return [] if worst is None or worst.impossible is None else [worst.impossible]
+
+
+def _describe_shape(answer: Answer) -> str:
+    """What the model's name stands for, and what was taken where it does not say."""
+    shape = answer.training.shape.stretch(answer.training.tokens)
+    words = [
+        f"{shape.hidden_size:,} wide",
+        f"{shape.layers} layers",
+        f"{shape.heads} heads",
+        f"feed-forward {shape.feed_forward_size:,}",
+        f"vocabulary {shape.padded_vocabulary or shape.vocabulary:,}",
+    ]
+    return f"{format_count(count_parameters(shape))} parameters ({', '.join(words)})"
 
 
 def _make_part_sheet(answer: Answer) -> Sheet:
