@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from flopwatch.engine.ranks import Share
+from flopwatch.launch.local import Worker
 from flopwatch.records.record import Record
 from flopwatch.suite import Workload
+
+# How long an example takes says something about the machine, and the same examples every time mean
+# that who changed nothing breaks nothing.
+settings.register_profile(
+    "flopwatch", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("flopwatch")
+
+JOB_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "FLOPWATCH_PORT",
+)
 
 
 class FakeClock:
@@ -63,10 +83,22 @@ def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("flopwatch.engine.collection.gc.collect", lambda: 0)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hung workers have more time to say where they are: on a busy machine they need it."""
+    interrogate = Worker.interrogate
+
+    def wait(worker: Worker) -> None:
+        interrogate(worker)
+        time.sleep(2.0)
+
+    monkeypatch.setattr(Worker, "interrogate", wait)
+
+
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that a scheduler has started are no ranks of a job."""
-    for name in ("RANK", "WORLD_SIZE", "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"):
+    for name in (*JOB_VARIABLES, "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -112,7 +112,7 @@ def total(parts: Mapping[str, Passes]) -> int:
 
 
 @given(shape=draw_shapes(), sequences=st.integers(1, 8), tokens=st.integers(1, 512))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_parts_add_up(shape: Shape, sequences: int, tokens: int) -> None:
     none, full, selective = (
         count_flops_by_part(shape, sequences=sequences, tokens=tokens, recompute=recompute)
@@ -139,7 +139,7 @@ def test_parts_add_up(shape: Shape, sequences: int, tokens: int) -> None:
 
 
 @given(shape=draw_shapes(), tokens=st.integers(1, 512))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_sharing_keys_never_costs_more(shape: Shape, tokens: int) -> None:
     own = replace(shape, key_value_heads=None)
     shared, alone = (count_flops_by_part(one, sequences=1, tokens=tokens) for one in (shape, own))
@@ -153,7 +153,7 @@ def test_sharing_keys_never_costs_more(shape: Shape, tokens: int) -> None:
 
 
 @given(shape=draw_shapes(), tokens=st.integers(1, 512))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_convention_counts_the_same_work_alike(shape: Shape, tokens: int) -> None:
     """Recomputing never lowers hardware FLOPs, which are never below model FLOPs; padding is only
     in the former."""

@@ -275,7 +275,7 @@ def records(draw: st.DrawFn) -> Record:
     return record
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(records())
 def test_rows_add_up_whatever_was_measured(record: Record) -> None:
     ledger = make_ledger(record)

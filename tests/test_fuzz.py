@@ -64,9 +64,6 @@ COMMANDS: list[tuple[str, ...]] = [
 
 QUICK = settings(
     max_examples=25,
-    deadline=None,
-    derandomize=True,
-    database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 THOROUGH = settings(QUICK, max_examples=600)

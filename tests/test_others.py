@@ -63,11 +63,24 @@ def test_ranks_that_torchrun_has_started_are_nobodys_children(machine: FakeMachi
     assert watch.read_share({"TORCHELASTIC_RUN_ID": "1"}) is None
 
 
+OWN = """
+import subprocess, sys
+from flopwatch.engine import others
+
+def read_own_s():
+    return sum(map(others._read_own_s, others._list_own()))
+
+before_s = read_own_s()
+subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+print(read_own_s() - before_s)
+"""
+
+
 @pytest.mark.parametrize("program", [BURN, NESTED], ids=["child", "grandchild"])
 def test_what_our_descendants_used_is_our_own_once_they_have_ended(program: str) -> None:
-    def read_own_s() -> float:
-        return sum(map(others._read_own_s, others._list_own()))
-
-    before_s = read_own_s()
-    subprocess.run([sys.executable, "-c", program], check=True)
-    assert read_own_s() - before_s > 0.25  # the system counts in steps of 10 ms, each process's
+    """In a process of its own: one that runs tests has descendants of other tests, whose ends take
+    what they used away."""
+    ended = subprocess.run(
+        [sys.executable, "-c", OWN, program], check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert float(ended.stdout) > 0.25  # the system counts in steps of 10 ms, each process's

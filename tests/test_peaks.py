@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -188,7 +189,7 @@ def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
         assert best is not None
         assert best.size_bytes == 2**21, "far beyond the caches"
         assert 1e6 < best.bytes_per_s < 1e13
-    assert 0 <= found["others_share"] <= 1
+    assert 0 <= found["others_share"] < 1.2  # the system counts in steps of 10 ms
     assert found["torch"]["threads"] == torch.get_num_threads()
 
 
@@ -206,11 +207,13 @@ def test_a_best_within_the_caches_does_not_hide_one_beyond(clock: FakeClock) -> 
     assert (near, far) == ([*passes.values()][:2], [*passes.values()][2:])
 
 
-def test_time_of_others_is_that_of_all_but_this_process() -> None:
-    before_s = engine.read_others_busy_s()
-    assert before_s > 0
-    sum(range(10**6))
-    assert 0 <= engine.read_others_busy_s() - before_s + 0.05 < 60
+def test_time_of_others_is_that_of_all_but_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.read_others_busy_s() > 0
+    times_s = {"user": 9.0, "system": 4.0, "steal": 2.0, "idle": 100.0, "iowait": 50.0}
+    read = SimpleNamespace(_asdict=lambda: times_s)
+    monkeypatch.setattr("flopwatch.engine.peaks.psutil.cpu_times", lambda: read)
+    monkeypatch.setattr("flopwatch.engine.peaks.time.process_time", lambda: 3.0)
+    assert engine.read_others_busy_s() == 12.0
 
 
 def measure_tiny_collectives() -> Any:

@@ -378,7 +378,8 @@ PHASES = st.sets(st.text(max_size=5), max_size=3)
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     params=PARAMS,
@@ -404,7 +405,8 @@ def test_both_ways_give_what_read_gives(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(place=st.integers(0, len(LINE) - 20), junk=st.binary(max_size=5))
 def test_a_query_survives_anything(tmp_path: Path, place: int, junk: bytes) -> None:

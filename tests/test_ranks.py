@@ -19,6 +19,7 @@ from torch import distributed
 
 from flopwatch import session
 from flopwatch.analysis.ranks import find_slow_rank, split_ranks
+from flopwatch.analysis.statistics import median
 from flopwatch.analysis.summary import summarize
 from flopwatch.engine.ranks import Run, Share, Stop, average, combine, split
 from flopwatch.engine.team import Seat, Team
@@ -67,7 +68,7 @@ def build(case):
             raise ValueError("only its memory was left to be looked at")
         if case.variant == "hungry" and case.size > 11 and rank == 1:
             raise MemoryError("it is too much")
-        time.sleep(0.03 if case.variant == "slow" and rank == 1 else 0.001)
+        time.sleep(0.2 if case.variant == "slow" and rank == 1 else 0.001)
         return x.clone()
 
     def meet(summed):
@@ -136,8 +137,10 @@ def test_ranks_run_together_and_who_waits_is_known(suite: Path) -> None:
     assert slow.curves == {"step": [1.0, 2.0], "ranks": [1.0, 1.0]}  # a study is one of all ranks
     assert len(slow.ranks) == 2
     assert all(len(rank.waiting_ns) == len(slow.rounds) for rank in slow.ranks)
+    # By medians: on a busy machine the fast one is late too, now and then.
+    first_ns, second_ns = (median(rank.waiting_ns[slow.warmup_samples :]) for rank in slow.ranks)
+    assert first_ns > 100e6 > second_ns
     first, second = split_ranks(slow)
-    assert first.waiting_ns > 15e6 > second.waiting_ns
     assert find_slow_rank([first, second]) == second
     # The job's phase ends when its last rank has ended it.
     job_ns = slow.samples_ns["work"][slow.warmup_samples :]
@@ -236,7 +239,7 @@ def test_torchrun_starts_the_ranks_as_well(suite: Path) -> None:
         env={**os.environ, "FLOPWATCH_PORT": str(find_free_port())},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     even, raises = read(suite.parent / "out.jsonl").records
@@ -312,11 +315,11 @@ def test_who_is_no_rank_of_the_job_is_not_let_in() -> None:
     place = make_place(find_free_port())
     strangers = [replace(place, rank=1, ranks=3), replace(place, rank=2), replace(place, rank=0)]
     with ThreadPoolExecutor() as pool:
-        hosting = pool.submit(Gathering, place, 3.0)
+        hosting = pool.submit(Gathering, place, 60.0)
         for stranger in strangers:
             with pytest.raises(WorkerError):
                 connect(stranger, join_s=0.3)
-        line = connect(replace(place, rank=1), join_s=3.0)
+        line = connect(replace(place, rank=1), join_s=60.0)
         gathering = hosting.result()
     gathering.close()
     assert [message["event"] for message in line.receive()] == ["end"]

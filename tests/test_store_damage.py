@@ -207,7 +207,10 @@ LINES = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    max_examples=200,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(lines=st.lists(LINES, max_size=6), tail=LINES, skip_corrupt=st.booleans())
 def test_reading_survives_anything(
     path: Path, lines: list[bytes], tail: bytes, skip_corrupt: bool
@@ -218,7 +221,10 @@ def test_reading_survives_anything(
         assert len(contents.records) >= lines.count(LINE)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(lines=st.lists(LINES, max_size=4), tail=LINES)
 def test_opening_changes_only_the_last_line(path: Path, lines: list[bytes], tail: bytes) -> None:
     before = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)

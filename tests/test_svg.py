@@ -133,7 +133,7 @@ times = st.floats(min_value=1e-120, max_value=1e120)
 sizes = st.integers(min_value=0, max_value=2**62)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(times, min_size=12, max_size=12), times, times, sizes)
 def test_any_record_is_drawn_or_left_out(
     samples: list[float], flops: float, moved: float, size: int
