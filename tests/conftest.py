@@ -97,8 +97,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that a scheduler has started are no ranks of a job."""
-    for name in (*JOB_VARIABLES, "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"):
+    """Tests that a scheduler has started are no ranks of a job, and users' settings not theirs."""
+    for name in (*JOB_VARIABLES, "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 

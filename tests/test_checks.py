@@ -237,6 +237,28 @@ def test_a_baseline_that_failed() -> None:
     assert find_doubts(lone[1:]) == []  # nobody meant to compare
 
 
+def test_a_suite_of_which_nothing_was_measured() -> None:
+    broken = [
+        make_record(id=str(n), variant=str(n), status="crash", reason="SIGILL " * 30, **FAILED)
+        for n in range(3)
+    ]
+    large = make_record(id="l", variant="l", status="oom", reason="needs 3 TiB", **FAILED)
+    doubts = [d for d in find_doubts([*broken, large]) if d.kind == "nothing-measured"]
+    assert [len(doubt.cases) for doubt in doubts] == [3, 1]
+    assert all(doubt.severity == "spoils" for doubt in doubts)
+    assert doubts[0].sentence.startswith("3 cases, such as demo 0 size=4: crash: SIGILL SIGILL")
+    assert len(doubts[0].sentence) < 200
+    assert doubts[1].sentence == "demo l size=4: oom: needs 3 TiB; no case of demo has a time"
+    assert find_doubts([*make_pair({}), large]) == []  # some that do not fit are a finding
+    other = make_record(id="o", group="o", suite="other", status="crash", **FAILED)
+    assert [d.kind for d in find_doubts([*make_pair({}), other])] == ["nothing-measured"]
+
+
+def test_a_baseline_of_another_name_is_none() -> None:
+    doubt = find([*make_pair({}), make_timed(id="c", variant="c", baseline="x")], "baseline-failed")
+    assert "there is no record of its baseline x in its group" in doubt.sentence
+
+
 def test_changes_of_the_environment_are_told_by_field() -> None:
     def make(number: int, governor: str, commit: str) -> Record:
         return make_timed(

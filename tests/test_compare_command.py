@@ -97,8 +97,51 @@ def test_a_case_that_fails_now_is_a_regression(
 def test_nothing_comparable(old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = write(tmp_path / "other.jsonl", [sample(1e6, suite="another")])
     assert run(old, other) == 3
+    told = capsys.readouterr()
+    assert "nothing was comparable: no case was measured on both sides" in told.err
+    assert "nothing was comparable" not in told.out
     assert run(other) == 3
-    assert "nothing was comparable" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "no variant has a baseline that was measured in the same run" in told.err
+    assert "both sides" not in told.err
+    assert told.out == ""
+
+
+def test_nothing_is_comparable_where_all_fails_now(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash", "reason": "SIGILL"}
+    broken = write(tmp_path / "new.jsonl", [sample(1e6, params={"size": 0}, **failed)])
+    assert run(old, broken) == 3
+    told = capsys.readouterr()
+    assert told.err.count("nothing was comparable") == 1
+    assert "nothing was comparable" not in told.out
+    assert "no longer measured: crash: SIGILL" in told.out
+
+
+def test_fields_that_may_differ_must_be_fields(
+    old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(old, old, "--fail-if-slower", "3%", "--despite", "thread") == 2
+    err = capsys.readouterr().err
+    assert "--despite 'thread' is no field" in err
+    assert "did you mean settings.threads?" in err
+    for known in ("threads", "torch.version", "torch", "settings", "size", "variant", "all"):
+        assert run(old, old, "--fail-if-slower", "3%", "--despite", known) == 0
+    capsys.readouterr()
+    assert run(old, old, "--despite", "threads") == 2
+    assert "has no effect without" in capsys.readouterr().err
+
+
+def test_verdicts_elsewhere_are_on_each_case_alone(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "the report judge every case by itself, at 99 %"
+    two = [sample(2e6), sample(1e6, "fast"), sample(3e6, "slow")]
+    assert run(write(tmp_path / "one.jsonl", two)) == 0
+    assert sentence in capsys.readouterr().out
+    assert run(old, old) == 0
+    assert sentence not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

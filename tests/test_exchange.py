@@ -505,13 +505,19 @@ def test_an_export_of_nothing_is_refused(
     assert not out.exists()
 
 
-def test_an_export_never_overwrites_results(
-    results: Path, capsys: pytest.CaptureFixture[str]
+def test_an_export_overwrites_nothing(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = results.read_bytes()
-    assert run("export", results, "--format", "pyperf", "-o", results) == 2
-    assert "is a results file" in capsys.readouterr().err
-    assert results.read_bytes() == before
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear Sir", encoding="utf-8")
+    for file in (results, letter):
+        before = file.read_bytes()
+        assert run("export", results, "--format", "pyperf", "-o", file) == 2
+        assert f"{file} exists; choose another, or remove it" in capsys.readouterr().err
+        assert file.read_bytes() == before
+    empty = tmp_path / "empty.json"
+    empty.touch()
+    assert run("export", results, "--format", "pyperf", "-o", empty) == 0
 
 
 def test_importing_twice_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

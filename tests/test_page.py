@@ -21,6 +21,7 @@ from flopwatch.room import NEEDS
 from flopwatch.settings import Settings
 
 from .conftest import make_record
+from .picture_tools import SPEEDUPS
 from .test_report import FAILED, sampled
 
 SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
@@ -264,8 +265,21 @@ def test_what_others_have_measured_has_no_settings_and_no_command() -> None:
     published = {"published": {"source": "A paper", "year": 2023}}
     page = render_page([sampled(1e6, 2e6, variant="dense", environment=published)])
     assert "<code>" not in page
-    assert "<td>published: A paper, 2023; " in page
+    assert ">published: A paper, 2023; " in page
     assert '<th scope="col">threads</th>' not in page
+
+
+def test_facts_of_runs_bring_their_names_to_a_narrow_screen(records: list[Record]) -> None:
+    page = render_page(records)
+    assert '<td data-name="threads">' in page
+    assert 'content: attr(data-name) ": "' in page
+    assert "#runs .texts td { white-space: nowrap; }" not in page
+
+
+def test_verdicts_are_said_to_be_on_each_case_alone() -> None:
+    sentence = "`flopwatch compare` judges all of them together"
+    assert render_page(SPEEDUPS).count(sentence) == 1
+    assert sentence not in render_page(SPEEDUPS[:1])
 
 
 def test_runs_that_are_alike_are_told_once(records: list[Record]) -> None:

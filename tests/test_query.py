@@ -33,7 +33,7 @@ RECORDS = [
         variant="dense",
         params={"dtype": "float32", "shape": [768, 3072]},
         samples_ns={"forward": [30.0, 10.0, 11.0], "backward": [60.5, 20.0, 22.0]},
-        rounds=[0, 0, 1],
+        rounds=[0, 1, 2],
         loops=[1, 2, 2],
         warmup_samples=1,
         check=Check(against="plain", errors={"output": 1e-6}, tolerance=1e-3),
@@ -160,10 +160,10 @@ def test_regions_has_a_row_a_region_and_instrumented_run(path: Path) -> None:
     assert result.columns == [name for name in VIEWS["regions"] if name != "params"]
     head = ("1", "g", "r", "demo", "dense")
     assert result.rows == [
-        (*head, "backward", "backward/mlp", 1, 1, 0, 9.0, 35.5),
-        (*head, "backward", "backward/mlp", 1, 2, 1, 8.0, 36.0),
-        (*head, "forward", "forward/mlp", 2, 1, 0, 4.0, 35.5),
-        (*head, "forward", "forward/mlp", 2, 2, 1, 4.5, 36.0),
+        (*head, "backward", "backward/mlp", 1, 1, 1, 9.0, 35.5),
+        (*head, "backward", "backward/mlp", 1, 2, 2, 8.0, 36.0),
+        (*head, "forward", "forward/mlp", 2, 1, 1, 4.0, 35.5),
+        (*head, "forward", "forward/mlp", 2, 2, 2, 4.5, 36.0),
     ]
     beside_plain = "SELECT sum(s.ns) FROM regions r JOIN samples s USING (run, id, sample, phase)"
     assert rows(path, beside_plain) == [(10.0 + 11.0 + 20.0 + 22.0,)]
@@ -394,7 +394,7 @@ def test_both_ways_give_what_read_gives(
     record = make_record(
         params=params,
         samples_ns=dict.fromkeys(phases, times_ns),
-        rounds=[2] * count,
+        rounds=[*range(2, 2 + count)],
         loops=[3] * count,
         warmup_samples=count // 2,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
         ({"environment": {"load": {"average": ["high"]}}}, "'average' of its load is not a number"),
         ({"rounds": [-1, 0]}, "a round is less than 0"),
         ({"rounds": [0, 2**63]}, "beyond 64 bits"),
+        ({"params": {"size": reduce(lambda inside, _: [inside], range(100), 1)}}, "too deeply"),
+        ({"rounds": [3, 3]}, "it has two samples of one round"),
         ({"loops": [0, 1]}, "a number of loops is less than 1"),
         ({"peak_memory_bytes": -1}, "a peak memory is less than 0"),
         ({"memory": {"call": {"peak_bytes": 1, "end_bytes": -1}}}, "a phase's memory is less"),

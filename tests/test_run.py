@@ -121,8 +121,8 @@ FAILURES = {
     "oom_in_python": ("return lambda: bytes(2**42)", "oom", "MemoryError"),
     "killed": (
         "os.kill(os.getpid(), signal.SIGKILL)",
-        "oom",
-        "killed by the system during build, most likely because memory ran out",
+        "crash",
+        "killed by SIGKILL during build",
     ),
     "wrong": ("return lambda: x + x + 1", "wrong", "disagrees with plain: output is off by"),
     "unsupported": (

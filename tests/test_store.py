@@ -167,7 +167,7 @@ with Store.open(path) as store:
     input()
     for i in range(15):
         store.append(make_record(
-            run=sys.argv[2], id=str(i), samples_ns={"call": many}, rounds=[0] * 20000,
+            run=sys.argv[2], id=str(i), samples_ns={"call": many}, rounds=[*range(20000)],
             loops=[1] * 20000,
         ))
     print(store.repaired)
@@ -387,3 +387,18 @@ def test_a_file_system_without_locks_is_told(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StoreError, match="cannot be locked.*write to a local disk"):
         Store.open(path)
+
+
+def test_damage_is_told_once_and_in_the_right_number(path: Path) -> None:
+    path.write_bytes(b'{"schema":1}\n')
+    with pytest.raises(StoreError) as found:
+        read(path)
+    assert str(found.value).count("not a record") == 1
+    twice = LINE.replace(b'"rounds":[0,1,', b'"rounds":[0,0,', 1)
+    path.write_bytes(LINE + twice)
+    with pytest.raises(StoreError) as found:
+        read(path)
+    assert str(found.value) == (
+        f"{path}: line 2 is corrupt: it has two samples of one round; the other record is intact, "
+        "and --skip-corrupt reads it"
+    )

@@ -167,3 +167,12 @@ def test_conditions_that_differ_from_the_baseline_are_told() -> None:
     assert as_dict(row)["unlike"]["autocast"] == {"baseline": "off", "own": "float16"}
     assert compared(baseline, baseline).unlike == {}
     assert compared({**own, "run": "another"}, baseline).unlike == {}
+
+
+def test_a_speedup_is_over_the_baseline_that_the_record_names() -> None:
+    named = make_record(id="2", variant="b", baseline="x", **steady(call=5.0))
+    records = [make_record(id="1"), named]
+    assert [row.speedup for row in summarize(records)] == [None, None]
+    own = make_record(id="3", variant="x", baseline="x", **steady(call=10.0))
+    by_variant = {row.record.variant: row for row in summarize([*records, own])}
+    assert by_variant["b"].against is own

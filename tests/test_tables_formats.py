@@ -194,7 +194,8 @@ def test_no_name_is_a_formula_and_numbers_stay(hostile: list[Row]) -> None:
     head, *body = csv.reader(io.StringIO(text, newline=""))
     assert head == ["variant", "total_ns", "'=axis|"]
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in body for cell in row)
-    assert [cells[0].removeprefix("'") for cells in body] == HOSTILE
+    kept = [name.replace("\x1b", " ") for name in HOSTILE]  # a terminal would obey it
+    assert [cells[0].removeprefix("'") for cells in body] == kept
     assert {float(cells[1]) for cells in body} == {100.0}
     assert write_csv(["x"], [[-1.5], ["-1.5"], ["-1e"]]) == "x\r\n-1.5\r\n-1.5\r\n'-1e\r\n"
 

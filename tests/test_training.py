@@ -104,7 +104,7 @@ def test_a_loss_that_is_not_finite_later_is_found_by_the_study() -> None:
     spoil(workload)
     run_once(workload)
     assert workload.study is not None
-    with pytest.raises(Diverged, match="loss is nan at point 2"):
+    with pytest.raises(Diverged, match="its training diverged: loss is nan in step 2"):
         list(take_points(workload.study))
 
 

@@ -88,7 +88,9 @@ def _run_command(command: Callable[[], Any]) -> int:
     try:
         command()
     except FlopwatchError as error:
-        click.echo(f"flopwatch: {error}", err=True)
+        from flopwatch.commands.printing import tell
+
+        tell(f"flopwatch: {error}")  # it may repeat what a file says
         return 2
     except click.ClickException as error:
         error.show()

@@ -7,7 +7,7 @@ worker, what it had measured is there to be stored.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -88,8 +88,16 @@ class Harvest:
         """Once sampling is finished: variants whose study is still to come."""
         self.progress: dict[str, Any] = {}
         self.broken: str | None = None
+        self.broken_status: Status = "crash"
+        self.is_port_taken = False
+        """Nothing has begun, since ranks could not meet there; at another port they may."""
         self.exhausted = False
         self.sources: dict[str, str] = {}
+
+    def start_over(self) -> None:
+        """Forget a worker that has not begun."""
+        self.drafts = {variant: Draft(variant=variant) for variant in self.drafts}
+        self.broken, self.broken_status, self.is_port_taken = None, "crash", False
 
     def unfailed(self) -> list[Draft]:
         return [draft for draft in self.drafts.values() if draft.status == "ok"]
@@ -142,6 +150,8 @@ class Harvest:
 
     def _take_broken(self, message: dict[str, Any]) -> None:
         self.broken = message["reason"]
+        self.broken_status = message["status"]
+        self.is_port_taken = message["is_port_taken"]
 
     def _take_exhausted(self, message: dict[str, Any]) -> None:
         self.exhausted = True
@@ -208,18 +218,26 @@ class Harvest:
         )
 
 
-def explain_death(exit_code: int, stage: str, log_tail: str) -> tuple[Status, str]:
-    """Status and reason of a worker that ended without a word."""
-    if exit_code == -signal.SIGKILL:
+def explain_death(
+    exit_code: int, stage: str, log_tail: str, shortage: str | None = None
+) -> tuple[Status, str]:
+    """Status and reason of a worker that ended without a word; `shortage` is what speaks for a lack
+    of memory."""
+    if exit_code == -signal.SIGKILL and shortage is not None:
         return "oom", (
-            f"killed by the system during {stage}, most likely because memory ran out; "
+            f"killed by the system during {stage}, most likely because memory ran out: {shortage}; "
             "lower --memory-limit so that it fails cleanly"
+        )
+    if exit_code == -signal.SIGKILL:
+        return "crash", (
+            f"killed by SIGKILL during {stage}, by somebody or by another program, and nothing "
+            "speaks for a lack of memory; --rerun measures it again"
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         hint = SIGNAL_HINTS.get(name, "")
-        return "crash", f"died with {name} during {stage}{hint}{_last_words(log_tail)}"
-    return "crash", f"left with exit code {exit_code} during {stage}{_last_words(log_tail)}"
+        return "crash", f"died with {name} during {stage}{hint}{_dying_words(log_tail)}"
+    return "crash", f"left with exit code {exit_code} during {stage}{_dying_words(log_tail)}"
 
 
 SIGNAL_HINTS = {
@@ -227,11 +245,55 @@ SIGNAL_HINTS = {
 }
 
 
+SHORTAGES = ("bad_alloc", "cannot allocate memory", "resource temporarily unavailable")
+"""What libraries say before they end a process that gets no memory, in small letters."""
+
+
+def _dying_words(log_tail: str) -> str:
+    """The last words; and where memory was short, those that say so."""
+    words = _last_words(log_tail)
+    for line in log_tail.splitlines():
+        complaint = line.strip()[:200]
+        if any(text in complaint.lower() for text in SHORTAGES) and complaint not in words:
+            return f"{words} ({complaint})"
+    return words
+
+
 def explain_hang(silence_limit_s: float, stage: str, log_tail: str) -> str:
     return (
         f"nothing was heard for {silence_limit_s:g} s during {stage}{_last_words(log_tail)}; "
         "raise --timeout if it is only slow"
     )
+
+
+def explain_hang_of_ranks(silence_limit_s: float, stage: str, answers: Sequence[str | None]) -> str:
+    """By the stacks that the ranks gave when they were asked: who waits is not to blame."""
+    first, *others = answers
+    collective = find_collective(first or "")
+    if collective is None:
+        begin = f"rank 0: nothing was heard for {silence_limit_s:g} s during {stage}"
+        told = [begin + _last_words(first or "")]
+    else:
+        begin = f"rank 0 waits for another rank in {collective}"
+        told = [f"{begin}: nothing was heard for {silence_limit_s:g} s during {stage}"]
+    for rank, answer in enumerate(others, 1):
+        if answer == "":
+            told.append(f"rank {rank} does not answer, as if it were stopped")
+        elif answer is not None and collective is not None and find_collective(answer) is None:
+            told.append(f"rank {rank} is{_last_words(answer) or ' elsewhere'}")
+    return "; ".join([*told, "raise --timeout if it is only slow"])
+
+
+def find_collective(stack: str) -> str | None:
+    """The function of torch.distributed that a stack of faulthandler's ends in.
+
+    >>> find_collective('File "/x/torch/distributed/distributed_c10d.py", line 7 in all_reduce')
+    'all_reduce'
+    """
+    frames = [line.strip() for line in stack.splitlines() if line.strip().startswith('File "')]
+    if not frames or "/torch/distributed/" not in frames[0]:
+        return None
+    return frames[0].rpartition(" in ")[2]
 
 
 def _last_words(log_tail: str) -> str:

@@ -6,7 +6,7 @@ the memory of the machine, for minutes, to learn what was known: it is skipped, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,13 @@ from flopwatch.engine.team import Seat
 from flopwatch.errors import UsageError
 from flopwatch.plan import Group
 from flopwatch.records.record import Record
-from flopwatch.report.units import format_bytes
+from flopwatch.report.units import format_bytes, plural
 from flopwatch.settings import Settings
 
 NEEDS = "it needs "
 """How the reason of what was not tried begins."""
+MEMORY = " of memory "
+"""What only those reasons have in them that memory is too small."""
 PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
 
@@ -93,6 +95,30 @@ def divide(groups: Iterable[Group], room: Room) -> Division:
         if reasons:
             misfits.append((replace(group, variants=tuple(reasons)), reasons))
     return Division(fitting=fitting, misfits=misfits)
+
+
+def describe_misfits(divided: Division) -> list[str]:
+    """A sentence for each reason, however many cases have it."""
+    reasons = [reason for _, by_variant in divided.misfits for reason in by_variant.values()]
+    too_large = [reason for reason in reasons if MEMORY in reason]
+    others = {reason: reasons.count(reason) for reason in reasons if MEMORY not in reason}
+    told = []
+    if too_large:
+        number = plural(len(too_large), "case")
+        told.append(f"{number} cannot fit into memory; --force tries all the same")
+    told += [f"{plural(n, 'case')} will be skipped: {reason}" for reason, n in others.items()]
+    return told
+
+
+def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
+    """That of so many ranks which somebody has started some have nothing to do, if so."""
+    used = sorted({group.ranks for group in groups if group.ranks is not None})
+    if not used or used[-1] >= ranks:
+        return None
+    return (
+        f"{ranks - used[-1]} of this job's {ranks} ranks stay idle: at most {used[-1]} are asked "
+        f"for; --ranks {ranks} uses all"
+    )
 
 
 def is_misfit(record: Record) -> bool:

@@ -63,15 +63,21 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What of a suite is to be measured."""
+
+    quick: bool
+    preset: str | None
+    chosen: Mapping[str, Sequence[str]]
+    """Values in place of the suite's own, by axis."""
+    baseline: str | None
+    ranks: int | None
+    """How many somebody else has started, where nobody has chosen how many to use."""
+
+
 def describe(
-    launcher: Launcher,
-    suite_file: SuiteFile,
-    *,
-    quick: bool,
-    preset: str | None,
-    chosen: Mapping[str, Sequence[str]],
-    baseline: str | None,
-    settings: Settings,
+    launcher: Launcher, suite_file: SuiteFile, asked: Asked, settings: Settings
 ) -> Description:
     """Ask a worker what the suite file declares, with chosen values in place of its own."""
     reply = _ask(
@@ -79,10 +85,7 @@ def describe(
         {
             "kind": "describe",
             "suite_path": str(suite_file.path),
-            "quick": quick,
-            "preset": preset,
-            "chosen": chosen,
-            "baseline": baseline,
+            **asdict(asked),
             "device": settings.device,
         },
         settings,
@@ -229,6 +232,16 @@ def _start(group: Group, context: Context, *, is_probe: bool = False) -> Worker 
 def _run_worker(
     harvest: Harvest, group: Group, context: Context, watcher: Watcher, *, is_probe: bool = False
 ) -> Ending:
+    ending = _run_once(harvest, group, context, watcher, is_probe=is_probe)
+    if harvest.is_port_taken:  # since it was chosen: the next try has another one
+        harvest.start_over()
+        ending = _run_once(harvest, group, context, watcher, is_probe=is_probe)
+    return ending
+
+
+def _run_once(
+    harvest: Harvest, group: Group, context: Context, watcher: Watcher, *, is_probe: bool
+) -> Ending:
     with closing(_start(group, context, is_probe=is_probe)) as worker:
         limit_s = context.settings.silence_limit_s
         try:
@@ -251,8 +264,7 @@ def _run_worker(
             if not harvest.unfinished():  # all is measured; it only does not go home
                 return Ending()
             worker.interrogate()
-            reason = explain_hang(limit_s, worker.board.read().stage, worker.log_tail())
-            reason = worker.title + reason
+            reason = worker.explain_hang(limit_s)
             worker.kill()
             return _blame(harvest, worker, "timeout", reason)
         return _conclude(harvest, worker)
@@ -266,10 +278,12 @@ def _conclude(harvest: Harvest, worker: Worker | Crew) -> Ending:
         return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
     if harvest.broken is not None:
         for draft in harvest.unfinished():
-            draft.fail("crash", harvest.broken)
+            draft.fail(harvest.broken_status, harvest.broken)
         return Ending()
     assert worker.exit_code is not None
-    status, reason = explain_death(worker.exit_code, worker.board.read().stage, worker.log_tail())
+    status, reason = explain_death(
+        worker.exit_code, worker.board.read().stage, worker.log_tail(), worker.find_shortage()
+    )
     return _blame(harvest, worker, status, worker.title + reason)
 
 
@@ -336,7 +350,8 @@ def _ask(
             raise
         if not replies:
             assert worker.exit_code is not None
-            _, reason = explain_death(worker.exit_code, "loading", worker.log_tail())
+            shortage = worker.find_shortage()
+            _, reason = explain_death(worker.exit_code, "loading", worker.log_tail(), shortage)
             raise SuiteError(f"{complaint}: {reason}")
         if replies[0]["event"] == "broken":
             raise SuiteError(f"{complaint}: {replies[0]['reason']}")

@@ -25,9 +25,9 @@ from flopwatch.launch.crew import LocalMuster, Muster, Request, start_crew
 from flopwatch.launch.local import Launcher
 from flopwatch.launch.torchrun import Attendant, Gathering, connect, find_place
 from flopwatch.plan import (
+    RANKS,
     Description,
     Group,
-    count_cases,
     fit_budget,
     make_groups,
     parse_filters,
@@ -35,10 +35,17 @@ from flopwatch.plan import (
 )
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
-from flopwatch.report.units import plural
 from flopwatch.resume import Resumption, resume
-from flopwatch.room import Division, Room, divide, find_room, is_misfit
-from flopwatch.search import fill_in
+from flopwatch.room import (
+    Division,
+    Room,
+    describe_idle,
+    describe_misfits,
+    divide,
+    find_room,
+    is_misfit,
+)
+from flopwatch.search import TOO_MUCH, fill_in
 from flopwatch.settings import Device, Settings
 
 RESULTS = Path("results")
@@ -100,6 +107,15 @@ class Report:
     answered: Sequence[Record]
     """Records of earlier runs that made measuring unnecessary."""
     interrupted: bool
+    tried: Sequence[Record] = ()
+    """Of the measured ones, tries of what turned out to be too large, where something smaller was
+    found that fits."""
+
+    @property
+    def judged(self) -> list[Record]:
+        """Records that say how the run went."""
+        tries = {id(record) for record in self.tried}
+        return [r for r in (*self.answered, *self.measured) if id(r) not in tries]
 
 
 def preview(options: Options) -> Preview:
@@ -262,18 +278,17 @@ def _measure_what_is_left(
     out = options.out or RESULTS / f"{description.name}.jsonl"
     divided = divide(groups, _find_room(options, context.settings, context.environment))
     with Store.open(out) as store:
-        told = store.repaired
-        if told is not None:
+        if (told := store.repaired) is not None:
             watcher.say(told)
         require_budget(options.budget_s, divided.fitting)
         known = [] if options.rerun else _read_known(options, out, watcher)
-        groups, failures = _fill_in(divided.fitting, known, context, store, watcher)
+        groups, failures, tried = _fill_in(divided.fitting, known, context, store, watcher)
         fitted = fit_budget(options.budget_s, groups, context.settings)
         resumption = _resume(groups, known, replace(context, settings=fitted))
-        answered = resumption.answered
         skipped_before = {record.id for record in known if is_misfit(record)}
-        if answered:
-            watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
+        if resumption.answered:
+            number = len(resumption.answered)
+            watcher.say(f"{number} cases are in {out} already; --rerun measures them again")
         _announce(options, resumption.left, divided, context, watcher)
         left = _foretell(resumption.left, context)
         measured = runner.measure_groups(
@@ -289,8 +304,9 @@ def _measure_what_is_left(
     return Report(
         out=out,
         measured=[*failures, *measured.records, *skipped],
-        answered=answered,
+        answered=resumption.answered,
         interrupted=measured.interrupted,
+        tried=tried,
     )
 
 
@@ -319,16 +335,19 @@ def _fill_in(
     context: runner.Context,
     store: Store,
     watcher: runner.Watcher,
-) -> tuple[list[Group], list[Record]]:
-    """The groups, with the largest values that fit where that was asked for, and what failed while
-    they were looked for."""
+) -> tuple[list[Group], list[Record], list[Record]]:
+    """The groups, with the largest values that fit where that was asked for; what failed while they
+    were looked for; and of that, what only showed that something was too large."""
     filled: list[Group] = []
     failures: list[Record] = []
+    tried: list[Record] = []
 
     def attempt(group: Group) -> list[Record]:
         earlier = _resume([group], known, context)
-        if not earlier.left:
-            return [record for record in earlier.answered if record.status != "ok"]
+        # Who fails ends a try, so that of the others nothing is known, nor needed.
+        failed = [record for record in earlier.answered if record.status != "ok"]
+        if failed or not earlier.left:
+            return failed
         failed = runner.attempt(group, context, watcher)
         watcher.say(f"{group.label} {'does not run' if failed else 'fits'}")
         for record in failed:
@@ -340,7 +359,8 @@ def _fill_in(
         failures += found.failures
         if found.group is not None:
             filled.append(found.group)
-    return filled, failures
+            tried += [record for record in found.failures if record.status in TOO_MUCH]
+    return filled, failures, tried
 
 
 def _foretell(groups: Sequence[Group], context: runner.Context) -> list[Group]:
@@ -361,9 +381,12 @@ def _announce(
     watcher: runner.Watcher,
 ) -> None:
     """Say what is about to happen; refuse a budget that cannot hold it."""
-    if divided.misfits:
-        number = count_cases([group for group, _ in divided.misfits])
-        watcher.say(f"{plural(number, 'case')} cannot fit into memory; --force tries all the same")
+    for sentence in describe_misfits(divided):
+        watcher.say(sentence)
+    place = find_place()
+    idle = None if place is None else describe_idle(left, place.ranks)
+    if idle is not None:
+        watcher.say(idle)
     require_budget(options.budget_s, left)
     if left:
         watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
@@ -395,15 +418,15 @@ def _plan(
         raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
     chosen = parse_filters(options.chosen, "--set")
-    description = runner.describe(
-        launcher,
-        suite_file,
+    place = find_place()
+    asked = runner.Asked(
         quick=options.quick,
         preset=options.preset,
         chosen=chosen,
         baseline=options.baseline,
-        settings=settings,
+        ranks=None if place is None or RANKS in filters else place.ranks,
     )
+    description = runner.describe(launcher, suite_file, asked, settings)
     groups = make_groups(description, filters)
     _refuse_cold_ranks(groups, settings)
     return description, groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 
 from flopwatch.account.placement import Standard
 from flopwatch.analysis.findings import Case, Finding
@@ -21,6 +22,25 @@ NOT_CHECKED = "not checked: "
 TOLERANCE_SHARE = 0.8
 INSTRUMENTS = 0.05
 MEMORY_ERROR = 0.1
+MOST_REASON = 100
+"""Characters of a failure's reason; `flopwatch show` has all of it."""
+
+
+def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Some failures are findings (what is too large, what is not supported); nothing but failures
+    is a benchmark that did not work."""
+    measured = {case.record.suite for case in cases if case.totals_ns}
+    for case in cases:
+        record = case.record
+        if record.suite not in measured:
+            reason = shorten(
+                f"{record.status}: {record.reason or 'no reason is told'}", MOST_REASON
+            )
+            yield Finding(
+                record=record,
+                fact=f"{reason}; no case of {record.suite} has a time",
+                cause=f"{record.suite} {reason}",
+            )
 
 
 def find_failed_baselines(cases: Sequence[Case]) -> Iterator[Finding]:

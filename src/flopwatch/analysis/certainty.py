@@ -60,13 +60,15 @@ class Paired:
     def find_missing(self, target: float, confidence: float) -> Missing | None:
         """What makes the interval reach no farther than `target` to either side; None: more than
         anybody would take."""
-        count, width = len(self.ratios), self.at(confidence).half_width
+        count, ratio = len(self.ratios), self.at(confidence)
         if count < 2:  # one value of each side: nobody means to take more
             return None
-        if width is None:
+        if ratio.low is None or ratio.high is None:
             needed = fewest_samples(confidence)
             return Missing(count=max(1, needed - count), unit="sample", at_least=True)
-        return _ask_for(count * (width / target) ** 2 - count, "sample")
+        # In logarithms: an interval from a quarter to four times is as wide to both sides.
+        reach = max(math.log(ratio.high / ratio.value), math.log(ratio.value / ratio.low))
+        return _ask_for(count * (reach / math.log1p(target)) ** 2 - count, "sample")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,6 +55,13 @@ KINDS: dict[str, Kind] = {
         "measure the peak again by `flopwatch peaks` on a quiet machine",
         find=account_checks.find_over_peak,
     ),
+    "nothing-measured": Kind(
+        severity="spoils",
+        meaning="every case of a suite failed",
+        method="no record of the suite that a table would show has a time",
+        advice="`flopwatch show` has the reasons in full; mend what failed, and measure again",
+        find=account_checks.find_unmeasured,
+    ),
     "baseline-failed": Kind(
         severity="spoils",
         meaning="there is nothing to compare with",

@@ -110,7 +110,7 @@ def compare_runs(
     measure: Measure = "time",
 ) -> Judgement:
     matched = match(old, new)
-    baselines = _find_baselines([*old, *new]) if measure == "relative" else {}
+    baselines = _list_timed([*old, *new]) if measure == "relative" else {}
     pairs = [pair for pair in matched.pairs if measure == "time" or _is_relative(pair, baselines)]
     sides = [
         Sides(old=_take_all(pair.old, baselines), new=_take_all(pair.new, baselines))
@@ -182,27 +182,29 @@ def _ratios_by_round(old: Record, new: Record) -> list[float]:
     return [after[round_] / before[round_] for round_ in sorted(before.keys() & after.keys())]
 
 
-def _find_baselines(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
+Timed = Mapping[tuple[str, str, str], Record]
+"""Measured records by run, group and variant: among them, what others are compared with."""
+
+
+def _list_timed(records: Sequence[Record]) -> Timed:
     return {
-        (record.run, record.group): record
-        for record in records
-        if record.variant == record.baseline and is_timed(record)
+        (record.run, record.group, record.variant): record for record in records if is_timed(record)
     }
 
 
-def _is_relative(pair: Pair, baselines: Mapping[tuple[str, str], Record]) -> bool:
+def _is_relative(pair: Pair, baselines: Timed) -> bool:
     """Whether every record of it has another variant as its baseline."""
     return all(_find_baseline(record, baselines) is not None for record in (*pair.old, *pair.new))
 
 
-def _find_baseline(record: Record, baselines: Mapping[tuple[str, str], Record]) -> Record | None:
-    found = baselines.get((record.run, record.group))
+def _find_baseline(record: Record, baselines: Timed) -> Record | None:
+    found = baselines.get((record.run, record.group, record.baseline))
     if found is None or record.variant == record.baseline:
         return None
     return found if totals_by_round(found).keys() & totals_by_round(record).keys() else None
 
 
-def _take_all(records: Sequence[Record], baselines: Mapping[tuple[str, str], Record]) -> list[Take]:
+def _take_all(records: Sequence[Record], baselines: Timed) -> list[Take]:
     return [take(record, _find_baseline(record, baselines)) for record in records]
 
 

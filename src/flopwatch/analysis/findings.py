@@ -66,9 +66,7 @@ def gather(records: Iterable[Record]) -> list[Case]:
     """As in tables: of every case, baseline and set of conditions the newest record; what was
     skipped or interrupted only where there is nothing better."""
     listed = list(records)
-    baselines = {
-        (record.run, record.group): record for record in listed if record.variant == record.baseline
-    }
+    by_name = {(record.run, record.group, record.variant): record for record in listed}
     by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
     newest: dict[tuple[str, str, str], tuple[Record, str]] = {}
     for record in by_age:
@@ -76,7 +74,7 @@ def gather(records: Iterable[Record]) -> list[Case]:
         newest[record.id, record.baseline, like] = record, like
     totals: dict[int, list[float]] = {}
     return [
-        _make_case(record, like, baselines.get((record.run, record.group)), totals)
+        _make_case(record, like, by_name.get((record.run, record.group, record.baseline)), totals)
         for record, like in newest.values()
     ]
 

@@ -83,11 +83,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     record, groups together, the baseline of each first. What was skipped or interrupted counts
     only where there is nothing better."""
     listed = list(records)
-    baselines = {
-        (record.run, record.group): record
-        for record in listed
-        if record.variant == record.baseline and is_timed(record)
-    }
+    timed = {(r.run, r.group, r.variant): r for r in listed if is_timed(r)}
     alike = {id(record): conditions(record) for record in listed}
     by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
     newest = {(record.id, record.baseline, alike[id(record)]): record for record in by_age}
@@ -102,7 +98,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
         ),
     )
     return [
-        make_row(record, baselines.get((record.run, record.group)), alike[id(record)])
+        make_row(record, timed.get((record.run, record.group, record.baseline)), alike[id(record)])
         for record in ordered
     ]
 

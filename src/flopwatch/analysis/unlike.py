@@ -9,7 +9,8 @@ too: nobody can say that it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from flopwatch.case import format_value
@@ -48,6 +49,26 @@ def is_named(field: str, names: Iterable[str]) -> bool:
         name in ("all", field) or field.startswith(f"{name}.") or field.endswith(f".{name}")
         for name in names
     )
+
+
+def list_fields(records: Iterable[Record]) -> list[str]:
+    """All in which these records, or others like them, can differ."""
+    names: dict[str, None] = {"variant": None}
+    for record in records:
+        names |= dict.fromkeys([*record.conditions, *record.params, *_likeness(record)])
+        names |= dict.fromkeys(_flatten(_likeness(record)))
+    return list(names)
+
+
+def find_near_fields(name: str, fields: Sequence[str]) -> list[str]:
+    """Those that somebody may have meant, by their whole names or the ends of them.
+
+    >>> find_near_fields("thread", ["torch.version", "settings.threads"])
+    ['settings.threads']
+    """
+    ends = {field.rpartition(".")[2]: field for field in reversed(fields)}
+    near = get_close_matches(name, [*fields, *ends], n=3)
+    return list(dict.fromkeys(ends.get(found, found) for found in near))
 
 
 def _likeness(record: Record) -> dict[str, Any]:

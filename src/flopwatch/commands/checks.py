@@ -9,7 +9,9 @@ from pathlib import Path
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import say, tell
 from flopwatch.commands.results import read_records
+from flopwatch.report.text import printable
 
 MOST_WIDTH = 110
 """Longer lines of prose are hard to read."""
@@ -64,7 +66,7 @@ def check(
         _print(json.dumps([as_dict(doubt) for doubt in doubts]))
     else:
         _print("\n".join(write_doubts(doubts, width)))
-        click.echo(count_doubts(doubts, len(records)), err=True)
+        tell(count_doubts(doubts, len(records)))
     if any(strict or doubt.severity == "spoils" for doubt in doubts):
         sys.exit(1)
 
@@ -106,7 +108,8 @@ def crossover(
     unknown = [variant for variant in variants if variant not in known]
     if unknown:
         raise UsageError(
-            f"{unknown[0]!r} was not compared with a baseline; what was: {', '.join(known) or '-'}"
+            f"{unknown[0]!r} was not compared with a baseline; what was: "
+            f"{', '.join(map(printable, known)) or '-'}"
         )
     rows = [row for row in compared if not variants or row.record.variant in variants]
     chosen = choose_axis(rows, axis)
@@ -119,4 +122,4 @@ def crossover(
 
 def _print(text: str) -> None:
     if text:
-        click.echo(text)
+        say(text)

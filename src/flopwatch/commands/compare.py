@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import tell
 from flopwatch.commands.results import read_records
 
 if TYPE_CHECKING:
@@ -69,15 +70,20 @@ def compare(
     flopwatch compare results/switchback.jsonl --with published:switchback
     """
     _refuse_contradictions(results, beside, threshold, fail_if_slower, relative)
+    _refuse_idle_fields(fail_if_slower, despite)
     if beside is not None:
         sys.exit(_compare_with_published(results, beside, skip_corrupt, as_json))
     from flopwatch.analysis.statistics import THRESHOLD
 
     size = fail_if_slower or threshold or THRESHOLD
     sides = [read_records([file], skip_corrupt) for file in results]
+    _refuse_unknown_fields(sides, despite)
     judgement = _judge(sides, size, relative)
-    _print(judgement, is_between_runs=len(sides) == 2, as_json=as_json)
-    sys.exit(_decide(judgement, gated=fail_if_slower is not None, despite=despite))
+    is_gate, is_between_runs = fail_if_slower is not None, len(sides) == 2
+    _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
+    if _is_nothing(judgement, is_gate):
+        sys.exit(_report_nothing(judgement, is_between_runs))
+    sys.exit(_decide(judgement, despite) if is_gate else 0)
 
 
 def _refuse_contradictions(
@@ -103,6 +109,29 @@ def _refuse_contradictions(
         )
 
 
+def _refuse_idle_fields(fail_if_slower: float | None, despite: Sequence[str]) -> None:
+    if despite and fail_if_slower is None:
+        raise click.UsageError(
+            "--despite says what --fail-if-slower may count, and has no effect without it; add "
+            "--fail-if-slower 3%, or leave --despite out"
+        )
+
+
+def _refuse_unknown_fields(sides: Sequence[Sequence[Record]], despite: Sequence[str]) -> None:
+    """A slip of the keyboard would excuse nothing, and nobody would know why the gate fails."""
+    from flopwatch.analysis.unlike import find_near_fields, is_named, list_fields
+    from flopwatch.errors import UsageError
+
+    fields = list_fields(record for side in sides for record in side)
+    for name in despite:
+        if not any(is_named(each, [name]) for each in fields):
+            near = find_near_fields(name, fields)
+            meant = (
+                f"did you mean {' or '.join(near)}?" if near else "such as torch.version, or all"
+            )
+            raise UsageError(f"--despite {name!r} is no field in which results can differ; {meant}")
+
+
 def _judge(sides: Sequence[Sequence[Record]], size: float, relative: bool) -> Judgement:
     from flopwatch.analysis.compare import compare_runs, compare_variants
     from flopwatch.analysis.summary import summarize
@@ -116,33 +145,36 @@ def _judge(sides: Sequence[Sequence[Record]], size: float, relative: bool) -> Ju
 
 def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> None:
     from flopwatch.report.compare import as_dict, describe_judgement, make_compare_sheets
-    from flopwatch.report.console import print_sheets
+    from flopwatch.report.console import print_remarks, print_sheets
 
     if as_json:
         click.echo(json.dumps(as_dict(judgement)))
         return
     print_sheets(make_compare_sheets(judgement, is_between_runs=is_between_runs))
-    for sentence in describe_judgement(judgement, is_between_runs=is_between_runs):
-        click.echo(f"  {sentence}")
+    print_remarks(describe_judgement(judgement, is_between_runs=is_between_runs))
 
 
-def _decide(judgement: Judgement, *, gated: bool, despite: Sequence[str]) -> int:
-    """The exit code; what it rests on is told."""
+def _is_nothing(judgement: Judgement, is_gate: bool) -> bool:
+    """Whether there is no verdict at all; for a gate, what is no longer measured is one."""
+    return not judgement.comparisons and not (is_gate and judgement.broken)
+
+
+def _report_nothing(judgement: Judgement, is_between_runs: bool) -> int:
+    from flopwatch.report.compare import describe_nothing
+
+    tell(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
+    return NOTHING
+
+
+def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
+    """The gate's exit code; what it rests on is told."""
     from flopwatch.analysis.compare import excuse
 
-    if not judgement.comparisons and not judgement.broken:
-        click.echo(
-            "flopwatch: nothing was comparable: no case was measured on both sides", err=True
-        )
-        return NOTHING
-    if not gated:
-        return 0
     counted = excuse(judgement, despite)
     if not counted and not judgement.broken:
-        click.echo(
+        tell(
             "flopwatch: nothing was comparable like for like; measure both sides alike, or name "
-            "what may differ by --despite FIELD",
-            err=True,
+            "what may differ by --despite FIELD"
         )
         return NOTHING
     return _report_regressions(judgement, counted)
@@ -157,7 +189,7 @@ def _report_regressions(judgement: Judgement, counted: Sequence[Comparison]) -> 
         return 0
     worst = ", ".join(name_case(record) for record in regressed[:3])
     more = f" and {len(regressed) - 3} more" if len(regressed) > 3 else ""
-    click.echo(f"flopwatch: slower, or no longer measured: {worst}{more}", err=True)
+    tell(f"flopwatch: slower, or no longer measured: {worst}{more}")
     return REGRESSION
 
 
@@ -169,7 +201,7 @@ def _compare_with_published(
     from flopwatch.analysis.summary import summarize
     from flopwatch.records.published import load
     from flopwatch.report.beside import describe_beside, make_beside_sheets, suggest_case
-    from flopwatch.report.console import print_sheets
+    from flopwatch.report.console import print_remarks, print_sheets
 
     if not beside.startswith(PUBLISHED):
         raise click.UsageError(
@@ -182,9 +214,8 @@ def _compare_with_published(
         click.echo(json.dumps([as_dict(one) for one in found]))
     else:
         print_sheets(make_beside_sheets(found))
-        for sentence in describe_beside(found):
-            click.echo(f"  {sentence}")
+        print_remarks(describe_beside(found))
     if all(one.missing is not None for one in found):
-        click.echo(f"flopwatch: nothing was comparable; {suggest_case(found, name)}", err=True)
+        tell(f"flopwatch: nothing was comparable; {suggest_case(found, name)}")
         return NOTHING
     return 0

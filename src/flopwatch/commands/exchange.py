@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import tell
 from flopwatch.commands.results import read_records
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ def _tell(source: str, content: Import, num_new: int, out: Path) -> None:
     from flopwatch.report.units import plural
 
     for remark in content.remarks:
-        click.echo(f"flopwatch: {source}: {_on_one_line(remark)}", err=True)
+        tell(f"flopwatch: {source}: {_on_one_line(remark)}")
     num_old = len(content.records) - num_new
     added = f"{plural(num_new, 'record')} added to {out}"
     if num_old:
         added = f"{added if num_new else 'nothing added'}: {out} has {num_old} of them already"
-    click.echo(f"flopwatch: {source}: {added}", err=True)
+    tell(f"flopwatch: {source}: {added}")
 
 
 def _read(file: Path, form: str | None) -> tuple[str, Import]:
@@ -89,7 +90,9 @@ def _on_one_line(text: object) -> str:
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(EXPORTS), required=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-              default="-", help="[default: standard output]")  # fmt: skip
+              default="-",
+              help="A new file; one that is there is left alone.  [default: standard output]"
+              )  # fmt: skip
 @options.skip_corrupt
 def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) -> None:
     """Write the newest record of every case in RESULTS for another program to read.
@@ -107,6 +110,7 @@ def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) 
     from flopwatch.errors import UsageError
     from flopwatch.records.exchange import EXPORTERS
 
+    _refuse_other_files(out)  # before the work
     rows = summarize(read_records(results, skip_corrupt))
     measured = [row for row in rows if row.total_ns is not None]
     _name_others([row.record for row in rows if row.total_ns is None])
@@ -117,7 +121,7 @@ def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) 
         click.echo(text, nl=False)
         return
     _write(text, out)
-    click.echo(f"wrote {out}", err=True)
+    tell(f"wrote {out}")
 
 
 def _name_others(records: Sequence[Record]) -> None:
@@ -128,21 +132,24 @@ def _name_others(records: Sequence[Record]) -> None:
         case = " ".join(filter(None, [record.suite, record.variant, label(record.params)]))
         why = record.reason or "no time was measured"
         told = _on_one_line(f"{case} was left out: {record.status}: {why}")
-        click.echo(f"flopwatch: {told}", err=True)
+        tell(f"flopwatch: {told}")
+
+
+def _refuse_other_files(out: Path) -> None:
+    """Measurements cannot be had again, and nothing in an export says that it is ours."""
+    from flopwatch.errors import FlopwatchError, UsageError
+
+    try:
+        is_other = out.is_file() and out.stat().st_size > 0
+    except OSError as error:
+        raise FlopwatchError(f"{out} cannot be read ({error.strerror}); choose another") from None
+    if is_other:
+        raise UsageError(f"{out} exists; choose another, or remove it")
 
 
 def _write(text: str, out: Path) -> None:
-    """Never over measurements, which cannot be had again."""
-    from flopwatch.errors import FlopwatchError, StoreError
-    from flopwatch.records.store import read
+    from flopwatch.errors import FlopwatchError
 
-    if out.is_file() and out.stat().st_size:
-        try:
-            is_results = bool(read(out, skip_corrupt=True).records)
-        except StoreError:
-            is_results = False
-        if is_results:
-            raise FlopwatchError(f"{out} is a results file; choose another name")
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -104,7 +104,7 @@ def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> N
 
 def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) -> None:
     from flopwatch.explain.movement import find_moved
-    from flopwatch.report.console import print_sheets
+    from flopwatch.report.console import print_remarks, print_sheets
     from flopwatch.report.movement import describe_moved, make_moved_sheets, moved_as_dict
 
     moved = find_moved(*([row.record for row in rows] for rows in sides))
@@ -116,5 +116,4 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
         click.echo(json.dumps(moved_as_dict(moved)))
         return
     print_sheets(make_moved_sheets(moved, most))
-    for sentence in describe_moved(moved):
-        click.echo(f"  {sentence}")
+    print_remarks(describe_moved(moved))

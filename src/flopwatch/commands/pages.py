@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import tell
 from flopwatch.commands.results import read_records
 from flopwatch.errors import FlopwatchError, UsageError
 
@@ -43,7 +44,7 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
         raise FlopwatchError(
             f"{out} cannot be written ({error.strerror}); choose another"
         ) from None
-    click.echo(f"wrote {out}", err=True)
+    tell(f"wrote {out}")
 
 
 def refuse_other_files(out: Path) -> None:

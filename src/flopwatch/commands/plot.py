@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import tell
 from flopwatch.commands.results import read_records
 from flopwatch.errors import UsageError
 
@@ -86,7 +87,7 @@ def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> lis
             else describe_missing(name)
         )
     if next(found, None) is not None:
-        click.echo(f"flopwatch: only the first {most} pictures; --most draws more", err=True)
+        tell(f"flopwatch: only the first {most} pictures; --most draws more")
     return pictures
 
 
@@ -99,7 +100,7 @@ def _write(pictures: Sequence[Picture], out: Path | None) -> list[Path]:
         check_path(file)
     for picture, file in zip(pictures, files, strict=True):
         draw_file(picture, file)
-        click.echo(f"wrote {file}: {picture.title}, {picture.subject}", err=True)
+        tell(f"wrote {file}: {picture.title}, {picture.subject}")
     return files
 
 

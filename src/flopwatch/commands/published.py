@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import say, tell
 from flopwatch.errors import FlopwatchError, UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _print_tables(publication: Publication, records: Sequence[Record]) -> None:
     print_rows([row for row in summarize(records) if not row.in_parts])
     click.echo()
     for line in describe_publication(publication):
-        click.echo(line)
+        say(line)
 
 
 def _print_as_published(publication: Publication, records: Sequence[Record]) -> None:
@@ -85,9 +86,9 @@ def _print_as_published(publication: Publication, records: Sequence[Record]) -> 
 
     printout = LAYOUTS[publication.name](summarize(records))
     for line in [*describe_publication(publication), *printout.remarks]:
-        click.echo(f"flopwatch: {line}", err=True)
+        tell(f"flopwatch: {line}")
     for line in printout.lines:
-        click.echo(line)
+        say(line)
 
 
 def _print_json(publication: Publication, records: Sequence[Record], layout: str) -> None:
@@ -121,4 +122,4 @@ def _write(records: Sequence[Record], out: Path) -> None:
         raise FlopwatchError(
             f"{out} cannot be written ({error.strerror}); choose another"
         ) from None
-    click.echo(f"wrote {len(records)} records to {out}", err=True)
+    tell(f"wrote {len(records)} records to {out}")

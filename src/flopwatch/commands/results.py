@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.commands import options
+from flopwatch.commands.printing import say, tell
 from flopwatch.report.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def table(
     text = "" if form == TERMINAL else WRITERS[form](found)
     sheets = found.make_sheets() if form == TERMINAL else []
     for remark in found.remarks:
-        click.echo(f"flopwatch: {remark}", err=True)
+        tell(f"flopwatch: {remark}")
     for line in found.lines if form == TERMINAL else ():
-        click.echo(line)
+        say(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
 
@@ -103,9 +104,9 @@ def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None
 
     printout = lay_out(summarize(read_records(results, skip_corrupt)))
     if not printout.content:
-        click.echo("no records", err=True)
+        tell("no records")
     for line in [json.dumps(printout.content)] if as_json else printout.lines:
-        click.echo(line)
+        say(line)
 
 
 @click.command()
@@ -137,7 +138,7 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
         raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
     result = ask(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
-        click.echo(f"flopwatch: {warning}", err=True)
+        tell(f"flopwatch: {warning}")
     if form == TERMINAL:
         print_table(result.columns, result.rows)
     else:
@@ -164,7 +165,7 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
 
     contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
     for warning in (warning for one in contents for warning in one.warnings):
-        click.echo(f"flopwatch: {warning}", err=True)
+        tell(f"flopwatch: {warning}")
     return [record for one in contents for record in one.records]
 
 

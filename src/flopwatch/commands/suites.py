@@ -144,7 +144,7 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     watcher.say(f"records: {report.out}")
     if report.interrupted:
         sys.exit(130)
-    sys.exit(1 if has_failed([*report.answered, *report.measured]) else 0)
+    sys.exit(1 if has_failed(report.judged) else 0)
 
 
 def _name_starter(place: Seat | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from flopwatch.engine import limits
 from flopwatch.engine.agreement import WrongResult
 from flopwatch.engine.sources import is_project_file
 from flopwatch.engine.study import Diverged
@@ -34,6 +35,21 @@ def is_loss_of_peer(error: BaseException) -> bool:
     """Whether it only tells that another rank is gone, which has a reason of its own."""
     said = str(error).lower()
     return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
+
+
+NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
+"""What is said where a thread cannot be had, in small letters: for lack of memory for its stack, or
+because there are too many."""
+
+
+def tell(error: BaseException, limit_bytes: int | None) -> tuple[Status, str]:
+    """Status and reason; where there is no memory left, not even for a thread, with the limit."""
+    status, reason = classify(error), explain(error)
+    if isinstance(error, MemoryError) or any(text in reason.lower() for text in NO_THREAD):
+        shortage = limits.describe_shortage(limit_bytes)
+        if shortage is not None:
+            return "oom", f"{reason}: {shortage}"
+    return status, reason
 
 
 def classify(error: BaseException) -> Status:

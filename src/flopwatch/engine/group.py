@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from flopwatch.case import Case
-from flopwatch.engine import agreement
+from flopwatch.engine import agreement, limits
 from flopwatch.engine.channel import NOBODY, Channel
 from flopwatch.engine.devices import Target
-from flopwatch.engine.failure import classify, explain, is_loss_of_peer
+from flopwatch.engine.failure import classify, explain, is_loss_of_peer, tell
 from flopwatch.engine.leader import Alone, Leader
 from flopwatch.engine.sampling import First, Sampler, run_once
 from flopwatch.engine.seeding import from_seed
@@ -57,10 +57,14 @@ class Group:
         self.workloads: dict[str, Workload] = {}
         self.first_calls: dict[str, First] = {}
         self._baseline_values: dict[str, Any] | None = None
+        self._is_lent = False
+        """Whether these are only in case that another variant has no reference."""
 
     def measure(self, *, is_probe: bool = False) -> None:
         """All that there is to do; a probe only tries whether the group can run."""
         self.build()
+        if self._is_lent:  # all are checked, and what is held is measured
+            self._baseline_values = None
         if is_probe:
             self.try_out()
             return
@@ -186,6 +190,7 @@ class Group:
 
     def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
         """Compare with the suite's reference, or else with the baseline."""
+        is_baseline = case.variant == self.baseline
         against, expected, doubt = "the reference", None, None
         try:
             expected = self._run_reference(case)
@@ -193,16 +198,20 @@ class Group:
             # Not the variant's fault: it is measured, but nobody can say that it is right.
             doubt = f"its reference failed: {explain(error)}"
         if expected is None and doubt is None:
-            if case.variant == self.baseline:
+            if is_baseline:
                 self._baseline_values = values
                 return None, []
             against, expected = self.baseline, self._baseline_values
             if expected is None:
                 doubt = f"its reference, {self.baseline}, is not measured here"
+        check = None
+        if expected is not None:
+            tolerance = self.suite.tolerance(case)
+            check = agreement.compare(values, expected, against=against, tolerance=tolerance)
+        if is_baseline:  # kept all the same, unless it is wrong: not all need have a reference
+            self._baseline_values, self._is_lent = values, True
         if expected is None:
             return None, [f"not checked: {doubt}"]
-        tolerance = self.suite.tolerance(case)
-        check = agreement.compare(values, expected, against=against, tolerance=tolerance)
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
         return check, notes
 
@@ -214,9 +223,10 @@ class Group:
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:
+    status, reason = tell(error, limits.read_limit())
     return {
-        "status": classify(error),
-        "reason": explain(error),
+        "status": status,
+        "reason": reason,
         "is_loss": is_loss_of_peer(error),
         "check": error.check if isinstance(error, agreement.WrongResult) else None,
     }

@@ -7,10 +7,16 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 from flopwatch.settings import PROBE_SHARE
 
 PR_SET_PDEATHSIG = 1
+STATM = Path("/proc/self/statm")
+DATA_FIELD = 5
+"""Of statm: private writable memory, in pages."""
+SPARE_BYTES = 32 * 2**20
+"""Who has less than this left cannot start a few threads."""
 
 
 def die_with_parent() -> None:
@@ -26,8 +32,42 @@ def limit_memory(limit_bytes: int | None) -> None:
     count address space that is only reserved, of which torch and CUDA take a great deal.
     """
     if limit_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+        _, most_bytes = resource.getrlimit(resource.RLIMIT_DATA)
+        if most_bytes != resource.RLIM_INFINITY:
+            limit_bytes = min(limit_bytes, most_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a record, not a core file
+
+
+def read_limit() -> int | None:
+    """What this process may take; None where there is no limit."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
+
+
+def lift_memory() -> int | None:
+    """End the limit, in a process that has failed and only has to say why; gives what it was."""
+    limit_bytes = read_limit()
+    _, most_bytes = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    return limit_bytes
+
+
+def describe_shortage(limit_bytes: int | None, statm: Path = STATM) -> str | None:
+    """That this process has next to nothing left of what it may take; None where it has, or where
+    the system does not tell."""
+    if limit_bytes is None:
+        return None
+    try:
+        used_bytes = int(statm.read_text().split()[DATA_FIELD]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError, MemoryError):
+        return None
+    if used_bytes < limit_bytes - SPARE_BYTES:
+        return None
+    return (
+        f"its process holds {used_bytes / 2**20:.0f} MiB and may hold {limit_bytes / 2**20:.0f} "
+        "MiB; raise --memory-limit, which ranks of one machine share"
+    )
 
 
 def leave_spare() -> None:

@@ -73,7 +73,7 @@ def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any
         "products": list_curves(ladders),
         "streams": list_streams(passes),
         "cache_bytes": cache_bytes,
-        "others_share": max(0.0, read_others_busy_s() - busy_s) / cores_s,
+        "others_share": min(1.0, max(0.0, read_others_busy_s() - busy_s) / cores_s),
     }
 
 

@@ -14,11 +14,14 @@ import json
 import os
 import socket
 import sys
+import traceback
 
 from flopwatch.engine import limits, worker
 
 PACKET_BYTES = 1 << 20
 """Largest request."""
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+"""What systems count the largest resident size in."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -33,8 +36,9 @@ def serve(connection: socket.socket) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         _send(connection, pid=pid)
-        _, status = os.waitpid(pid, 0)
-        _send(connection, exit_code=os.waitstatus_to_exitcode(status))
+        _, status, usage = os.wait4(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        _send(connection, exit_code=code, peak_bytes=usage.ru_maxrss * MAXRSS_BYTES)
 
 
 def _become_worker(request: worker.Request, descriptors: list[int]) -> None:
@@ -42,6 +46,8 @@ def _become_worker(request: worker.Request, descriptors: list[int]) -> None:
     try:
         worker.run_worker(request, descriptors)
         exit_code = 0
+    except BaseException:
+        traceback.print_exc()  # to the log, which is all that is left of it
     finally:
         # No unwinding into the server's stack, no exit handlers of a process we are not.
         os._exit(exit_code)

@@ -8,6 +8,9 @@ from typing import Any
 
 from flopwatch.errors import SuiteError
 
+STEP = "step"
+"""What points of a training are numbered by."""
+
 
 class Diverged(Exception):
     """A study gave a value that is not finite. What it gave before stays."""
@@ -31,11 +34,18 @@ def take_points(study: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[di
         for name, value in plain.items():
             # JSON has no word for it, and there is nothing to learn from what follows.
             if not math.isfinite(value):
-                raise Diverged(
-                    f"its study diverged: {name} is {value} at point {number}; the points before "
-                    "it are stored"
-                )
+                raise Diverged(_explain_divergence(plain, name, number))
         yield plain
+
+
+def _explain_divergence(point: Mapping[str, float], name: str, number: int) -> str:
+    """A curve over steps is a training, and its reader counts steps."""
+    step = point.get(STEP)
+    if step is None or not math.isfinite(step):
+        place, before = f"its study diverged: {name} is {point[name]} at point {number}", "points"
+    else:
+        place, before = f"its training diverged: {name} is {point[name]} in step {step:g}", "steps"
+    return f"{place}; the {before} before it are stored"
 
 
 def _as_number(name: str, value: Any) -> float:

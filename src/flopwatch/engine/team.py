@@ -60,6 +60,10 @@ class Seat:
     """Where rank 0 waits for the others."""
 
 
+class PortTaken(WorkerError):
+    """Where ranks were to meet, another program has come first."""
+
+
 class Team:
     """All ranks, from one of them."""
 
@@ -209,7 +213,7 @@ def _open_store(seat: Seat) -> Any:
     except RuntimeError as error:
         if "EADDRINUSE" not in str(error):
             raise
-        raise WorkerError(
+        raise PortTaken(
             f"port {seat.port}, which was free a moment ago, is in use by another program; run it "
             "again"
         ) from None

@@ -32,6 +32,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,16 @@ from flopwatch.choice import choose
 from flopwatch.engine import allocator, environment, limits
 from flopwatch.engine.channel import NOBODY, Board, Channel
 from flopwatch.engine.devices import Target, open_target
-from flopwatch.engine.failure import explain, is_loss_of_peer
+from flopwatch.engine.failure import is_loss_of_peer, tell
 from flopwatch.engine.follower import Follower
 from flopwatch.engine.group import Disbanded, Group, describe_failure
 from flopwatch.engine.leader import Alone, Leader
 from flopwatch.engine.rate import measure_rate
 from flopwatch.engine.sources import digest_sources
-from flopwatch.engine.team import Seat, Team, choose_device
+from flopwatch.engine.team import PortTaken, Seat, Team, choose_device
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.grids import VARIANT, unite
+from flopwatch.grids import VARIANT, Grid, unite
+from flopwatch.plan import RANKS
 from flopwatch.settings import Settings
 from flopwatch.suite import Suite
 
@@ -67,31 +69,31 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
     try:
         HANDLERS[request["kind"]](request, channel)
     except Exception as error:
-        channel.send("broken", reason=explain(error), is_loss=is_loss_of_peer(error))
+        # To say what was wrong takes some memory, too.
+        status, reason = tell(error, limits.lift_memory())
+        channel.send(
+            "broken",
+            status=status,
+            reason=reason,
+            is_loss=is_loss_of_peer(error),
+            is_port_taken=isinstance(error, PortTaken),
+        )
 
 
 def describe(request: Request, channel: Channel) -> None:
     suite = load_suite(Path(request["suite_path"]))
-    asked, device = request["chosen"], request["device"]
+    asked, device = _add_ranks(suite, request), request["device"]
     wanted = {"quick": request["quick"], "preset": request["preset"], "device": device}
     try:
         grids = suite.list_grids(**wanted)
         within = None if request["preset"] is None else grids
         chosen = choose(suite, asked, within, request["baseline"])
-        cases = suite.expand(**wanted, chosen=chosen)
-        for case in cases:
-            suite.refuse(case)
+        unasked = {a: values for a, values in suite.on_request[device].items() if a not in asked}
+        cases = _leave_out(suite, suite.expand(**wanted, chosen=chosen), unasked)
     except UsageError as error:
         channel.send("refused", reason=str(error))
         return
     variants = chosen.pop(VARIANT, None)
-    on_request = suite.on_request[device]
-    if request["preset"] is not None:  # only what that grid has can be asked for
-        there = {VARIANT: suite.variants, **unite(grids)}
-        on_request = {
-            axis: [value for value in values if value in there.get(axis, [])]
-            for axis, values in on_request.items()
-        }
     channel.send(
         "described",
         name=suite.name,
@@ -99,7 +101,7 @@ def describe(request: Request, channel: Channel) -> None:
         apart=suite.apart,
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
-        on_request={axis: v for axis, v in on_request.items() if axis not in asked and v},
+        on_request=_keep_present(unasked, cases),
         presets=list(suite.presets),
         cases=[
             {
@@ -112,6 +114,48 @@ def describe(request: Request, channel: Channel) -> None:
             for case in cases
         ],
     )
+
+
+def _leave_out(suite: Suite, cases: Sequence[Case], unasked: Grid) -> list[Case]:
+    """The cases without those that the suite refuses and nobody has asked for. What somebody has
+    asked for is refused for all to see."""
+    left = []
+    for case in cases:
+        try:
+            suite.refuse(case)
+        except UsageError:
+            if any(value in unasked.get(axis, []) for axis, value in _list_facets(case).items()):
+                continue
+            raise
+        left.append(case)
+    return left
+
+
+def _keep_present(unasked: Grid, cases: Sequence[Case]) -> Grid:
+    """Only what some case has can be asked for."""
+    all_facets = [_list_facets(case) for case in cases]
+    present = {
+        axis: [value for value in values if any(f.get(axis) == value for f in all_facets)]
+        for axis, values in unasked.items()
+    }
+    return {axis: values for axis, values in present.items() if values}
+
+
+def _list_facets(case: Case) -> dict[str, Any]:
+    return {**case.params, VARIANT: case.variant}
+
+
+def _add_ranks(suite: Suite, request: Request) -> dict[str, list[str]]:
+    """What was asked for; and where somebody has started so many ranks and has not said what for,
+    all of them, if the suite can have so many."""
+    asked, ranks = request["chosen"], request["ranks"]
+    is_open = ranks is not None and RANKS in suite.axes and RANKS not in asked
+    if not is_open or request["preset"] is not None or suite.accepts is None:
+        return dict(asked)
+    with suppress(UsageError, ValueError):
+        if suite.accepts(RANKS, ranks) is not False:
+            return {**asked, RANKS: [str(ranks)]}
+    return dict(asked)
 
 
 def _estimate_memory(suite: Suite, case: Case) -> dict[str, float]:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from flopwatch.draft import explain_death
+from flopwatch.draft import explain_death, explain_hang_of_ranks
 from flopwatch.engine.channel import Board
 from flopwatch.engine.team import Seat
 from flopwatch.launch.local import Launcher, Worker, poll_readable
@@ -62,6 +62,10 @@ class Companion(Protocol):
     def has_left(self) -> bool:
         """Whether its process has ended."""
 
+    def ask_where(self) -> str | None:
+        """The Python stack that it is at, empty where it does not answer; None where it cannot be
+        asked."""
+
     def kill(self) -> None: ...
 
 
@@ -94,11 +98,18 @@ class Neighbour:
         if code is None or code == 0 or failure is not None:
             return None
         stage = self._worker.board.read().stage
-        status, reason = explain_death(code, stage, self._worker.log_tail())
+        shortage = self._worker.find_shortage()
+        status, reason = explain_death(code, stage, self._worker.log_tail(), shortage)
         return Trouble(rank=self.rank, status=status, reason=reason)
 
     def has_left(self) -> bool:
         return self._worker.exit_code is not None
+
+    def ask_where(self) -> str | None:
+        if self.has_left():
+            return None
+        self._worker.interrogate()
+        return self._worker.hear_answer()
 
     def kill(self) -> None:
         self._worker.close()
@@ -152,6 +163,15 @@ class Crew:
 
     def interrogate(self) -> None:
         self.leader.interrogate()
+
+    def explain_hang(self, silence_limit_s: float) -> str:
+        """Once the leader was asked: mostly it only waits for another one, which is asked now."""
+        others = [companion.ask_where() for companion in self.companions]
+        answers = [self.leader.hear_answer(), *others]
+        return explain_hang_of_ranks(silence_limit_s, self.board.read().stage, answers)
+
+    def find_shortage(self) -> str | None:
+        return self.leader.find_shortage()
 
     def log_tail(self) -> str:
         return self.leader.log_tail()

@@ -21,11 +21,15 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, Self
 
+from flopwatch.draft import explain_hang
 from flopwatch.engine.channel import Board, make_board
 from flopwatch.errors import WorkerError
+from flopwatch.launch.shortage import Watch, find_room
 
 LOG_TAIL_BYTES = 4096
 LOG_LIMIT_BYTES = 1 << 20
+ANSWER_S = 1.0
+"""Who does not say in this time where it is does not run at all."""
 CAN_FORK_SERVER = sys.platform == "linux"
 """Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
 
@@ -45,6 +49,10 @@ class Process(Protocol):
     def wait(self) -> int:
         """Exit code; negative for the signal that ended it."""
 
+    @property
+    def peak_bytes(self) -> int | None:
+        """Its largest resident size, once it has ended; None where that is not known."""
+
 
 @dataclass(kw_only=True)
 class Worker:
@@ -55,11 +63,14 @@ class Worker:
     log: IO[bytes]
     board_file: IO[bytes]
     board: Board
+    watch: Watch
     exit_code: int | None = None
     title = ""
     """What reasons of its end begin with."""
     _pending: bytes = b""
     """The beginning of a message whose end has not arrived."""
+    _asked_at: int = 0
+    """Where its log ended when it was asked where it is."""
 
     def events(
         self,
@@ -114,8 +125,25 @@ class Worker:
 
     def interrogate(self) -> None:
         """Have a hung worker write the Python stack it is at to its log."""
+        self._asked_at = self.log.seek(0, os.SEEK_END)
         _signal(self.process.pid, signal.SIGUSR1)
-        time.sleep(0.2)
+        deadline_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline_s and not self.hear_answer():
+            time.sleep(0.01)
+        time.sleep(0.2)  # for the rest of it
+
+    def hear_answer(self) -> str:
+        """What it has written since it was asked; nothing where it is stopped."""
+        self.log.seek(self._asked_at)
+        return self.log.read().decode(errors="replace")
+
+    def explain_hang(self, silence_limit_s: float) -> str:
+        """Once it was asked."""
+        return explain_hang(silence_limit_s, self.board.read().stage, self.log_tail())
+
+    def find_shortage(self) -> str | None:
+        """What speaks for it that it ended for lack of memory."""
+        return self.watch.explain(self.process.peak_bytes)
 
     def log_tail(self) -> str:
         size = self.log.seek(0, os.SEEK_END)
@@ -173,6 +201,7 @@ class Launcher:
         read_end, write_end = os.pipe()
         log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
         board_file, board = make_board()
+        watch = Watch(find_room(request))
         descriptors = [write_end, log.fileno(), board_file.fileno()]
         process: Process
         try:
@@ -188,6 +217,7 @@ class Launcher:
             log=log,
             board_file=board_file,
             board=board,
+            watch=watch,
         )
 
 
@@ -253,12 +283,15 @@ class Server:
 class ForkedProcess:
     pid: int
     server: Server
+    peak_bytes: int | None = None
 
     def exit_descriptor(self) -> int | None:
         return self.server.descriptor()
 
     def wait(self) -> int:
-        return int(self.server.receive()["exit_code"])
+        ended = self.server.receive()
+        self.peak_bytes = ended["peak_bytes"]
+        return int(ended["exit_code"])
 
 
 @dataclass(kw_only=True)
@@ -266,6 +299,7 @@ class SpawnedProcess:
     popen: subprocess.Popen[bytes]
     pid: int
     pid_descriptor: int | None
+    peak_bytes: int | None = None
 
     def exit_descriptor(self) -> int | None:
         return self.pid_descriptor

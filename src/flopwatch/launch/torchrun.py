@@ -139,6 +139,9 @@ class Stranger:
     def has_left(self) -> bool:
         return self._has_left or not self._line.is_open
 
+    def ask_where(self) -> str | None:
+        return None
+
     def kill(self) -> None:
         if not self.has_left():
             self._line.send(event="stop", job=self._job)
@@ -263,6 +266,7 @@ def connect(place: Seat, join_s: float = JOIN_S) -> Line:
             return line
         line.close()
         reason = "another program listens there"
+        time.sleep(0.2)  # it may be the runner of a job that is just ending
     raise WorkerError(
         f"rank 0 is not to be reached at {address}:{place.port} ({reason}); {PORT} names another "
         "port"

@@ -57,6 +57,9 @@ Within, sums, ratios and rates of samples are numbers."""
 LARGEST = 1e100
 """No count is larger: its rate over the shortest sample is still a number."""
 
+MOST_NESTED = 100
+"""Values within values."""
+
 SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imported")
 """Of an environment: what readers look into."""
 
@@ -222,6 +225,8 @@ def _validate(record: Record) -> None:
         raise CorruptFile(f"it has {num_samples} rounds but no samples")
     if len(record.loops) != num_samples:
         raise CorruptFile(f"it has {num_samples} rounds but {len(record.loops)} loops")
+    if len(set(record.rounds)) != num_samples:
+        raise CorruptFile("it has two samples of one round")
     if not 0 <= record.warmup_samples <= num_samples:
         raise CorruptFile(f"it has {record.warmup_samples} warm-up samples of {num_samples}")
     for phase, times_ns in record.samples_ns.items():
@@ -235,6 +240,18 @@ def _validate(record: Record) -> None:
     _validate_memory(record)
     _validate_counts(record)
     _validate_environment(record.environment)
+    _validate_nesting("its parameters are", record.params)
+    _validate_nesting("its environment is", record.environment)
+
+
+def _validate_nesting(what: str, content: Any) -> None:
+    """What writes a value writes the values inside it, and Python ends that at some depth."""
+    level = [content]
+    for _ in range(MOST_NESTED):
+        inside = [each for each in level if isinstance(each, dict | list)]
+        level = [v for e in inside for v in (e.values() if isinstance(e, dict) else e)]
+    if level:
+        raise CorruptFile(f"{what} nested too deeply")
 
 
 def _validate_environment(environment: dict[str, Any]) -> None:

@@ -237,11 +237,13 @@ def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iter
 
 def _describe_corrupt(path: Path, number: int, why: StoreError, num_intact: int) -> CorruptFile:
     if num_intact == 0:
-        return CorruptFile(f"{path} is not a results file: line {number} is not a record: {why}")
-    return CorruptFile(
-        f"{path}: line {number} is corrupt: {why}; the {num_intact} other records are intact, "
-        "and --skip-corrupt reads them"
+        return CorruptFile(f"{path} is not a results file: line {number}: {why}")
+    others = (
+        "the other record is intact, and --skip-corrupt reads it"
+        if num_intact == 1
+        else f"the {num_intact} other records are intact, and --skip-corrupt reads them"
     )
+    return CorruptFile(f"{path}: line {number} is corrupt: {why}; {others}")
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def make_chosen_sheet(rows: Sequence[Row], frame: Frame, fields: Sequence[Field]
             **lay_out(columns, [rows]),
             "title": describe_shared(rows, frame, fields),
             "conditions": describe_all_conditions(rows),
-            "text_columns": 1,
+            "text_columns": count_labels(fields),
             "words": [field.is_word for field in fields],
             "remarks": [
                 *([f"the cases differ also in {', '.join(hidden)}"] if hidden else []),
@@ -46,6 +46,12 @@ def make_chosen_sheet(rows: Sequence[Row], frame: Frame, fields: Sequence[Field]
             ],
         }
     )
+
+
+def count_labels(fields: Sequence[Field]) -> int:
+    """The words in front, which tell the rows apart, however narrow a terminal is."""
+    words = [field.is_word and field.name != "verdict" for field in fields]
+    return max(1, words.index(False) if False in words else len(words))
 
 
 def list_unlike(rows: Sequence[Row], fields: Sequence[Field]) -> list[str]:

@@ -27,6 +27,10 @@ CAPTIONS: dict[Measure, str] = {
     "relative": "old and new are speedups over the baseline of the same run; time: the change of "
     "the ratio to the baseline's time",
 }
+ALONE = (
+    "`flopwatch show` and the report judge every case by itself, at 99 %; here all are judged "
+    "together, so that what is faster or slower there may be unclear here"
+)
 ORDER: tuple[Verdict, ...] = ("slower", "faster", "same", "unclear")
 
 
@@ -45,10 +49,15 @@ def _make_sheet(
     axes = list(dict.fromkeys(axis for record in records for axis in record.params))
     values = {axis: {format_value(r.params.get(axis, "")) for r in records} for axis in axes}
     fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
+    baselines = (
+        [] if is_between_runs else list(dict.fromkeys(one.old.variant for one in comparisons))
+    )
+    fixed += [f"over={baselines[0]}"] if len(baselines) == 1 else []
     columns: list[Column[Comparison]] = [
         *(_axis_column(axis) for axis in axes if len(values[axis]) > 1),
+        # The variant comes last of the labels: what stands before it a group has in common.
+        *([Column("over", lambda one: one.old.variant, "word")] if len(baselines) > 1 else []),
         Column("variant", lambda one: one.new.variant, "word"),
-        *([] if is_between_runs else [Column("over", lambda one: one.old.variant, "word")]),
         *_time_columns(judgement, is_between_runs),
         _ratio_column(is_between_runs),
         Column("verdict", describe_verdict, "word"),
@@ -115,14 +124,8 @@ def describe_missing(missing: Missing | None) -> str:
 
 
 def count_verdicts(comparisons: Sequence[Comparison]) -> str:
-    """
-    >>> count_verdicts([])
-    'nothing was comparable'
-    """
     counts = Counter(one.verdict for one in comparisons)
     told = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
-    if not told:
-        return "nothing was comparable"
     unlike = sum(bool(one.unlike) for one in comparisons)
     end = f" ({unlike} {UNLIKE})" if unlike else ""
     return f"{plural(len(comparisons), 'comparison')}: {', '.join(told)}{end}"
@@ -131,6 +134,8 @@ def count_verdicts(comparisons: Sequence[Comparison]) -> str:
 def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[str]:
     """What a reader should know, the most important first."""
     comparisons = judgement.comparisons
+    if not comparisons:  # which is told as an error
+        return _describe_unmatched(judgement)
     has_intervals = any(one.speedup.low is not None for one in comparisons)
     return [
         count_verdicts(comparisons),
@@ -141,6 +146,23 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
         *_describe_unmatched(judgement),
         *(_describe_method(judgement, is_between_runs) if has_intervals else []),
     ]
+
+
+def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
+    """Why there is no comparison, and what to do."""
+    if not is_between_runs:
+        return (
+            "nothing was comparable: no variant has a baseline that was measured in the same run; "
+            "measure both in one, or name an old and a new file"
+        )
+    if judgement.too_few:
+        return "nothing was comparable: all that both sides have has too few samples; take more"
+    if judgement.measure == "relative":
+        return (
+            "nothing was comparable: no case was measured on both sides, each beside its baseline; "
+            "leave --relative out to compare times"
+        )
+    return "nothing was comparable: no case was measured on both sides"
 
 
 def _describe_unlike(comparisons: Sequence[Comparison], is_between_runs: bool) -> list[str]:
@@ -177,7 +199,7 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
         moved.sort(key=lambda one: one.speedup.value, reverse=verdict == "faster")
         if len(moved) > MOST_SENTENCES:
             shares = find_common_parts([one.parts for one in moved])
-            told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
+            told = [f"{name} {_percent(share)}" for name, share in shares.items()]
             sentences.append(
                 f"the {len(moved)} {verdict} ones: of the change, on average, "
                 f"{', '.join(told[:MOST_PARTS])}"
@@ -189,9 +211,17 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _tell(parts: Sequence[MovedPart]) -> str:
     return ", ".join(
-        f"{part.name} {format_time_change(part.change_ns)} ({100 * part.share:.0f} % of it)"
+        f"{part.name} {format_time_change(part.change_ns)} ({_percent(part.share)} of it)"
         for part in parts[:MOST_PARTS]
     )
+
+
+def _percent(share: float) -> str:
+    """
+    >>> _percent(0.64), _percent(-0.11)
+    ('64 %', '−11 %')
+    """
+    return f"{100 * share:.0f} %".replace("-", "−")
 
 
 def format_time_change(change_ns: float) -> str:
@@ -256,7 +286,9 @@ def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
         f"intervals are at {100 * judgement.confidence:.4g} %{together}; faster or slower: by at "
         f"least {100 * judgement.threshold:g} %, same: the interval lies within that"
     )
-    return [method, *(_describe_spread(judgement) if is_between_runs else [])]
+    if is_between_runs:
+        return [method, *_describe_spread(judgement)]
+    return [method, *([ALONE] if count > 1 else [])]
 
 
 def _describe_spread(judgement: Judgement) -> list[str]:

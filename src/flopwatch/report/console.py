@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from flopwatch.report.footprints import make_memory_sheets
 from flopwatch.report.parts import make_whole_sheets
 from flopwatch.report.quality import make_quality_sheets
 from flopwatch.report.ranks import make_rank_sheets
-from flopwatch.report.tables import Sheet, draw, fit, make_sheets, measure_width, printable
+from flopwatch.report.tables import Sheet, draw, fit, make_sheets, measure_width
+from flopwatch.report.text import printable, printable_lines, wrap_remarks
 from flopwatch.report.writers import format_cell
 
 WIDE = 200
@@ -44,29 +46,48 @@ def make_all_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def print_sheets(whole: Sequence[Sheet]) -> None:
     console = open_stdout()
-    sheets = [part for sheet in whole for part in fit(sheet, console.width)]
-    if not console.is_terminal:
+    is_bound = _is_bound(console)
+    sheets = [p for sheet in whole for p in fit(sheet, console.width, may_split=is_bound)]
+    if not is_bound:
         console.width = max([console.width, *map(measure_width, sheets)])
     for position, sheet in enumerate(sheets):
         if position:
             console.print()
-        console.print(draw(sheet))
-        for remark in sheet.remarks:
-            console.print(f"  {printable(remark)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(draw(sheet, console.width))
+        print_remarks(sheet.remarks)
+
+
+def print_remarks(remarks: Sequence[str]) -> None:
+    """Sentences below a table; in a pipe each on one line, for what searches them."""
+    console = open_stdout()
+    for line in wrap_remarks(remarks, console.width if _is_bound(console) else None):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     table = Table(header_style="bold")
     for column in columns:
-        table.add_column(escape(column), overflow="fold")
+        table.add_column(escape(printable(column)), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(format_cell(value)) for value in row))
+        table.add_row(*(escape(printable_lines(format_cell(value))) for value in row))
     open_stdout().print(table)
 
 
 def open_stdout() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+    asked = read_columns()
+    return Console(width=asked if asked or sys.stdout.isatty() else WIDE)
 
 
 def open_stderr() -> Console:
     return Console(stderr=True)
+
+
+def read_columns() -> int | None:
+    """What the variable COLUMNS says, by which people tell programs how wide to print."""
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else None
+
+
+def _is_bound(console: Console) -> bool:
+    """Whether nothing may be wider than the console."""
+    return console.is_terminal or read_columns() is not None

@@ -27,7 +27,7 @@ POINTS = 72 / DPI
 """A pixel, in the unit of fonts and lines."""
 FONT_SCALE = 0.92
 """The bundled font is wider than those of browsers, for which places are chosen."""
-INKS = {"text": "#1a1a1a", "quiet": "#666666", "line": "#d8d8d8", **LIGHT}
+INKS = {"text": "#1a1a1a", "quiet": "#666666", "line": "#d8d8d8", "paper": "#ffffff", **LIGHT}
 MARKERS = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "down": "v", "cross": "X",
     "plus": "P",

@@ -28,6 +28,11 @@ from flopwatch.room import is_misfit
 MOST_LISTED = 6
 """Of one kind in a summary; the tables have all."""
 
+ALONE = (
+    "Verdicts are on each case by itself, at 99 %; `flopwatch compare` judges all of them "
+    "together, and may call unclear what is faster or slower here."
+)
+
 VERDICTS: dict[Verdict | None, str] = {
     "faster": "is faster than",
     "slower": "is slower than",
@@ -56,6 +61,7 @@ def describe_whole(rows: Sequence[Row]) -> list[str]:
         *([_count_own(own)] if own else []),
         *([_count_foreign(foreign)] if foreign else []),
         *_describe_machines(rows),
+        *([ALONE] if sum(map(_has_interval, rows)) > 1 else []),
     ]
 
 

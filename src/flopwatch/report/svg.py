@@ -33,7 +33,7 @@ STYLE = f"""
 @media (prefers-color-scheme: dark) {{
   :root {{ --faint: #a0a0a0; {_declare(DARK)} }}
 }}
-.picture {{ display: block; width: 100%; min-width: 26rem; font: 12px system-ui, sans-serif; }}
+.picture {{ display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }}
 .picture text {{ fill: currentColor; }}
 .picture .quiet {{ fill: var(--faint); }}
 .picture .bold {{ font-weight: 600; }}
@@ -41,7 +41,8 @@ STYLE = f"""
 .picture path, .picture circle {{ stroke-linejoin: round; fill: none; }}
 """
 
-INKS = {"text": "currentColor", "quiet": "var(--faint)", "line": "var(--grid)"}
+PAPER = "var(--paper, Canvas)"
+INKS = {"text": "currentColor", "quiet": "var(--faint)", "line": "var(--grid)", "paper": PAPER}
 
 OUTLINES = {
     "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
@@ -93,7 +94,7 @@ def _draw_path(path: Path) -> str:
 def _draw_marker(marker: Marker) -> str:
     ink, size = _ink(marker.ink), marker.size
     is_ring = marker.is_hollow and size > 4
-    fill = "none" if is_ring else "var(--paper, Canvas)" if marker.is_hollow else ink
+    fill = "none" if is_ring else PAPER if marker.is_hollow else ink
     style = f"fill:{fill};" + (f"stroke:{ink};stroke-width:1.8;" if marker.is_hollow else "")
     if marker.shape == "circle":
         place = f'cx="{marker.x:.1f}" cy="{marker.y:.1f}" r="{size:g}"'

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from textwrap import wrap
@@ -36,12 +35,15 @@ from flopwatch.report.remarks import (
     instrument_remarks,
     peak_remarks,
 )
+from flopwatch.report.text import printable
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
 
-CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MOST_LINES = 2
 """Of a heading."""
+LEAST_WORDS = 24
+"""Characters that a column of words has at least, if it has so many: a name in pieces of three is
+no name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,13 +207,17 @@ def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -
     }
 
 
-def fit(sheet: Sheet, width: int) -> list[Sheet]:
+def fit(sheet: Sheet, width: int, *, may_split: bool = True) -> list[Sheet]:
     """The sheet with as many of its optional columns as the width has room for; where that is not
-    enough, a sheet for every group, with what its rows share in the title."""
+    enough, a sheet for every group, with what its rows share in the title; where that is not
+    enough either, one below the other, each with some of the numbers."""
     shown = _choose_columns(sheet, 0, width)
-    if _width(sheet, shown) <= width or sheet.text_columns == 1:
-        return [_narrow(sheet, shown)]
-    return _divide(sheet, width)
+    shared = _count_shared(sheet)
+    if _width(sheet, shown) <= width or shared == 0:
+        parts = [_narrow(sheet, shown)]
+    else:
+        parts = _divide(sheet, shared, width)
+    return [piece for part in parts for piece in _split(part, width)] if may_split else parts
 
 
 def _choose_columns(sheet: Sheet, first: int, width: int) -> list[int]:
@@ -224,19 +230,69 @@ def _choose_columns(sheet: Sheet, first: int, width: int) -> list[int]:
     return shown
 
 
-def _divide(sheet: Sheet, width: int) -> list[Sheet]:
-    shared = sheet.text_columns - 1
+def _count_shared(sheet: Sheet) -> int:
+    """How many leading columns of words have one value in each group; never the last of them, by
+    which its rows are told apart."""
+    for position in range(sheet.text_columns - 1):
+        if any(len({cells[position] for cells in group}) > 1 for group in sheet.groups):
+            return position
+    return max(sheet.text_columns - 1, 0)
+
+
+def _divide(sheet: Sheet, shared: int, width: int) -> list[Sheet]:
     narrow = _narrow(sheet, _choose_columns(sheet, shared, width))
     titles = [
         " ".join([sheet.title, *map("=".join, zip(sheet.columns[:shared], group[0], strict=False))])
         for group in sheet.groups
     ]
+    tones = narrow.tones or [[] for _ in narrow.groups]
     parts = [
-        replace(narrow, title=title, groups=[group], values=[values], conditions="", remarks=[])
-        for title, group, values in zip(titles, narrow.groups, narrow.values, strict=True)
+        replace(
+            narrow,
+            title=title,
+            groups=[group],
+            values=[values],
+            tones=[tone] if tone else [],
+            conditions="",
+            remarks=[],
+        )
+        for title, group, values, tone in zip(
+            titles, narrow.groups, narrow.values, tones, strict=True
+        )
     ]
     parts[-1] = replace(parts[-1], conditions=sheet.conditions, remarks=sheet.remarks)
     return parts
+
+
+def _split(sheet: Sheet, width: int) -> list[Sheet]:
+    """Sheets that have the labels of the rows and a part of the other columns each."""
+    widths, least = _measure(sheet), _measure_least(sheet)
+    places = range(len(sheet.columns))
+    labels = range(sheet.text_columns)
+    others = [p for p in places if p not in labels]
+    if _add_widths(least[p] for p in places) <= width or len(others) < 2:
+        return [sheet]
+    is_roomy = _add_widths([*widths[: len(labels)], max(least[p] for p in others)]) <= width
+    of_labels = [(widths if is_roomy else least)[p] for p in labels]
+    blocks: list[list[int]] = [[]]
+    for p in others:
+        more = [*of_labels, *(least[q] for q in blocks[-1]), least[p]]
+        if blocks[-1] and _add_widths(more) > width:
+            blocks.append([])
+        blocks[-1].append(p)
+    # Without its last column a sheet would not know its words and its verdicts any more.
+    whole = replace(sheet, words=find_words(sheet), tones=sheet.tones or _find_tones(sheet))
+    parts = [_narrow(whole, [*labels, *block]) for block in blocks]
+    last = len(parts) - 1
+    return [
+        replace(
+            part,
+            title=f"{sheet.title}, continued" if number else sheet.title,
+            conditions=sheet.conditions if number == last else "",
+            remarks=sheet.remarks if number == last else [],
+        )
+        for number, part in enumerate(parts)
+    ]
 
 
 def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
@@ -258,10 +314,48 @@ def measure_width(sheet: Sheet) -> int:
 
 
 def _width(sheet: Sheet, shown: Sequence[int]) -> int:
-    headings, rows = break_headings(sheet), [cells for group in sheet.groups for cells in group]
-    return 1 + sum(
-        3 + max(len(text) for text in (*headings[p], *(cells[p] for cells in rows))) for p in shown
-    )
+    widths = _measure(sheet)
+    return _add_widths(widths[position] for position in shown)
+
+
+def _add_widths(widths: Iterable[int]) -> int:
+    """Of a table with columns of these widths."""
+    return 1 + sum(3 + width for width in widths)
+
+
+def _measure(sheet: Sheet) -> list[int]:
+    """How wide each column is, with nothing broken but headings."""
+    rows = [cells for group in sheet.groups for cells in group]
+    return [
+        max(len(text) for text in (*heading, *(cells[position] for cells in rows)))
+        for position, heading in enumerate(break_headings(sheet))
+    ]
+
+
+def _measure_least(sheet: Sheet) -> list[int]:
+    """How narrow each may get: words may be broken between them, and long ones inside."""
+    rows = [cells for group in sheet.groups for cells in group]
+    texts = [[sheet.columns[p], *(cells[p] for cells in rows)] for p in range(len(sheet.columns))]
+    longest = [max((len(word) for text in some for word in text.split()), default=1)
+               for some in texts]  # fmt: skip
+    return [
+        min(width, word, LEAST_WORDS) if is_word else width
+        for width, word, is_word in zip(_measure(sheet), longest, find_words(sheet), strict=True)
+    ]
+
+
+def _share_out(sheet: Sheet, width: int) -> list[int]:
+    """Widths of the columns in a table that is no wider, if that can be: the widest words give
+    first, and those that are no labels before those that are."""
+    widths, least = _measure(sheet), _measure_least(sheet)
+    labels = range(sheet.text_columns)
+    for some in ([p for p in range(len(widths)) if p not in labels], labels):
+        while _add_widths(widths) > width:
+            wide = [p for p in some if widths[p] > least[p]]
+            if not wide:
+                break
+            widths[max(wide, key=lambda p: widths[p])] -= 1
+    return widths
 
 
 def break_headings(sheet: Sheet) -> list[list[str]]:
@@ -292,21 +386,27 @@ def find_words(sheet: Sheet) -> list[bool]:
     ]
 
 
-def draw(sheet: Sheet) -> Group:
-    """Title and conditions may be wider than the table."""
+def draw(sheet: Sheet, width: int | None = None) -> Group:
+    """Title and conditions may be wider than the table; without a width, it is as wide as it is."""
     conditions = [_text(sheet.conditions, "dim italic")] if sheet.conditions else []
-    return Group(_text(sheet.title, "bold"), _draw_table(sheet), *conditions)
+    widths = _measure(sheet) if width is None else _share_out(sheet, width)
+    return Group(_text(sheet.title, "bold"), _draw_table(sheet, widths), *conditions)
 
 
-def _draw_table(sheet: Sheet) -> Table:
+def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
     table = Table(header_style="bold", box=box.HORIZONTALS)
-    words = find_words(sheet)
+    words, whole = find_words(sheet), _measure(sheet)
     for position, column in enumerate(break_headings(sheet)):
+        is_folded = widths[position] < whole[position]
         # The verdict may take a second line before anything is cut off, and so may chosen words.
         may_fold = words[position] and (sheet.words or position >= sheet.text_columns)
-        justify: Any = "left" if words[position] else "right"
-        heading = Text("\n".join(map(printable, column)))
-        table.add_column(heading, justify=justify, no_wrap=not may_fold)
+        table.add_column(
+            Text("\n".join(map(printable, column))),
+            justify="left" if words[position] else "right",
+            no_wrap=not (is_folded or may_fold),
+            width=widths[position] if is_folded else None,
+            overflow="fold" if is_folded else "ellipsis",
+        )
     has_groups = any(len(group) > 1 for group in sheet.groups)  # else a line after every row
     for group, tones in zip(sheet.groups, sheet.tones or _find_tones(sheet), strict=True):
         for cells, verdicts in zip(group, tones, strict=True):
@@ -334,12 +434,3 @@ def _find_tones(sheet: Sheet) -> list[list[list[str]]]:
 def _text(text: str, style: str = "") -> Text:
     """A Text object, since a name from a record might look like rich's markup."""
     return Text(printable(text), style=style)
-
-
-def printable(text: str) -> str:
-    """Without what would move a terminal's cursor, or end a line of a table.
-
-    >>> printable("a\\x1b[2Jb\\nc")
-    'a [2Jb c'
-    """
-    return CONTROLS.sub(" ", text)

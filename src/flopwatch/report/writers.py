@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from flopwatch.report.columns import Value
-from flopwatch.report.tables import Sheet, find_words, printable
+from flopwatch.report.tables import Sheet, find_words
+from flopwatch.report.text import printable, printable_lines
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
@@ -35,14 +36,16 @@ def write_csv(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
 
 def _guard(cell: Value) -> str:
     """
-    >>> [_guard(cell) for cell in ("=cmd()", "-0.5", -0.5, True, None)]
-    ["'=cmd()", '-0.5', '-0.5', 'true', '']
+    >>> [_guard(cell) for cell in ("=cmd()", "-0.5", -0.5, True, None, "a\\x1b[2J\\nb")]
+    ["'=cmd()", '-0.5', '-0.5', 'true', '', 'a [2J\\nb']
     """
     if cell is None or isinstance(cell, bool):
         return "" if cell is None else str(cell).lower()
     if not isinstance(cell, str):
         return repr(cell)
-    return f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
+    text = printable_lines(cell)
+    # Judged by what it was: a spreadsheet may drop what we have made a space.
+    return f"'{text}" if cell.startswith(FORMULA) and not _is_number(cell) else text
 
 
 def _is_number(text: str) -> bool:

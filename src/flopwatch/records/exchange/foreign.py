@@ -163,10 +163,10 @@ def convert(content: Any, form: type[Form], what: str) -> Form:
 
 
 def scale(number: float, exponent: int) -> float:
-    """`number` times ten to the `exponent`, rounded once: 2.9e-06 s are 2900 ns.
+    """`number` times ten to the `exponent`, rounded once: 7.7e-06 s are 7700 ns.
 
-    >>> scale(2.9e-06, 9), 2.9e-06 * 1e9
-    (2900.0, 2899.9999999999995)
+    >>> scale(7.7e-06, 9), 7.7e-06 * 1e9
+    (7700.0, 7700.000000000001)
     """
     return float(Decimal(repr(float(number))).scaleb(exponent)) if math.isfinite(number) else number
 

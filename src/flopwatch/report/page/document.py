@@ -11,7 +11,6 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from html import escape
 from pathlib import Path
 
 from flopwatch import __version__
@@ -23,6 +22,7 @@ from flopwatch.report.page.runs import render_commands, render_environments
 from flopwatch.report.page.suites import Section, render_suites
 from flopwatch.report.page.table import list_items, render_box, render_list
 from flopwatch.report.summary import Failure, describe_suite, describe_whole, group_failures
+from flopwatch.report.text import escape_html as escape
 from flopwatch.report.units import plural
 
 GENERATOR = '<meta name="generator" content="flopwatch'

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from flopwatch.report.page.suites import Section
 from flopwatch.report.page.table import render_box
 from flopwatch.report.remarks import describe_conditions
 from flopwatch.report.reproduction import REBUILT, list_reproductions
+from flopwatch.report.text import escape_html as escape
 from flopwatch.report.units import format_bytes, plural
 
 MOST_RUNS = 50
@@ -38,7 +38,7 @@ def render_environments(rows: Sequence[Row]) -> list[Section]:
     told = [_describe_run(records) for _, records in shown]
     columns = [name for name in told[0] if any(facts[name] for facts in told)]
     lines = [
-        _render_run(run, [facts[name] for name in columns])
+        _render_run(run, {name: facts[name] for name in columns})
         for (run, _), facts in zip(shown, told, strict=True)
     ]
     folded = "".join(_render_facts(runs, text) for text, runs in [*alike.items()][:MOST_RUNS])
@@ -104,8 +104,9 @@ def _describe_run(records: Sequence[Record]) -> dict[str, str]:
     return {"cases": f"{len(records):,}", **facts}
 
 
-def _render_run(run: str, cells: Sequence[str]) -> str:
-    told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+def _render_run(run: str, facts: Mapping[str, str]) -> str:
+    """Each fact with its name, which a narrow screen shows beside it."""
+    told = "".join(f'<td data-name="{name}">{escape(fact)}</td>' for name, fact in facts.items())
     return f'<tr><th scope="row">{escape(run)}</th>{told}</tr>'
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import count
 
 from flopwatch.analysis.summary import Row
@@ -18,6 +17,7 @@ from flopwatch.report.quality import make_quality_sheets
 from flopwatch.report.ranks import make_rank_sheets
 from flopwatch.report.svg import draw_svg
 from flopwatch.report.tables import Sheet, divide, make_sheets
+from flopwatch.report.text import escape_html as escape
 
 SHEETS: tuple[Callable[[Sequence[Row]], list[Sheet]], ...] = (
     make_sheets,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from flopwatch.report.columns import Value, verdict_word
 from flopwatch.report.tables import VERDICT_STYLES, Sheet, find_words
+from flopwatch.report.text import escape_html as escape
 from flopwatch.report.units import plural
 
 MOST_ROWS = 100

@@ -34,6 +34,10 @@ from flopwatch.report.pictures.shapes import (
 
 LIMIT_PX = 6.0
 """Half the length of the mark that shows a limit."""
+SMALL_PX = 2.2
+"""Half the width of a point that is one of many; its shape can still be told."""
+UNSURE_PX = (5.0, 13.0)
+"""From where to where, on both sides of a point, dots say that its interval is not known."""
 
 
 def compose(picture: Picture, *, with_words: bool) -> Drawing:
@@ -206,13 +210,27 @@ def _draw_point(frame: Frame, one: Series, point: Point) -> Iterator[Path | Mark
     if point.is_ringed:
         yield _ring(x, y, ink)
     number = one.number if one.marker is None else one.marker
-    size = 2.0 if one.is_small else 3.5
-    shape = "circle" if one.is_small else choose_marker(number)
-    yield Marker(x=x, y=y, shape=shape, ink=ink, size=size, is_hollow=point.is_hollow)
+    if point.is_unsure:
+        yield from _open_ends(x, y, ink)
+    yield Marker(
+        x=x,
+        y=y,
+        shape=choose_marker(number),
+        ink=ink,
+        size=SMALL_PX if one.is_small else 3.5,
+        is_hollow=point.is_hollow,
+    )
 
 
 def _limit_mark(x: float, y: float) -> Path:
     return Path(points=((x, y - LIMIT_PX), (x, y + LIMIT_PX)), stroke="text", width=2)
+
+
+def _open_ends(x: float, y: float, ink: str) -> Iterator[Path]:
+    """An interval of which nobody knows where it ends."""
+    for side in (-1, 1):
+        ends = ((x + side * UNSURE_PX[0], y), (x + side * UNSURE_PX[1], y))
+        yield Path(points=ends, stroke=ink, width=2, dash=(2, 3))
 
 
 def _ring(x: float, y: float, ink: str, size: float = 8.0) -> Marker:
@@ -256,15 +274,17 @@ def _swatch(one: Series, x: float, y: float) -> Iterator[Path | Marker]:
         dash = choose_dash(one.number)
         yield Path(points=((x, y), (x + 16, y)), stroke=ink, width=2, dash=dash)
     number = one.number if one.marker is None else one.marker
-    shape = "circle" if one.is_small else choose_marker(number)
-    yield Marker(x=x + 8, y=y, shape=shape, ink=ink)
+    yield Marker(x=x + 8, y=y, shape=choose_marker(number), ink=ink)
 
 
 def _draw_lane_texts(frame: Frame) -> Iterator[Shape]:
     picture = frame.picture
     for heading in picture.headings:
-        y = frame.y(heading.y) + 5
-        yield Text(x=8, y=y, text=clean(heading.text), size=11, ink="quiet", is_bold=True)
+        y, text = frame.y(heading.y) + 5, clean(heading.text)
+        # Lines of the axis would run through the words. Bold ones are wider.
+        box = _box(6, 12 + 1.1 * measure(text, 11), y - 11, y + 3)
+        yield Path(points=box, stroke=None, fill="paper")
+        yield Text(x=8, y=y, text=text, size=11, ink="quiet", is_bold=True)
     if picture.lanes:
         for tick in picture.y.ticks:
             yield Text(
@@ -283,11 +303,16 @@ def _crossing_mark(x: float, y: float) -> Path:
     return Path(points=across, stroke="text", width=2)
 
 
-KEYS: dict[str, Callable[[float, float], Path | Marker]] = {
-    "limit": _limit_mark,
-    "hollow": lambda x, y: Marker(x=x, y=y, shape="circle", ink="c1", is_hollow=True),
-    "ring": lambda x, y: _ring(x, y, "text", 5.5),
-    "crossing": _crossing_mark,
+def _unsure_mark(x: float, y: float) -> list[Path | Marker]:
+    return [*_open_ends(x, y, "c1"), Marker(x=x, y=y, shape="circle", ink="c1")]
+
+
+KEYS: dict[str, Callable[[float, float], list[Path | Marker]]] = {
+    "limit": lambda x, y: [_limit_mark(x, y)],
+    "hollow": lambda x, y: [Marker(x=x, y=y, shape="circle", ink="c1", is_hollow=True)],
+    "unsure": _unsure_mark,
+    "ring": lambda x, y: [_ring(x, y, "text", 5.5)],
+    "crossing": lambda x, y: [_crossing_mark(x, y)],
 }
 """How each mark is shown beside what it means."""
 
@@ -299,7 +324,7 @@ def _draw_keys(frame: Frame) -> Iterator[Shape]:
 
 
 def _draw_key(key: Key, y: float) -> Iterator[Shape]:
-    yield KEYS[key.mark](18, y)
+    yield from KEYS[key.mark](18, y)
     yield Text(x=34, y=y + 4, text=clean(key.text), ink="quiet", size=11)
 
 

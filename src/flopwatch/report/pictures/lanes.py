@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flopwatch.analysis.summary import Row
 from flopwatch.case import format_value
 from flopwatch.report.pictures.axes import make_lane_axis
+from flopwatch.report.pictures.frame import LONGEST_NAME
 from flopwatch.report.pictures.picture import Axis, Label, Tick
 from flopwatch.report.remarks import describe_conditions
 from flopwatch.report.tables import choose_axes
@@ -26,6 +27,8 @@ class Table:
     numbers: dict[str, int]
     """How each variant is drawn: in all pictures alike."""
     conditions: str
+    middle: str = "median"
+    """What stands for all runs of a case; of published figures it is the mean."""
 
     def name_case(self, row: Row, *without: str) -> str:
         params = row.record.params
@@ -61,6 +64,7 @@ def read_table(rows: Sequence[Row]) -> Table:
         axes=axes,
         numbers={record.baseline: 0, **{name: n for n, name in enumerate(others, 1)}},
         conditions=describe_conditions(record),
+        middle="mean" if "published" in record.environment else "median",
     )
 
 
@@ -96,15 +100,35 @@ def lay_lanes(
     headings: list[Label] = []
     ticks: list[Tick] = []
     by_case = len(groups) > 1 and all(len(group) == 1 for group in groups)
+    heading, name = _name_cases(rows, table) if by_case else ("", table.name_case)
     top = 0.5
+    if heading:
+        headings.append(Label(y=top - HEADING_PX / lane_px / 2, text=heading))
+        top -= HEADING_PX / lane_px
     for group in groups:
         if len(groups) > 1 and not by_case:
             headings.append(Label(y=top - HEADING_PX / lane_px / 2, text=table.name_case(group[0])))
             top -= HEADING_PX / lane_px
         for row in group:
-            text = table.name_case(row) if by_case else row.record.variant
+            text = name(row) if by_case else row.record.variant
             placed.append((top - 0.5, row))
             ticks.append(Tick(value=top - 0.5, text=text, series=series(row)))
             top -= 1
     y = make_lane_axis(ticks, 0.5 - top)
     return Lanes(rows=placed, y=y, count=0.5 - top, headings=tuple(headings))
+
+
+def _name_cases(rows: Sequence[Row], table: Table) -> tuple[str, Callable[[Row], str]]:
+    """How to name lanes so that they are told apart: where whole names would be cut, the names of
+    axes stand above them once, and so does what all of them share."""
+    if all(len(table.name_case(row)) <= LONGEST_NAME for row in rows):
+        return "", table.name_case
+    values = {axis: {_write(row, axis) for row in rows} for axis in table.axes}
+    differing = [axis for axis in table.axes if len(values[axis]) > 1]
+    shared = [f"{axis}={values[axis].copy().pop()}" for axis in table.axes if axis not in differing]
+    heading = "; ".join(filter(None, [", ".join(differing), " ".join(shared)]))
+    return heading, lambda row: ", ".join(_write(row, axis) for axis in differing)
+
+
+def _write(row: Row, axis: str) -> str:
+    return format_value(row.record.params.get(axis, ""))

@@ -97,8 +97,9 @@ def _make_picture(rows: Sequence[Row], ledgers: dict[int, StepLedger], table: Ta
         subject=table.subject,
         caption=(
             "Rows of the ledger, one after the other: products and memory at the rates of the "
-            "hardware, what is lost beside them, and what was measured. On the right, the median "
-            "of whole runs; where rows come to more than that, the difference lies left of 0."
+            "hardware, what is lost beside them, and what was measured. On the right, the "
+            f"{table.middle} of whole runs; where rows come to more than that, the difference lies "
+            "left of 0."
         ),
         conditions=table.conditions,
         x=make_axis("time of a run", [0.0, *ends], TIME),

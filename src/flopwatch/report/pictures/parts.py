@@ -74,8 +74,9 @@ def _make_picture(rows: Sequence[Row], table: Table) -> Picture:
         title="Where the time of a run goes",
         subject=table.subject,
         caption=(
-            "Medians of the phases, one after the other; where there were instruments, the regions "
-            "of each phase by their share. On the right, the median of whole runs."
+            f"{table.middle.capitalize()}s of the phases, one after the other; where there were "
+            "instruments, the regions of each phase by their share. On the right, the "
+            f"{table.middle} of whole runs."
         ),
         conditions=table.conditions,
         x=make_axis("time of a run", [0.0, longest], TIME),

@@ -54,6 +54,8 @@ class Point:
     tip: str = ""
     is_hollow: bool = False
     """Not a comparison of like with like."""
+    is_unsure: bool = False
+    """Its interval is not known: it must not look more precise than one with an interval."""
     is_ringed: bool = False
     """From here on it pays."""
 
@@ -121,7 +123,7 @@ class Label:
 class Key:
     """What a mark means."""
 
-    mark: Literal["limit", "hollow", "ring", "crossing"]
+    mark: Literal["limit", "hollow", "unsure", "ring", "crossing"]
     text: str
 
 

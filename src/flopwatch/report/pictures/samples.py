@@ -83,7 +83,7 @@ def _make_picture(drawn: Sequence[tuple[Row, list[Point]]], table: Table) -> Pic
         name=NAME,
         title="Samples in the order of taking",
         subject=" ".join(filter(None, [table.subject, table.name_case(first)])),
-        caption="A dot is the time of one run; the line is the median of those after warm-up.",
+        caption="A mark is the time of one run; the line is the median of those after warm-up.",
         conditions=table.conditions,
         x=x,
         y=make_axis("time of a run", times_ns, TIME, is_log=max(times_ns) > WIDE * min(times_ns)),

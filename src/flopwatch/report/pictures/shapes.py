@@ -20,7 +20,7 @@ SHADES = (0.58, 0.42, 0.3, 0.18, 0.07)
 class Path:
     points: tuple[tuple[float, float], ...]
     stroke: str | None
-    """An ink: text, quiet, line, or c0 to c5."""
+    """An ink: text, quiet, line, paper, or c0 to c5."""
     fill: str | None = None
     density: float = 1.0
     """Of the fill."""

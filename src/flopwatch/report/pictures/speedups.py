@@ -26,6 +26,7 @@ NAME = "speedups"
 FEWEST_DOTS = 2
 """One alone is told by the table."""
 ARITHMETIC = "what arithmetic alone would give"
+UNSURE = "the interval is not known"
 
 
 def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
@@ -82,23 +83,19 @@ def _make_picture(
     for y, row in lanes.rows:
         point = _make_point(y, row, table)
         # In a crowd the limits of all would hide it; tips have them.
-        points[row.record.variant].append(replace(point, limit=None) if shared else point)
+        shown = replace(point, limit=None, is_unsure=False) if shared else point
+        points[row.record.variant].append(shown)
     found = [point for many in points.values() for point in many]
     reach = [v for p in found for v in (p.x, p.low, p.high, p.limit) if v is not None]
     baseline = next(iter(by_variant.values()))[0].record.baseline
-    keys = []
-    if any(point.limit is not None for point in found):
-        keys.append(Key(mark="limit", text=ARITHMETIC))
-    if any(point.is_hollow for point in found):
-        keys.append(Key(mark="hollow", text=UNLIKE))
     x = make_axis("speedup", [*reach, 1.0], RATIO, is_log=True)
     return Picture(
         name=NAME,
         title=f"Speedup over {baseline}",
         subject=table.subject,
         caption=(
-            f"Speedups over {baseline}{_tell_intervals(found)}, a dot for each case. Right of 1x "
-            "is faster."
+            f"Speedups over {baseline}{_tell_intervals(found)}, a mark for each case. Right of 1x "
+            f"is faster.{_tell_unsure(found)}"
         ),
         conditions=table.conditions,
         x=x,
@@ -122,12 +119,31 @@ def _make_picture(
                 points=((1.0, lanes.y.low), (1.0, lanes.y.high)), text=baseline, text_at="top"
             ),
         ),
-        keys=tuple(keys),
+        keys=tuple(_list_keys(found)),
     )
+
+
+def _list_keys(points: Sequence[Point]) -> Iterator[Key]:
+    if any(point.limit is not None for point in points):
+        yield Key(mark="limit", text=ARITHMETIC)
+    if any(point.is_hollow for point in points):
+        yield Key(mark="hollow", text=UNLIKE)
+    if any(point.is_unsure for point in points):
+        yield Key(mark="unsure", text=UNSURE)
 
 
 def _tell_intervals(points: Sequence[Point]) -> str:
     return " with their 99 % intervals" if any(p.low is not None for p in points) else ""
+
+
+def _tell_unsure(points: Sequence[Point]) -> str:
+    """A mark alone would look as if it were exact."""
+    number = sum(point.low is None for point in points)
+    if number == 0:
+        return ""
+    if number == len(points):
+        return " How far they may be off is not known."
+    return f" Of {number} of {len(points)}, how far they may be off is not known."
 
 
 def _make_point(y: float, row: Row, table: Table) -> Point:
@@ -144,4 +160,5 @@ def _make_point(y: float, row: Row, table: Table) -> Point:
         limit=limit,
         tip=tip if limit is None else f"{tip}, limit {format_ratio(limit)}",
         is_hollow=bool(row.unlike),
+        is_unsure=not has_interval,
     )
