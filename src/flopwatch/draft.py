@@ -195,6 +195,7 @@ class Harvest:
             warmup_samples=warmup_samples,
             steady=self.progress.get("steady") if taken else None,
             stop=stop if taken else None,
+            renewed_rounds=finished.get("renewed_rounds", []),
             flops=draft.flops,
             bytes=draft.bytes,
             conditions=draft.conditions,

@@ -98,6 +98,9 @@ class Workload:
     run, for what is not a whole gradient here, such as those that are sharded over ranks."""
     journal: Journal | None = None
     """Where a workload that runs on several ranks notes the collectives that it passes."""
+    renewable: bool = True
+    """Whether it may be built again while it is sampled, so that it does not keep a lucky place in
+    memory, or an unlucky one: no for what shares something with other variants, or has a state."""
     notes: Sequence[str] = ()
     """Remarks about how it was built that a reader of its times should know, as sentences; they
     stand in the record and below the table."""

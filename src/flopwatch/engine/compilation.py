@@ -19,12 +19,17 @@ from flopwatch.errors import Unsupported
 MESSAGE_LENGTH = 200
 
 
+def is_compiler_used() -> bool:
+    """Whether this process has loaded it: importing torch alone does not."""
+    return "torch._dynamo" in sys.modules
+
+
 def compile_seconds() -> float:
     """What torch.compile has taken in this process so far, backward passes included.
 
     torch counts from 0 again after `torch._dynamo.reset()`.
     """
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and importing it takes seconds
+    if not is_compiler_used():  # and importing it takes seconds
         return 0.0
     from torch._dynamo.utils import calculate_time_spent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,11 @@ import msgspec
 from flopwatch.case import Case
 from flopwatch.engine import agreement, limits
 from flopwatch.engine.channel import NOBODY, Channel
+from flopwatch.engine.compilation import is_compiler_used
 from flopwatch.engine.devices import Target
 from flopwatch.engine.failure import classify, explain, is_loss_of_peer, tell
 from flopwatch.engine.leader import Alone, Leader
+from flopwatch.engine.renewal import Renewal
 from flopwatch.engine.sampling import First, Sampler, run_once
 from flopwatch.engine.seeding import from_seed
 from flopwatch.engine.stream import PointStream, SampleStream
@@ -56,6 +59,8 @@ class Group:
         self.leader = leader
         self.workloads: dict[str, Workload] = {}
         self.first_calls: dict[str, First] = {}
+        self._first_s = 0.0
+        """What building and running all variants for the first time has taken."""
         self._baseline_values: dict[str, Any] | None = None
         self._is_lent = False
         """Whether these are only in case that another variant has no reference."""
@@ -82,7 +87,7 @@ class Group:
                     run_once(workload)
                 except Exception as error:
                     self.fail(variant, error)
-        self.channel.send("finished", stop=None, notes=[], studies=[])
+        self.channel.send("finished", stop=None, notes=[], studies=[], renewed_rounds=[])
 
     def build(self) -> None:
         """Build and check all. Disbanded where memory ran out.
@@ -94,10 +99,12 @@ class Group:
             position = self.index[case.variant]
             try:
                 self.channel.board.write(position, "build")
+                started_s = time.perf_counter()
                 make = partial(from_seed, self.settings.seed, self.suite.build_case, case)
                 workload = self.leader.build(case.variant, make)
                 self.channel.board.write(position, "check")
                 first = self.leader.gather(case.variant, workload)
+                self._first_s += time.perf_counter() - started_s
                 shares = self.leader.take_shares(1)
                 check, notes = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
@@ -126,6 +133,7 @@ class Group:
             return
         self.channel.board.write(NOBODY, "sampling")
         stream = SampleStream(self.channel, self.target, self.index, self.fail)
+        renewal = Renewal(self._build_anew, self._first_s, time.perf_counter)
         outcome = Sampler(
             self.workloads,
             baseline=self.baseline,
@@ -133,11 +141,32 @@ class Group:
             target=self.leader,
             observer=stream,
             first_calls=self.first_calls,
-        ).run()
+        ).run(renewal if self._can_renew() else None)
         stream.send()
         studies = [variant for variant, load in self.workloads.items() if load.study is not None]
         notes = self.target.notes()
-        self.channel.send("finished", stop=outcome.stop, notes=notes, studies=studies)
+        self.channel.send(
+            "finished",
+            stop=outcome.stop,
+            notes=notes,
+            studies=studies,
+            renewed_rounds=renewal.rounds,
+        )
+
+    def _can_renew(self) -> bool:
+        """Whether workloads may be built more than once, and gain by it."""
+        return (
+            self.settings.device == "cpu"
+            and isinstance(self.leader, Alone)
+            and all(load.renewable and load.study is None for load in self.workloads.values())
+            and not is_compiler_used()
+        )
+
+    def _build_anew(self, variant: str) -> Workload:
+        self.channel.board.point_at(self.index[variant])  # should it crash, this is whom to blame
+        case = next(case for case in self.cases if case.variant == variant)
+        self.workloads[variant] = from_seed(self.settings.seed, self.suite.build_case, case)
+        return self.workloads[variant]
 
     def measure_memory(self) -> None:
         for variant, workload in self.workloads.items():

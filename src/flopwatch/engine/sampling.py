@@ -7,7 +7,8 @@ the previous variant's leavings hit all alike. There is one loop of rounds from 
     round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
                               then until every variant's samples are steady
     ... the rest              measured, until precise, stalled, or out of budget; a variant that has
-                              instruments is run once more with them after each of its samples
+                              instruments is run once more with them after each of its samples; now
+                              and then all are built anew (`renewal`)
 
 Nothing is thrown away: warm-up samples are stored in front of the others and counted.
 
@@ -28,6 +29,7 @@ from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ra
 from flopwatch.engine.clock import Clock
 from flopwatch.engine.collection import Collector
 from flopwatch.engine.ranks import Share
+from flopwatch.engine.renewal import Renewal
 from flopwatch.engine.steady import is_stalled, is_steady
 from flopwatch.engine.stopwatch import ClockStopwatch, Reading
 from flopwatch.errors import SuiteError
@@ -211,6 +213,7 @@ class Sampler:
         self._target = target
         self._evict = target.evict if settings.cache == "cold" else None
         self._observer = observer or Observer()
+        self._renewal: Renewal | None = None
         self._now_s = now_s
         self._random = random.Random(settings.seed)
         self._collector = Collector(now_s)
@@ -219,7 +222,8 @@ class Sampler:
         self._steady: bool | None = None
         self._budget_s = settings.budget_s * len(workloads)
 
-    def run(self) -> Outcome:
+    def run(self, renewal: Renewal | None = None) -> Outcome:
+        self._renewal = renewal
         self._observer.begin(tuple(self.series))
         with self._collector:
             self._started_s = self._now_s()
@@ -252,7 +256,10 @@ class Sampler:
         started_s = self._elapsed_s()
         next_look = MIN_ROUNDS
         widths: dict[int, float | None] = {}
+        if self._renewal is not None:
+            self._renewal.start(self._budget_s)
         while self.series:
+            self._renew_if_due(first, self._elapsed_s() - started_s)
             self._take_round()
             taken = self.round - first
             enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
@@ -269,6 +276,11 @@ class Sampler:
             if self._elapsed_s() >= self._budget_s and taken >= self._settings.min_rounds:
                 return "budget"
         return "budget"
+
+    def _renew_if_due(self, first: int, elapsed_s: float) -> None:
+        renewal = self._renewal
+        if renewal is not None and renewal.is_due(self.round, first, elapsed_s):
+            renewal.renew(self.series, self.round, run_once)
 
     def _take_round(self) -> None:
         order = list(self.series)

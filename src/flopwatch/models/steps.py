@@ -85,6 +85,7 @@ def make_workload(job: Job, mode: Mode) -> Workload:
         return facts if compilation is None else {**facts, **compilation.finish()}
 
     return Workload(
+        renewable=False,
         phases=step.phases,
         gradients=step.find_comparable(),
         reset=step.prepare,

@@ -193,6 +193,7 @@ def make_workload(job: TrainingJob, mode: Mode) -> Workload:
     emulation = describe_emulation(precision.product_dtype, job.device)
     facts = list_facts(job, parameters)
     return Workload(
+        renewable=False,
         phases=loop.phases,
         reset=loop.prepare,
         values=loop.find_values,

@@ -50,6 +50,7 @@ def make_reference(
 def _make_phases(shape: Shape, step: TrainingStep, setting: Setting) -> Workload:
     gradients = step.find_comparable()  # and this puts the step's layers in
     return Workload(
+        renewable=False,
         phases=step.phases,
         gradients=gradients,
         reset=step.prepare,

@@ -7,7 +7,8 @@ environment and the settings that made it, so that a single line can be mailed, 
 History of the schema, newest first. A version that was ever released stays readable: give
 ``UPGRADES`` the function that turns the previous version's object into the next one's.
 
-    4   ranks: what each of a job's processes took, waited for others, and spent on moving data
+    4   ranks: what each of a job's processes took, waited for others, and spent on moving data;
+        renewed_rounds
     3   memory, held_bytes, memory_estimate_bytes and first_page_faults: what a run held in each of
         its phases, beside what was foretold, and what its first call had to fetch
     2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
@@ -135,6 +136,8 @@ class Record:
     """Whether a steady state was detected; None where nothing was sampled."""
     stop: Stop | None = None
     """Why sampling ended."""
+    renewed_rounds: list[int] = field(default_factory=list)
+    """Before which all variants were built anew, so as to lie elsewhere in memory."""
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
     phase, already counted there."""
