@@ -57,6 +57,7 @@ FIELDS = {
     "warmup_samples": "BIGINT",
     "steady": "BOOLEAN",
     "stop": "VARCHAR",
+    "renewed_rounds": "BIGINT[]",
     "flops": "JSON",
     "bytes": "JSON",
     "conditions": "JSON",
