@@ -101,8 +101,8 @@ KINDS: dict[str, Kind] = {
         "quantile, over the distance of their medians, is wider than 0.2 + 3 / sqrt(samples), "
         "corrected for the number of cases, from 16 samples on; each part has a quarter of them, "
         "and they are 5 % apart",
-        advice="find out what alternates (places in memory, clocks, huge pages, cores of two kinds, "
-        "a neighbour): fix it or pin it, or report both levels",
+        advice="find out what alternates (places in memory, clocks, huge pages, cores of two "
+        "kinds, a neighbour): fix it or pin it, or report both levels",
         find=sample_checks.find_two_modes,
     ),
     "throttled": Kind(
