@@ -111,6 +111,21 @@ def test_how_sure_a_calibration_is_follows_from_models_that_it_has_not_seen() ->
     assert calibrate(slower)[0].scatter > 0.2
 
 
+def test_what_was_found_to_fit_and_what_gpus_round_counts() -> None:
+    params = {"model": "gpt-125m", "context": 128, "precision": "fp32", "optimizer": "adamw",
+              "ranks": 1, "micro_batch": "auto", "accumulation": 2}  # fmt: skip
+    found = replace(
+        RECORDS[0], suite="training", variant="plain", params=params,
+        facts={"micro_batch": 6.0, "accumulation": 2.0}, samples_ns={"step": [1e9] * 3},
+    )  # fmt: skip
+    (observation,) = observe(found)
+    assert (observation.job.micro_batch, observation.job.accumulation) == (6, 2)
+    assert not observe(replace(found, facts={}))  # nobody knows how large it was
+    rounding = {**ENVIRONMENT, "torch": {"gpu": {"tf32_matmul": True}}}
+    on_gpu = replace(found, environment=rounding, settings=replace(SETTINGS, device="cuda"))
+    assert [each.job.precision for each in observe(on_gpu)] == ["tf32"]
+
+
 def test_a_precision_that_it_has_not_seen_is_said() -> None:
     calibration = calibrate(RECORDS)[0]
     assert calibration.precisions == ("fp32",)

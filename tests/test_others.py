@@ -76,6 +76,16 @@ print(read_own_s() - before_s)
 """
 
 
+def test_stolen_time_counts_where_it_is_asked_for(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = SimpleNamespace(_asdict=lambda: {"user": 9.0, "steal": 2.0, "idle": 100.0})
+    monkeypatch.setattr(others.psutil, "cpu_times", lambda: times)
+    machine.own_s = 3.0
+    assert others.read_others_s() == 6.0
+    assert others.read_others_s((*others.BUSY, others.STOLEN)) == 8.0
+
+
 @pytest.mark.parametrize("program", [BURN, NESTED], ids=["child", "grandchild"])
 def test_what_our_descendants_used_is_our_own_once_they_have_ended(program: str) -> None:
     """In a process of its own: one that runs tests has descendants of other tests, whose ends take

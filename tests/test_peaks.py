@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -205,15 +204,6 @@ def test_a_best_within_the_caches_does_not_hide_one_beyond(clock: FakeClock) -> 
     passes = {("copy", size): make_trial(clock, iter([])) for size in sizes}
     near, far = engine.group_passes(passes, 2**18)
     assert (near, far) == ([*passes.values()][:2], [*passes.values()][2:])
-
-
-def test_time_of_others_is_that_of_all_but_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.read_others_busy_s() > 0
-    times_s = {"user": 9.0, "system": 4.0, "steal": 2.0, "idle": 100.0, "iowait": 50.0}
-    read = SimpleNamespace(_asdict=lambda: times_s)
-    monkeypatch.setattr("flopwatch.engine.peaks.psutil.cpu_times", lambda: read)
-    monkeypatch.setattr("flopwatch.engine.peaks.time.process_time", lambda: 3.0)
-    assert engine.read_others_busy_s() == 12.0
 
 
 def measure_tiny_collectives() -> Any:

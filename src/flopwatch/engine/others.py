@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import psutil
 
 BUSY = ("user", "nice", "system", "irq", "softirq")
-"""Stolen time is told apart."""
+STOLEN = "steal"
+"""By other virtual machines: records tell it apart."""
 SHORTEST_S = 0.5
 """The system counts in steps of 10 ms: over less time the share would be one of those."""
 
@@ -36,11 +37,11 @@ class Watch:
         return min(1.0, max(0.0, share))
 
 
-def read_others_s() -> float:
-    """Time of cores since the machine was started, without what this process and its descendants
-    have used, those that have ended included."""
+def read_others_s(kinds: Sequence[str] = BUSY) -> float:
+    """Time of cores since the machine was started, of these kinds, without what this process and
+    its descendants have used, those that have ended included."""
     times = psutil.cpu_times()._asdict()
-    busy_s: float = sum(times.get(name, 0.0) for name in BUSY)
+    busy_s: float = sum(times.get(name, 0.0) for name in kinds)
     return busy_s - sum(map(_read_own_s, _list_own()))
 
 

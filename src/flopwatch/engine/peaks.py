@@ -22,6 +22,7 @@ from flopwatch.engine import environment, hardware
 from flopwatch.engine.devices import FALLBACK_CACHE_BYTES, open_target
 from flopwatch.engine.failure import classify
 from flopwatch.engine.ladder import ARITHMETIC, Ladder, list_curves
+from flopwatch.engine.others import BUSY, STOLEN, read_others_s
 from flopwatch.engine.turns import Run, Trial, take_turns
 from flopwatch.settings import Device
 
@@ -44,6 +45,8 @@ EFFORTS = {
     "quick": Effort(alone_s=7, exchanges_s=2, longest_ns=0.04e9, caches_spanned=8, step=4),
 }
 
+TAKEN = (*BUSY, STOLEN)
+"""Kinds of time that a peak could have had."""
 SMALLEST_BYTES = 2**19
 """A pass over less is over before torch has called it."""
 MEMORY_SHARE = 0.25
@@ -57,7 +60,7 @@ SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
 def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any]:
     """Products and memory, and what only a process with torch can tell of the machine."""
     chosen, cache_bytes = EFFORTS[effort], find_cache_bytes(device)
-    busy_s, started_s = read_others_busy_s(), time.monotonic()
+    busy_s, started_s = read_others_s(TAKEN), time.monotonic()
     passes = begin_passes(device, cache_bytes, chosen)
     ladders = {dtype: Ladder(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
     take_turns(
@@ -73,19 +76,8 @@ def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any
         "products": list_curves(ladders),
         "streams": list_streams(passes),
         "cache_bytes": cache_bytes,
-        "others_share": min(1.0, max(0.0, read_others_busy_s() - busy_s) / cores_s),
+        "others_share": min(1.0, max(0.0, read_others_s(TAKEN) - busy_s) / cores_s),
     }
-
-
-def read_others_busy_s() -> float:
-    """Time of cores that went to others since the start: to other processes here, and to other
-    virtual machines."""
-    times = psutil.cpu_times()._asdict()
-    busy_s: float = sum(times.get(name, 0.0) for name in BUSY)
-    return busy_s - time.process_time()
-
-
-BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 
 
 def _bind_read(torch: Any, arrays: Sequence[Any], count: int) -> Run:

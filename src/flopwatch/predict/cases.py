@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flopwatch.account.measured import from_environment
-from flopwatch.account.placement import find_record_device
+from flopwatch.account.placement import find_record_device, name_arithmetic
 from flopwatch.analysis.samples import estimate_total_ns
 from flopwatch.analysis.statistics import median
 from flopwatch.errors import Unsupported, UsageError
@@ -24,6 +24,8 @@ from flopwatch.records.record import Record
 
 OURS = "flopwatch"
 """The stack that our own suites are measured with."""
+FOUND = ("micro_batch", "accumulation")
+"""Facts of a record that stand for parameters which were to be found."""
 LARGEST = 2**30
 """No count of a job is larger."""
 
@@ -91,7 +93,8 @@ def observe(record: Record) -> list[Observation]:
     machine is not known."""
     if record.status != "ok" or len(record.rounds) <= record.warmup_samples:
         return []
-    job, machine = find_job(record.suite, record.variant, record.params), read_machine(record)
+    job = find_job(record.suite, record.variant, _read_params(record))
+    machine = read_machine(record)
     if job is None or machine is None:
         return []
     own = find_rank_machine(machine, job, record.settings.device)
@@ -99,6 +102,15 @@ def observe(record: Record) -> list[Observation]:
     if set(record.samples_ns) != set(WHOLE):
         return [replace(base, time_s=estimate_total_ns(record).value / 1e9)]
     return [replace(base, phases=(phase,), time_s=_find_median_s(record, phase)) for phase in WHOLE]
+
+
+def _read_params(record: Record) -> dict[str, Any]:
+    """With what was found where it was to be as large as fits, and what a GPU makes of float32."""
+    found: dict[str, Any] = {n: round(record.facts[n]) for n in FOUND if n in record.facts}
+    is_rounded = name_arithmetic(record, "float32") == "tf32"
+    if is_rounded and record.params.get("precision") == "fp32":
+        found = {**found, "precision": "tf32"}
+    return {**record.params, **found}
 
 
 def _find_median_s(record: Record, phase: Phase) -> float:
