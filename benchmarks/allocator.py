@@ -13,8 +13,8 @@ import sys
 import time
 from statistics import median
 
-from flopwatch.engine import allocator
 from flopwatch.settings import Allocator
+from flopwatch.worker import allocator
 
 CLONE_BYTES = 48 * 2**20
 TURNS = 3

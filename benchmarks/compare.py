@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flopwatch.analysis.compare import Comparison, Judgement, Measure, compare_runs
-from flopwatch.case import case_id, group_id
+from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, compare_runs
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
+from flopwatch.suites.case import case_id, group_id
 
 SUITE = Path(__file__).parent / "suites" / "separate.py"
 MAX_FALSE_ALARMS = 0.02

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rows import count_missed, describe, print_step, run
 
 from flopwatch.analysis.summary import Row
-from flopwatch.report.units import format_bytes
+from flopwatch.output.units import format_bytes
 
 TOKENS = 4096
 SHAPES = ["768x3072", "3072x768", "1024x4096", "4096x1024", "2048x8192", "8192x2048"]

@@ -20,13 +20,13 @@ from statistics import median
 
 from rich.console import Console
 
-from flopwatch import session
-from flopwatch.catalog import find_suite
-from flopwatch.launch.local import Launcher
-from flopwatch.plan import Group
+from flopwatch.output.progress import TerminalWatcher
 from flopwatch.records.record import Record
-from flopwatch.report.progress import TerminalWatcher
+from flopwatch.runner import session
+from flopwatch.runner.local_launcher import Launcher
+from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
+from flopwatch.suites.catalog import find_suite
 
 SUITE = Path(__file__).parent / "suites" / "identical.py"
 

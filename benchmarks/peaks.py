@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from flopwatch.engine import hardware, limits
-from flopwatch.engine.ladder import ARITHMETIC, DTYPES, Ladder
-from flopwatch.engine.turns import TURN_NS, Trial
+from flopwatch.devices import system_files
+from flopwatch.devices.best_times import TURN_NS, Trial
+from flopwatch.devices.matmul_sweep import ARITHMETIC, DTYPES, Ladder
 from flopwatch.settings import Device
+from flopwatch.worker import limits
 
 ROUNDS = 12
 LONGEST_NS = 0.1e9
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def compare_with_others(device: Device) -> int:
-    limits.limit_threads(hardware.count_usable_cores(hardware.read_cpu_quota_cores()))
+    limits.limit_threads(system_files.count_usable_cores(system_files.read_cpu_quota_cores()))
     ladders = {dtype: Ladder(ARITHMETIC[dtype], device, LONGEST_NS) for dtype in DTYPES[device]}
     theirs: dict[str, float] = dict.fromkeys(ladders, 0.0)
     for _ in range(ROUNDS):

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flopwatch.predict.calibration import calibrate, make_stack
-from flopwatch.predict.cases import observe
-from flopwatch.predict.fit import predict_s
-from flopwatch.predict.parameters import Parameters
+from flopwatch.prediction.calibration import calibrate, make_stack
+from flopwatch.prediction.case_jobs import observe
+from flopwatch.prediction.cost_parameters import Parameters
+from flopwatch.prediction.fit import predict_s
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 

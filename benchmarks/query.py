@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flopwatch.case import Case
 from flopwatch.records.record import Check, Record, encode
+from flopwatch.suites.case import Case
 
 REACH_RECORDS = 100_000
 REACH_S = 3.0
@@ -118,7 +118,7 @@ def make_record(i: int, times_ns: list[float]) -> Record:
         peak_memory_bytes=2**30 + i,
         check=Check(against="plain", errors={"output": 1e-6}, tolerance=1e-3),
         environment={**ENVIRONMENT, "pid": i},
-        sources={"suites/dyad.py": case.id},
+        sources={"suites/builtin/dyad.py": case.id},
         taken_at="2026-01-01T00:00:00+00:00",
     )
 

@@ -21,8 +21,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flopwatch.case import Case
 from flopwatch.records.record import PhaseMemory, Rank, Record, encode
+from flopwatch.suites.case import Case
 
 REACH_S = 10.0
 REACH_BYTES = 15e6

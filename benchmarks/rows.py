@@ -10,8 +10,8 @@ from pathlib import Path
 
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row, summarize
+from flopwatch.output.units import format_speedup
 from flopwatch.records.store import read
-from flopwatch.report.units import format_speedup
 
 
 def run(suite: str, options: Sequence[str]) -> list[Row]:

@@ -10,13 +10,13 @@ import argparse
 import json
 from pathlib import Path
 
-import flopwatch.predict
-from flopwatch.predict.fit import Fit, fit
-from flopwatch.predict.observation import EARLY, LATE, OLD, find_family, load_published
-from flopwatch.predict.parameters import write_parameters
-from flopwatch.predict.validation import Trial, find_interval, group_by_size, hold_out
+import flopwatch.prediction
+from flopwatch.prediction.cost_parameters import write_parameters
+from flopwatch.prediction.fit import Fit, fit
+from flopwatch.prediction.observations import EARLY, LATE, OLD, find_family, load_published
+from flopwatch.prediction.validation import Trial, find_interval, group_by_size, hold_out
 
-PATH = Path(flopwatch.predict.__file__).parent / "data" / "stacks.json"
+PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
 SOURCES = {
     OLD: "MosaicGPT throughput tables, 2023 (flopwatch published mosaic)",
     EARLY: "llm-foundry throughput tables, rows on A100 of 40 GB",

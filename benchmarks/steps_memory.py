@@ -19,13 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flopwatch.engine import environment
-from flopwatch.models.footprint import Plan
-from flopwatch.models.modes import OPTIMIZERS, PRECISIONS
-from flopwatch.models.shapes import find_shape
-from flopwatch.models.stages import footprint_of
-from flopwatch.report.units import format_bytes
-from flopwatch.room import PROCESS_BYTES
+from flopwatch.devices import environment
+from flopwatch.jobs.activation_memory import footprint_of
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.step_memory import Plan
+from flopwatch.jobs.variants import OPTIMIZERS, PRECISIONS
+from flopwatch.output.units import format_bytes
+from flopwatch.runner.memory_fit import PROCESS_BYTES
 
 REACH = 0.1
 WHATS = {"forward and backward": ("forward", "backward"), "step": None}
@@ -91,10 +91,10 @@ def measure(model: str, plan: Plan, what: str) -> int:
     """Bytes of all tensors of this process, at the peak."""
     import torch
 
-    from flopwatch.engine.memory import measure_memory
-    from flopwatch.layers.workload import Setting
+    from flopwatch.devices.tensor_memory import measure_memory
+    from flopwatch.layers.layer_workload import Setting
     from flopwatch.models.builder import build, choose_attention, choose_recompute
-    from flopwatch.models.step import SharedModel, TrainingStep
+    from flopwatch.models.training_step import SharedModel, TrainingStep
 
     shape = find_shape(model).stretch(plan.context)
     chosen = PRECISIONS[plan.precision]

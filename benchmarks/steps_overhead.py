@@ -17,12 +17,12 @@ import time
 import torch
 
 from flopwatch.analysis.statistics import estimate_ratio, median
-from flopwatch.engine.clock import CpuClock
-from flopwatch.engine.sampling import time_phases
-from flopwatch.models.modes import Mode
-from flopwatch.models.shapes import find_shape
-from flopwatch.models.step import SharedModel
-from flopwatch.models.steps import Job, make_workload, share_model
+from flopwatch.devices.clock import CpuClock
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.variants import Mode
+from flopwatch.models.step_workload import Job, make_workload, share_model
+from flopwatch.models.training_step import SharedModel
+from flopwatch.worker.sampling import time_phases
 
 REACH = 0.01
 

@@ -28,12 +28,12 @@ from collections.abc import Callable, Sequence
 
 from rows import count_missed, describe, describe_speedup, print_step, run
 
-from flopwatch.analysis.crossover import count_tokens, find_crossovers
+from flopwatch.analysis.break_even import count_tokens, find_crossovers
 from flopwatch.analysis.samples import by_round, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
-from flopwatch.report.crossover import describe_crossover
-from flopwatch.report.units import format_bytes
+from flopwatch.output.break_even_tables import describe_crossover
+from flopwatch.output.units import format_bytes
 
 TOKENS = 4096
 SHAPES = ["768x3072", "3072x768", "1024x4096", "4096x1024", "2048x8192", "8192x2048"]

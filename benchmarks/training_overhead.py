@@ -29,17 +29,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.analysis.statistics import estimate_ratio, median
-from flopwatch.engine.clock import CpuClock
-from flopwatch.engine.follower import Follower
-from flopwatch.engine.leader import Leader
-from flopwatch.engine.sampling import time_phases
-from flopwatch.engine.team import Seat, Team
+from flopwatch.devices.clock import CpuClock
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.variants import parse_training_mode
 from flopwatch.models.builder import build, find_blocks
-from flopwatch.models.modes import parse_training_mode
-from flopwatch.models.shapes import find_shape
-from flopwatch.models.tokens import draw_texts
-from flopwatch.models.training import TrainingJob, make_workload
-from flopwatch.suite import Workload
+from flopwatch.models.training_loop import TrainingJob, draw_texts, make_workload
+from flopwatch.suites.suite import Workload
+from flopwatch.worker.rank_roles import Follower, Leader
+from flopwatch.worker.rank_team import Seat, Team
+from flopwatch.worker.sampling import time_phases
 
 REACH = 0.01
 RANKS = 2

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from flopwatch.engine.ranks import Share
-from flopwatch.launch.local import Worker
 from flopwatch.records.record import Record
-from flopwatch.suite import Workload
+from flopwatch.runner.local_launcher import Worker
+from flopwatch.suites.suite import Workload
+from flopwatch.worker.rank_times import Share
 
 # How long an example takes says something about the machine, and the same examples every time mean
 # that who changed nothing breaks nothing.
@@ -80,7 +80,7 @@ def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """On a fake clock a second passes at once, and garbage would be collected in every round: for
     a tenth of a real second each time, in a process with torch."""
     if "garbage" not in request.node.name:
-        monkeypatch.setattr("flopwatch.engine.collection.gc.collect", lambda: 0)
+        monkeypatch.setattr("flopwatch.worker.limits.gc.collect", lambda: 0)
 
 
 @pytest.fixture

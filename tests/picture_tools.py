@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flopwatch.account.measured import Curve, Peaks, Product, Stream, read_setup, shorten
 from flopwatch.analysis.summary import summarize
-from flopwatch.models.counts import count_mode_flops
-from flopwatch.models.modes import PRECISIONS, parse_mode
-from flopwatch.models.shapes import find_shape
+from flopwatch.devices.measured_peaks import Curve, Peaks, Product, Stream, read_setup, shorten
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.step_flops import count_mode_flops
+from flopwatch.jobs.variants import PRECISIONS, parse_mode
+from flopwatch.output.plots import KINDS, Picture
 from flopwatch.records.record import PhaseMemory, Rank, Record, Region
-from flopwatch.report.pictures import KINDS, Picture
+from tests.analysis.test_quality import DENSE, trained
 
 from .conftest import make_record
-from .test_quality import DENSE, trained
 
 MS = 1e6
 

@@ -18,7 +18,7 @@ TIMEOUT_S = 240.0
 def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What the function, of some test module, gives on each rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "flopwatch.models.training"])
+    context.set_forkserver_preload(["torch", "flopwatch.models.training_loop"])
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
         processes = [

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from flopwatch.cli import cli
-from flopwatch.commands.suites import read_axes
+from flopwatch.cli.main import cli
+from flopwatch.cli.measure import read_axes
 from flopwatch.records.record import encode
 
 from .conftest import make_record

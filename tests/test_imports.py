@@ -15,18 +15,10 @@ import flopwatch
 PACKAGE = Path(flopwatch.__file__).parent
 
 MAY_IMPORT_TORCH = (
-    "flopwatch.suites.",
+    "flopwatch.suites.builtin.",
     "flopwatch.layers.",
-    "flopwatch.explain.profile",
-    "flopwatch.models.builder",
-    "flopwatch.models.learning",
-    "flopwatch.models.sharding",
-    "flopwatch.models.step",
-    "flopwatch.models.survey",
-    "flopwatch.models.tokens",
-    "flopwatch.models.training",
-    "flopwatch.models.transformer",
-    "flopwatch.models.workload",
+    "flopwatch.models.",
+    "flopwatch.worker.profiler",
     "flopwatch.__main__",
 )
 
@@ -47,7 +39,13 @@ def test_importing_any_module_of_the_runner_does_not_import_torch() -> None:
         "sys.meta_path.insert(0, Block())\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
     )
-    subprocess.run([sys.executable, "-c", program, *list_modules()], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *list_modules()],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("module", list_modules())

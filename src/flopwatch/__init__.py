@@ -13,14 +13,14 @@ from flopwatch.lazy import load_lazily
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flopwatch.case import Case
-    from flopwatch.engine.agreement import WrongResult
     from flopwatch.errors import FlopwatchError, Unsupported, UsageError
-    from flopwatch.inline import Comparison, Measurement, compare, measure
     from flopwatch.records.record import Record
     from flopwatch.records.store import read
     from flopwatch.settings import Settings
-    from flopwatch.suite import Stopwatch, Suite, Workload
+    from flopwatch.suites.case import Case
+    from flopwatch.suites.suite import Stopwatch, Suite, Workload
+    from flopwatch.worker.agreement import WrongResult
+    from flopwatch.worker.inline import Comparison, Measurement, compare, measure
 
 __all__ = [
     "Case",
@@ -42,20 +42,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Case": "case",
-    "Comparison": "inline",
+    "Case": "suites.case",
+    "Comparison": "worker.inline",
     "FlopwatchError": "errors",
-    "Measurement": "inline",
+    "Measurement": "worker.inline",
     "Record": "records.record",
     "Settings": "settings",
-    "Stopwatch": "suite",
-    "Suite": "suite",
+    "Stopwatch": "suites.suite",
+    "Suite": "suites.suite",
     "Unsupported": "errors",
     "UsageError": "errors",
-    "Workload": "suite",
-    "WrongResult": "engine.agreement",
-    "compare": "inline",
-    "measure": "inline",
+    "Workload": "suites.suite",
+    "WrongResult": "worker.agreement",
+    "compare": "worker.inline",
+    "measure": "worker.inline",
     "read": "records.store",
 }
 

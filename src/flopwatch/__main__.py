@@ -1,5 +1,5 @@
 """``python -m flopwatch``."""
 
-from flopwatch.cli import main
+from flopwatch.cli.main import main
 
 main()

@@ -15,19 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwatch.account.device import Peak
-from flopwatch.account.placement import (
+from flopwatch.analysis.record_device import (
     FindPeak,
     Standard,
     count_devices,
     list_standards,
     name_arithmetic,
 )
+from flopwatch.devices.specifications import Peak
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Record
 
 if TYPE_CHECKING:  # it knows all models, and few tables have training jobs
-    from flopwatch.account.utilisation import Utilisation
+    from flopwatch.jobs.utilisation import Utilisation
 
 __all__ = ["PeakShare", "Standard", "count_flops", "find_peak_shares", "find_utilisation"]
 
@@ -58,8 +58,8 @@ def find_utilisation(record: Record, tokens_per_s: float | None) -> Utilisation 
     measured one; None for anything else."""
     if record.suite != TRAINING or tokens_per_s is None:
         return None
-    from flopwatch.account.conventions import CONVENTIONS
-    from flopwatch.account.utilisation import assess_record
+    from flopwatch.jobs.conventions import CONVENTIONS
+    from flopwatch.jobs.utilisation import assess_record
 
     try:
         assessment = assess_record(record, tokens_per_s, conventions=[CONVENTIONS[CONVENTION]])

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwatch.analysis import ranks
-from flopwatch.analysis.limit import estimate_limit
+from flopwatch.analysis import rank_shares
+from flopwatch.analysis.comparable import Differences, find_condition_differences
+from flopwatch.analysis.flop_limit import estimate_limit
 from flopwatch.analysis.peak_share import (
     PeakShare,
     Standard,
@@ -22,7 +23,7 @@ from flopwatch.analysis.peak_share import (
     find_peak_shares,
     find_utilisation,
 )
-from flopwatch.analysis.regions import Inside, estimate_instruments, look_inside
+from flopwatch.analysis.region_times import Inside, estimate_instruments, look_inside
 from flopwatch.analysis.samples import estimate_total_ns, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import (
     Estimate,
@@ -31,13 +32,12 @@ from flopwatch.analysis.statistics import (
     estimate_median,
     judge,
 )
-from flopwatch.analysis.unlike import Differences, find_condition_differences
-from flopwatch.case import PARTS, digest
-from flopwatch.engine import environment
+from flopwatch.devices import environment
 from flopwatch.records.record import Record
+from flopwatch.suites.case import PARTS, digest
 
 if TYPE_CHECKING:
-    from flopwatch.account.utilisation import Utilisation
+    from flopwatch.jobs.utilisation import Utilisation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +201,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "memory": memory_as_dict(record),
         "conditions": record.conditions,
         "facts": record.facts,
-        "ranks": [ranks.as_dict(split) for split in ranks.split_ranks(record)],
+        "ranks": [rank_shares.as_dict(split) for split in rank_shares.split_ranks(record)],
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
         "samples": len(record.rounds) - record.warmup_samples,

@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flopwatch.analysis.statistics import THRESHOLD, median
-from flopwatch.engine.sampling import PRIME_BELOW_NS
 from flopwatch.records.record import Record
+from flopwatch.worker.sampling import PRIME_BELOW_NS
 
 DISCARDED = (0, 1, 2, 5)
 """Numbers of steps to leave out, as published."""

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from flopwatch.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from flopwatch.layers.dyad import Dyad, convert_published
+    from flopwatch.layers.dyad_layer import Dyad, convert_published
     from flopwatch.layers.registry import make, register
-    from flopwatch.layers.replacement import Swap, swap
-    from flopwatch.layers.switchback import SwitchBack
+    from flopwatch.layers.swapping import Swap, swap
+    from flopwatch.layers.switchback_layer import SwitchBack
 
 __all__ = ["Dyad", "Swap", "SwitchBack", "convert_published", "make", "register", "swap"]
 
 _HOMES = {
-    "Dyad": "dyad",
-    "Swap": "replacement",
-    "SwitchBack": "switchback",
-    "convert_published": "dyad",
+    "Dyad": "dyad_layer",
+    "Swap": "swapping",
+    "SwitchBack": "switchback_layer",
+    "convert_published": "dyad_layer",
     "make": "registry",
     "register": "registry",
-    "swap": "replacement",
+    "swap": "swapping",
 }
 
 

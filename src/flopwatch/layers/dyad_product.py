@@ -180,7 +180,7 @@ def _find_kernels(rows: Tensor) -> Any:
 @cache
 def _load_kernels() -> Any:
     try:
-        from flopwatch.layers.kernels import dyad
+        from flopwatch.layers.kernels import dyad_triton
     except ImportError:  # a build of torch without Triton
         return None
-    return dyad
+    return dyad_triton

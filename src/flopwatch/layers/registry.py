@@ -179,7 +179,7 @@ def _make_dyad(
     form: str = "fast",
     **options: Any,
 ) -> nn.Module:
-    from flopwatch.layers.dyad import Dyad
+    from flopwatch.layers.dyad_layer import Dyad
 
     return Dyad(in_features, out_features, blocks, variant, form=form, **options)
 
@@ -204,13 +204,13 @@ def _count_dyad_density(variant: str, blocks: int, form: str = "fast") -> float:
 def _make_switchback(
     in_features: int, out_features: int, scales: str, save: str = "inputs", **options: Any
 ) -> nn.Module:
-    from flopwatch.layers.switchback import SwitchBack
+    from flopwatch.layers.switchback_layer import SwitchBack
 
     return SwitchBack(in_features, out_features, scales=scales, save=save, **options)
 
 
 def _make_llm_int8(in_features: int, out_features: int, **options: Any) -> nn.Module:
-    from flopwatch.layers.switchback import SwitchBack
+    from flopwatch.layers.switchback_layer import SwitchBack
 
     return SwitchBack(in_features, out_features, weight_gradient="int8", **options)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from flopwatch.layers import int8_plain as int8
-from flopwatch.layers.switchback import Recipe
+from flopwatch.layers.switchback_layer import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.models import hugging_face
-from flopwatch.models.builder import choose_attention, choose_recompute
-from flopwatch.models.footprint import (
+from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.step_memory import (
     MOMENTS,
     Footprint,
     Moment,
@@ -36,8 +35,9 @@ from flopwatch.models.footprint import (
     choose_largest,
     find_update_peak,
 )
-from flopwatch.models.modes import PRECISIONS
-from flopwatch.models.shapes import Shape
+from flopwatch.jobs.variants import PRECISIONS
+from flopwatch.models import builder
+from flopwatch.models.builder import choose_attention, choose_recompute
 from flopwatch.models.transformer import Transformer
 
 BLOCK_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -69,7 +69,7 @@ def estimate(shape: Shape, plan: Plan) -> Footprint:
 
 def survey(shape: Shape, *, batch: int, tokens: int) -> Survey:
     """Of a model of the library transformers, for a forward pass of `batch` texts of `tokens`."""
-    model = hugging_face.build(shape, device="meta")
+    model = builder.build(shape, device="meta")
     linear = {name: module for name, module in model.named_modules() if _is_linear(module)}
     in_blocks = {name for name in linear if BLOCK_NUMBER.search(f"{name}.")}
     weights = {name: module.weight.numel() for name, module in linear.items()}
@@ -98,7 +98,7 @@ def _count_products(shape: Shape, batch: int, tokens: int) -> int:
     """FLOPs of all products that are neither in a linear layer nor in the making of rotary
     positions, which takes a small one in some versions."""
     with _faking():
-        model = _settle(hugging_face.build(shape, attention="eager"))
+        model = _settle(builder.build_from_transformers(shape, attention="eager"))
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(input_ids=ids)
@@ -208,7 +208,7 @@ def _make_model(shape: Shape, plan: Plan) -> nn.Module:
         for parameter in model.parameters():
             parameter.data = parameter.data.to(getattr(torch, dtype))
     else:
-        model = hugging_face.build(shape, dtype=dtype)
+        model = builder.build(shape, dtype=dtype)
     choose_attention(model, plan.attention)
     choose_recompute(model, plan.recompute)
     return _settle(model)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from flopwatch.layers.attention import attend_fused, attend_plainly, make_mask
-from flopwatch.models.modes import Attention, Recompute
-from flopwatch.models.shapes import ARCHITECTURES, Shape
-from flopwatch.regions import region
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.variants import Attention, Recompute
+from flopwatch.layers.causal_attention import attend_fused, attend_plainly, make_mask
+from flopwatch.models.regions import region
 
 ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02

@@ -1,1 +1,1 @@
-"""The built-in suites, one file each. They use the same public interface as a user's own."""
+"""Suites: what to measure, declared in plain Python."""

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flopwatch.layers import int8_plain
-from flopwatch.layers.kernels.int8_triton_product import multiply
+from flopwatch.layers.kernels.int8_triton_matmul import multiply
 
 __all__ = [
     "dequantize_rowwise",

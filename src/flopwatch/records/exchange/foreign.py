@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from flopwatch.case import case_id, digest, group_id
 from flopwatch.errors import FlopwatchError
 from flopwatch.records.record import Record
 from flopwatch.records.store import reading
 from flopwatch.settings import LIKE_FOR_LIKE
+from flopwatch.suites.case import case_id, digest, group_id
 
 MAX_FILE_BYTES = 256 * 2**20
 """As Python objects, JSON takes ten times as much memory."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.analysis.summary import Row
-from flopwatch.engine.environment import look_up
+from flopwatch.devices.environment import look_up
 from flopwatch.records.exchange.foreign import (
     ForeignCase,
     ForeignError,
@@ -33,7 +33,7 @@ from flopwatch.records.exchange.foreign import (
     pick,
     scale,
 )
-from flopwatch.records.exchange.metrics import name_case
+from flopwatch.records.exchange.github_action import name_case
 from flopwatch.records.record import Record
 
 VERSION = "1.0"

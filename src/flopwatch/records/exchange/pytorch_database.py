@@ -17,8 +17,7 @@ import msgspec
 
 from flopwatch.analysis.statistics import CONFIDENCE, median
 from flopwatch.analysis.summary import Row
-from flopwatch.case import digest, label
-from flopwatch.engine.environment import look_up
+from flopwatch.devices.environment import look_up
 from flopwatch.records.exchange.foreign import (
     PHASE,
     ForeignCase,
@@ -36,8 +35,9 @@ from flopwatch.records.exchange.foreign import (
     pick,
     scale,
 )
-from flopwatch.records.exchange.metrics import Metric, list_metrics
+from flopwatch.records.exchange.github_action import Metric, list_metrics
 from flopwatch.records.record import Record
+from flopwatch.suites.case import digest, label
 
 FORM = "a list of results for PyTorch's benchmark database"
 

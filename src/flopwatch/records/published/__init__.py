@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from flopwatch.errors import UsageError
-from flopwatch.records.published.cs336 import read_cs336
-from flopwatch.records.published.dyad import read_dyad
-from flopwatch.records.published.mosaic import read_mosaic
-from flopwatch.records.published.switchback import read_switchback
+from flopwatch.records.published.published_cs336 import read_cs336
+from flopwatch.records.published.published_dyad import read_dyad
+from flopwatch.records.published.published_mosaic import read_mosaic
+from flopwatch.records.published.published_switchback import read_switchback
 from flopwatch.records.record import Record
 
 FORMATS: dict[str, Callable[[str], list[Record]]] = {

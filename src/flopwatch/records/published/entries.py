@@ -17,9 +17,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from flopwatch.case import case_id, digest, group_id
 from flopwatch.records.record import Record
 from flopwatch.settings import Settings
+from flopwatch.suites.case import case_id, digest, group_id
 
 GPU = Settings(device="cuda")
 """All that were published so far ran on one."""

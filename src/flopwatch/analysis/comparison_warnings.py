@@ -1,0 +1,203 @@
+"""Doubts about what a case was compared with: its baseline, its reference, a peak, an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import shorten
+
+from flopwatch.analysis.comparable import find_condition_differences
+from flopwatch.analysis.machine_warnings import GPU_LOWERED
+from flopwatch.analysis.peak_share import count_flops, find_peak_shares, find_utilisation
+from flopwatch.analysis.record_device import Standard
+from flopwatch.analysis.region_times import estimate_instruments
+from flopwatch.analysis.statistics import median
+from flopwatch.analysis.warning_findings import Case, Finding
+from flopwatch.records.record import Record
+from flopwatch.suites.case import PARTS
+
+MOST_OF_PEAK: dict[Standard, float] = {"nominal": 1.0, "measured": 1.05}
+"""A data sheet's is never exceeded; two runs of `flopwatch peaks` differ by up to 5 %."""
+UNKNOWN_DTYPE = "unknown"
+NOT_CHECKED = "not checked: "
+TOLERANCE_SHARE = 0.8
+INSTRUMENTS = 0.05
+MEMORY_ERROR = 0.1
+MOST_REASON = 100
+"""Characters of a failure's reason; `flopwatch show` has all of it."""
+
+
+def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
+    """Some failures are findings (what is too large, what is not supported); nothing but failures
+    is a benchmark that did not work."""
+    measured = {case.record.suite for case in cases if case.totals_ns}
+    for case in cases:
+        record = case.record
+        if record.suite not in measured:
+            reason = shorten(
+                f"{record.status}: {record.reason or 'no reason is told'}", MOST_REASON
+            )
+            yield Finding(
+                record=record,
+                fact=f"{reason}; no case of {record.suite} has a time",
+                cause=f"{record.suite} {reason}",
+            )
+
+
+def find_failed_baselines(cases: Sequence[Case]) -> Iterator[Finding]:
+    # Where a run has none at all, nobody meant to compare.
+    compared = {(case.record.run, case.record.suite) for case in cases if case.is_baseline}
+    for case in cases:
+        if not case.totals_ns or not case.is_rival or case.ratios:
+            continue
+        name, baseline = case.record.baseline, case.baseline
+        if baseline is None:
+            if (case.record.run, case.record.suite) in compared:
+                fact = f"there is no record of its baseline {name} in its group: no speedup"
+                yield Finding(record=case.record, fact=fact, cause="missing")
+        elif baseline.status != "ok":
+            yield Finding(
+                record=case.record,
+                fact=f"its baseline {name} failed ({baseline.status}: {baseline.reason}), and so "
+                "there is no speedup",
+                cause=baseline.status,
+            )
+
+
+def find_over_peak(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        if not case.totals_ns or not case.record.flops:
+            continue
+        total_ns = median(case.totals_ns)
+        shares = find_peak_shares(case.record, total_ns)
+        for standard, found in shares.items():
+            if found.share > MOST_OF_PEAK[standard]:
+                yield Finding(
+                    record=case.record,
+                    fact=f"its FLOPs in its time are {100 * found.share:.0f} % of the {standard} "
+                    "peak",
+                    size=found.share,
+                    cause=standard,
+                )
+        tokens = case.record.facts.get("tokens")
+        used = find_utilisation(case.record, tokens / total_ns * 1e9) if tokens else None
+        if used is not None and used.impossible is not None and not shares:
+            yield Finding(
+                record=case.record, fact=used.impossible, size=used.hfu or 0.0, cause="utilisation"
+            )
+
+
+def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
+    counted_groups = {
+        (case.record.run, case.record.group): case.record.variant
+        for case in reversed(cases)
+        if sum(count_flops(case.record).values()) > 0
+    }
+    for case in cases:
+        record = case.record
+        if not case.totals_ns or record.variant.startswith(PARTS):
+            continue
+        flops = count_flops(record)
+        sibling = counted_groups.get((record.run, record.group))
+        missing = [phase for phase in record.samples_ns if phase not in record.flops]
+        if sum(flops.values()) <= 0:
+            if sibling is not None:
+                fact = f"it declares no FLOPs, and {sibling} of its group does"
+                yield Finding(record=record, fact=fact, cause="none")
+        elif missing:
+            yield Finding(
+                record=record,
+                fact=f"it declares FLOPs for some phases and none for {', '.join(missing)}, so "
+                "that its FLOP/s is too low",
+                size=len(missing),
+                cause=", ".join(missing),
+            )
+        if UNKNOWN_DTYPE in flops:
+            fact = "its FLOPs are of an unknown dtype, which has no peak"
+            yield Finding(record=record, fact=fact, cause="dtype")
+
+
+def find_unlike_cases(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        if not case.ratios or not case.is_rival or case.baseline is None:
+            continue
+        unlike = find_condition_differences(case.baseline, case.record)
+        if unlike:
+            differences = ", ".join(
+                f"{name} {theirs or 'unknown'} in the baseline and {own or 'unknown'} here"
+                for name, (theirs, own) in unlike.items()
+            )
+            yield Finding(record=case.record, fact=differences, cause=differences)
+
+
+def find_unchecked(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        for note in case.record.notes:
+            if note.startswith(NOT_CHECKED) and case.totals_ns:
+                fact = f"nobody compared its results: {note.removeprefix(NOT_CHECKED)}"
+                yield Finding(record=case.record, fact=fact, cause=note)
+
+
+def find_used_tolerances(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        check = case.record.check
+        if check is None or not case.totals_ns or check.tolerance <= 0:
+            continue
+        errors = {name: error for name, error in check.errors.items() if error is not None}
+        name = max(errors, key=lambda each: errors[each], default="")
+        share = errors.get(name, 0.0) / check.tolerance
+        if share >= TOLERANCE_SHARE:
+            yield Finding(
+                record=case.record,
+                fact=f"the error of its {name} is {errors[name]:.2g}, {100 * share:.0f} % of the "
+                f"{check.tolerance:.2g} that are allowed",
+                size=share,
+            )
+
+
+def find_costly_instruments(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        if not case.record.instrumented_ns or not case.totals_ns:
+            continue
+        cost = estimate_instruments([case.record])
+        # The low end: noise between a sample and the next is not what instruments cost.
+        if cost is not None and cost.low is not None and cost.low - 1 >= INSTRUMENTS:
+            yield Finding(
+                record=case.record,
+                fact=f"with instruments a run takes {100 * (cost.value - 1):.0f} % longer, so that "
+                "the shares of its regions are not those of a plain run",
+                size=cost.value,
+            )
+
+
+def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for case in cases:
+        groups.setdefault((case.record.run, case.record.group), []).append(case.record)
+    for records in groups.values():
+        # What was held before a run includes the tensors of variants that are not foretold, and in
+        # a job those of all variants.
+        is_mixed = any(not record.memory_estimate_bytes for record in records)
+        if is_mixed or (len(records) > 1 and any(record.ranks for record in records)):
+            continue
+        for record in records:
+            estimate_bytes = sum(record.memory_estimate_bytes.values())
+            if record.held_bytes is None or not record.memory or not estimate_bytes:
+                continue
+            peaks = [held.peak_bytes for held in record.memory.values()]
+            error = estimate_bytes / (record.held_bytes + max(peaks)) - 1
+            if abs(error) > MEMORY_ERROR:
+                yield Finding(
+                    record=record,
+                    fact=f"the memory foretold is {100 * abs(error):.0f} % "
+                    f"{'more' if error > 0 else 'less'} than was measured",
+                    size=abs(error),
+                    cause="more" if error > 0 else "less",
+                )
+
+
+def find_noted(cases: Sequence[Case]) -> Iterator[Finding]:
+    """What no other doubt tells."""
+    for case in cases:
+        for note in case.record.notes:
+            if case.totals_ns and not note.startswith((NOT_CHECKED, GPU_LOWERED)):
+                yield Finding(record=case.record, fact=note, cause=note)

@@ -1,0 +1,158 @@
+"""What the cost model lets expect of a record's shapes, on the machine that it was measured on.
+
+Times are those of one rank; ranks work side by side. FLOPs are those of all ranks, counted as
+records count them: scores in full, whatever the mask hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwatch.analysis.hardware_limits import Limits
+from flopwatch.analysis.record_job import Layer, Step, Subject
+from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
+from flopwatch.prediction.cost import Cost, estimate_cost, list_weights, sum_by_name
+from flopwatch.prediction.hardware import Machine
+
+PROJECTIONS = 2
+"""The first of a block's layers belong to attention: queries, keys and values, and its output."""
+PASSES = 3
+"""Of a product: forward, and the gradients of its two operands."""
+RECORD_NAMES = {"tf32": "float32"}
+"""What records call it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """Scores and values, both passes."""
+
+    time_s: float
+    ideal_s: float
+    """At the peak, where the mask leaves something."""
+    flops: float
+    dtype: str
+    projection_flops: float
+    """Of the layers around it, which regions time with it."""
+    projection_traffic_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    lost_share: float
+    """Of the time that products take at the peak: what they take longer at any shape."""
+    traffic_s: float
+    """Of products: moving operands and results, as far as arithmetic does not hide it."""
+    attention: Attention | None = None
+    elements_s: float = 0.0
+    """The least that norms, residuals and activations must move in blocks, at full bandwidth."""
+    logits_s: float = 0.0
+    """The same for the loss."""
+    excess_s: float = 0.0
+    """What both take beyond that: more passes over memory, and less than its full bandwidth."""
+    gaps_s: float = 0.0
+    """What launches and hooks take however small the work is."""
+    update_s: float = 0.0
+    """The optimizer,"""
+    least_update_s: float = 0.0
+    """and what it must move, at full bandwidth."""
+    exchange_s: float = 0.0
+    """What ranks exchange while nothing is computed."""
+
+
+def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
+    """None where the cost model knows nothing of it, or of the machine."""
+    if subject is None or limits.machine is None:
+        return None
+    if isinstance(subject, Layer):
+        return _expect_layer(subject, limits, limits.machine)
+    # All ranks together where their links are known, or else one alone.
+    for job in (subject.shared_job, subject.job):
+        try:
+            cost = estimate_cost(job, limits.machine, limits.parameters)
+        except (FlopwatchError, Unsupported):  # nor is there a peak in its precision
+            continue
+        return _expect_step(subject, limits, limits.machine, cost)
+    return None
+
+
+def _expect_step(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
+    lost_share = _find_lost_share(limits, machine, step.job.arithmetic.products)
+    products = [part for part in cost.parts if part.name in ("products", "head")]
+    traffic = [part for part in cost.parts if part.name in ("element-wise", "loss")]
+    slow_s = sum(part.time_s for part in products)
+    busy_s = sum(part.ideal_s for part in products) * (1 + lost_share)
+    return Expectation(
+        lost_share=lost_share,
+        traffic_s=max(0.0, slow_s - busy_s),
+        attention=_expect_attention(step, limits, machine, cost),
+        elements_s=sum(p.ideal_s for p in cost.parts if p.name == "element-wise"),
+        logits_s=sum(p.ideal_s for p in cost.parts if p.name == "loss"),
+        excess_s=sum(max(0.0, part.time_s - part.ideal_s) for part in traffic),
+        # That of the optimizer is in its own phase, which is measured.
+        gaps_s=sum(
+            part.time_s
+            for part in cost.parts
+            if part.name == "overhead" and part.phase != "optimizer"
+        ),
+        update_s=cost.sum_phase("optimizer"),
+        least_update_s=sum(part.ideal_s for part in cost.parts if part.phase == "optimizer"),
+        exchange_s=sum_by_name(cost.parts).get("communication", 0.0),
+    )
+
+
+def _expect_attention(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Attention:
+    job, found = step.job, [part for part in cost.parts if part.name == "attention"]
+    parts = count_flops_by_part(
+        job.shape, sequences=job.micro_batch, tokens=job.tokens, recompute=job.recompute
+    )
+    batches = job.accumulation * step.ranks
+    around = list_weights(job.shape)[:PROJECTIONS]
+    passes = PASSES + (1 if job.recompute == "full" else 0)
+    traffic_s = passes * sum(
+        _move_s(limits, machine, job.micro_tokens, sizes, job.arithmetic.element_bytes)
+        for sizes in around
+    )
+    name = job.arithmetic.activations
+    return Attention(
+        time_s=sum(part.time_s for part in found),
+        ideal_s=sum(part.ideal_s for part in found),
+        flops=batches * float(sum(parts[part].total for part in ATTENTION)),
+        dtype=RECORD_NAMES.get(name, name),
+        projection_flops=batches * float(parts["qkv"].total + parts["output"].total),
+        projection_traffic_s=job.shape.layers * job.accumulation * traffic_s,
+    )
+
+
+def _expect_layer(layer: Layer, limits: Limits, machine: Machine) -> Expectation:
+    sizes = (layer.inputs, layer.outputs)
+    moved_s = _move_s(
+        limits, machine, layer.tokens, sizes, layer.element_bytes, density=layer.density
+    )
+    return Expectation(
+        # Layers are in what the machine measured, or in what its maker promises of all dtypes.
+        lost_share=_find_lost_share(limits, machine, next(iter(machine.peak_flops_per_s))),
+        traffic_s=PASSES * moved_s,
+    )
+
+
+def _find_lost_share(limits: Limits, machine: Machine, dtype: str) -> float:
+    peak, rate = machine.peak_flops_per_s.get(dtype), machine.find_rate(dtype)
+    if not peak or not rate:
+        return 0.0
+    return max(0.0, peak / (rate * limits.parameters.product_efficiency) - 1)
+
+
+def _move_s(
+    limits: Limits,
+    machine: Machine,
+    rows: int,
+    sizes: tuple[int, int],
+    element_bytes: int,
+    density: float = 1.0,
+) -> float:
+    """Of one product: what of its traffic shows."""
+    inputs, outputs = sizes
+    numbers = rows * inputs + density * inputs * outputs + rows * outputs
+    reached = machine.bandwidth_bytes_per_s * limits.parameters.bandwidth_efficiency
+    return limits.parameters.product_traffic * element_bytes * numbers / reached

@@ -1,0 +1,345 @@
+"""From the events of profiled training steps to a ledger of where the time went.
+
+Events nest: a phase holds regions, regions hold operators, operators hold other operators. What
+counts of an operator is the time in which it calls no other. In the forward pass it belongs to the
+innermost region around it. In the backward pass autograd's nodes are around it instead, each with
+the sequence number that was next when it was made: so a node belongs to where the last forward
+operator with that number was. Regions inside the backward pass are those of a forward pass that is
+computed again, by checkpointing.
+
+The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
+ledger add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and count
+as they are; what they leave of a phase is waiting.
+
+Which kind of work every operator of torch does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Kind = Literal[
+    "matrix product",
+    "fused attention",
+    "softmax",
+    "element-wise",
+    "reduction",
+    "memory movement",
+    "bookkeeping",
+    "other",
+    "between operations",
+]
+"""Bookkeeping: views, allocation, and what operators do that only call others. Between operations
+is what is not inside of any operator: Python, autograd's own work and, on a GPU, waiting."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OTHER: Kind = "other"
+
+NAMES: dict[Kind, str] = {
+    "matrix product": """
+        addbmm addmm _addmm_activation addmv baddbmm bmm convolution _convolution
+        convolution_backward dot _grouped_mm _int_mm _linear_pointwise _mkl_linear
+        mkldnn_convolution mkldnn_linear mkldnn_linear_backward_input mkldnn_linear_backward_weights
+        mm mv _scaled_grouped_mm _scaled_mm vdot _weight_int4pack_mm _weight_int8pack_mm
+    """,
+    "fused attention": """
+        _cudnn_attention_backward _cudnn_attention_forward _efficient_attention_backward
+        _efficient_attention_forward _flash_attention_backward _flash_attention_forward
+    """,
+    "softmax": """
+        _log_softmax _log_softmax_backward_data _masked_softmax _masked_softmax_backward
+        _safe_softmax _softmax _softmax_backward_data
+    """,
+    "element-wise": """
+        abs add addcdiv addcmul _amp_foreach_non_finite_check_and_unscale and bernoulli bitwise_and
+        bitwise_not bitwise_or ceil clamp clamp_max clamp_min cos cosh div dropout elu eq erf exp
+        exp2 expm1 floor floor_divide fmod ge gelu gelu_backward glu glu_backward gt hardsigmoid
+        hardswish isinf isnan le leaky_relu lerp log log1p logical_and logical_not logical_or lt
+        masked_fill maximum minimum mish mul native_dropout native_dropout_backward ne neg normal
+        pow reciprocal relu remainder round rsqrt rsub sigmoid sigmoid_backward sign silu
+        silu_backward sin softplus softplus_backward sqrt square sub tanh tanh_backward threshold
+        threshold_backward tril triu uniform where
+    """,
+    "reduction": """
+        all amax amin any argmax argmin cumprod cumsum _fused_rms_norm _fused_rms_norm_backward
+        linalg_vector_norm logsumexp max mean min native_batch_norm native_group_norm
+        native_group_norm_backward native_layer_norm native_layer_norm_backward nll_loss2d_backward
+        nll_loss2d_forward nll_loss_backward nll_loss_forward norm prod sort std sum topk var
+        var_mean
+    """,
+    "memory movement": """
+        arange bincount cat clone constant_pad_nd contiguous copy embedding embedding_dense_backward
+        eye fill flip full full_like gather gather_backward index index_add index_copy index_fill
+        index_put _index_put_impl index_select masked_scatter masked_select new_full new_ones
+        new_zeros nonzero ones ones_like _pin_memory rand repeat repeat_interleave _reshape_copy
+        roll scalar_tensor scatter scatter_add select_backward slice_backward stack take
+        take_along_dim _to_copy unfold_backward zero zeros zeros_like
+    """,
+    "bookkeeping": """
+        alias as_strided chunk cross_entropy_loss detach diff einsum embedding_backward empty
+        empty_like empty_strided expand expand_as flatten _fused_sdp_choice is_nonzero item
+        layer_norm lift_fresh linear _local_scalar_dense log_softmax matmul movedim narrow new_empty
+        new_empty_strided nll_loss nll_loss_nd numpy_T pad permute reshape _reshape_alias resize
+        resolve_conj resolve_neg result_type rms_norm scaled_dot_product_attention select set slice
+        softmax split split_with_sizes squeeze stride swapaxes t to transpose type_as unbind
+        unflatten unfold unsafe_chunk unsafe_split _unsafe_view unsqueeze view view_as
+    """,
+}
+"""Names without namespace, and without the underscore of those that work in place."""
+
+PREFIXES: dict[str, Kind] = {
+    "_scaled_dot_product_": "fused attention",
+    "_foreach_": "element-wise",
+    "_fused_adam": "element-wise",
+    "_fused_sgd": "element-wise",
+}
+"""Of families whose members differ only by what they are specialised for."""
+
+_BY_NAME: dict[str, Kind] = {name: kind for kind, names in NAMES.items() for name in names.split()}
+
+
+def find_kind(operator: str) -> Kind:
+    """
+    >>> find_kind("aten::addmm"), find_kind("aten::add_"), find_kind("aten::_foreach_add_")
+    ('matrix product', 'element-wise', 'element-wise')
+    >>> find_kind("mine::special")
+    'other'
+    """
+    name = operator.rpartition("::")[2]
+    family = next((kind for start, kind in PREFIXES.items() if name.startswith(start)), OTHER)
+    return _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"), family)
+
+
+Role = Literal["phase", "region", "node", "operator", "scope"]
+"""node: autograd's evaluation of one function; scope: anything else that only holds others."""
+Part = Literal["forward", "recomputed", "backward", "optimizer"]
+"""A phase; but what the backward pass computes again of the forward pass is apart."""
+PARTS: tuple[Part, ...] = ("forward", "recomputed", "backward", "optimizer")
+
+OTHER_REGION = "other"
+BETWEEN: Literal["between operations"] = "between operations"
+INSIDE_ATTENTION: dict[Kind, str] = {
+    "matrix product": "attention/products",
+    "fused attention": "attention/fused",
+    "softmax": "attention/softmax",
+}
+"""What is in no region of its own there, as in models of the library transformers, by its kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernel:
+    """What an operator launched on a GPU."""
+
+    name: str
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    name: str
+    role: Role
+    start_ns: float
+    end_ns: float
+    thread: int = 1
+    sequence: int | None = None
+    """Of an operator: the number of the node that would be made next; of a node: its own."""
+    forward_thread: int = 1
+    """Of a node: the thread in which it was made."""
+    kernels: Sequence[Kernel] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """Time of one operator or kernel, and where it belongs."""
+
+    name: str
+    kind: Kind
+    region: str
+    phase: str
+    part: Part
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Time of a step that a kind of operator takes in a region and part."""
+
+    region: str
+    kind: Kind
+    part: Part
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """One operator, or on a GPU one kernel, in all places of a step."""
+
+    name: str
+    kind: Kind
+    calls: float
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger:
+    entries: Sequence[Entry]
+    operators: Sequence[Operator]
+    """The slowest first."""
+
+
+def make_ledger(
+    steps: Sequence[Sequence[Event]], plain_ns: Mapping[str, float], *, by_kernels: bool = False
+) -> Ledger:
+    """Of an average step. `plain_ns` has the times of phases without the profiler.
+
+    Of the profiled steps the faster half counts, phase by phase: what else runs on a machine slows
+    small operators down more than large ones.
+    """
+    totals: dict[tuple[str, Kind, Part], float] = defaultdict(float)
+    calls: dict[tuple[str, Kind], int] = defaultdict(int)
+    times_ns: dict[tuple[str, Kind], float] = defaultdict(float)
+    attributed = [(events, attribute(events, by_kernels=by_kernels)) for events in steps]
+    half = (len(steps) + 1) // 2
+    for phase, phase_ns in plain_ns.items():
+        attributed.sort(key=lambda step: _measure_ns(phase, step[0]))
+        for events, slices in attributed[:half]:
+            inside = [one for one in slices if one.phase == phase]
+            busy_ns = sum(one.time_ns for one in inside)
+            profiled_ns = max(busy_ns, phase_ns) if by_kernels else _measure_ns(phase, events)
+            factor = phase_ns / profiled_ns / half
+            for one in inside:
+                totals[one.region, one.kind, one.part] += one.time_ns * factor
+                times_ns[one.name, one.kind] += one.time_ns * factor
+                calls[one.name, one.kind] += 1
+            between_ns = (profiled_ns - busy_ns) * factor
+            totals[BETWEEN, BETWEEN, phase] += between_ns  # type: ignore[index]
+    return Ledger(
+        entries=[
+            Entry(region=region, kind=kind, part=part, time_ns=time_ns)
+            for (region, kind, part), time_ns in totals.items()
+        ],
+        operators=[
+            Operator(name=name, kind=kind, calls=calls[name, kind] / half, time_ns=time_ns)
+            for (name, kind), time_ns in sorted(times_ns.items(), key=lambda item: -item[1])
+        ],
+    )
+
+
+def _measure_ns(phase: str, events: Iterable[Event]) -> float:
+    return sum(
+        event.end_ns - event.start_ns
+        for event in events
+        if event.role == "phase" and event.name == phase
+    )
+
+
+@dataclass(slots=True)
+class Frame:
+    """An event while others may be inside it."""
+
+    event: Event
+    phase: str
+    region: str | None
+    part: str
+    children_ns: float = 0.0
+
+    @property
+    def own_ns(self) -> float:
+        return max(self.event.end_ns - self.event.start_ns - self.children_ns, 0.0)
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where nodes belong, learned while events pass by."""
+
+    made_in: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The region of the last operator of a thread that had this sequence number."""
+    latest: dict[int, str] = field(default_factory=dict)
+    """Of each thread, the region of its latest node."""
+
+    def find(self, node: Event) -> str:
+        """A node that accumulates a gradient has no number: it follows the one that made it."""
+        region = self.latest.get(node.thread, OTHER_REGION)
+        if node.sequence is not None:
+            region = self.made_in.get((node.forward_thread, node.sequence), OTHER_REGION)
+        self.latest[node.thread] = region
+        return region
+
+
+def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slice]:
+    """The operators inside of phases, each with its own time, or with that of its kernels."""
+    frames = [frame for frame in _nest(events) if frame.phase]
+    if by_kernels:
+        return [
+            _make_slice(frame, kernel.name, kernel.time_ns)
+            for frame in frames
+            if frame.event.role == "operator"  # marks on the device's timeline are no work
+            for kernel in frame.event.kernels
+        ]
+    return [
+        _make_slice(frame, frame.event.name, frame.own_ns)
+        for frame in frames
+        if frame.event.role == "operator"
+    ]
+
+
+def list_node_regions(events: Sequence[Event]) -> list[str]:
+    """Of autograd's nodes, in the order in which they ran."""
+    return [frame.region or OTHER_REGION for frame in _nest(events) if frame.event.role == "node"]
+
+
+def _nest(events: Sequence[Event]) -> list[Frame]:
+    phases = [event for event in events if event.role == "phase"]
+    stacks: dict[int, list[Frame]] = defaultdict(list)
+    places = _Places()
+    frames = []
+    for event in sorted(events, key=lambda event: (event.start_ns, -event.end_ns)):
+        stack = stacks[event.thread]
+        while stack and stack[-1].event.end_ns <= event.start_ns:
+            stack.pop()
+        phase = _find_phase(phases, event)
+        parent = stack[-1] if stack else Frame(event, phase, None, phase)
+        frame = _place(event, parent, phase, places)
+        if stack:
+            parent.children_ns += min(event.end_ns, parent.event.end_ns) - event.start_ns
+        stack.append(frame)
+        frames.append(frame)
+    return frames
+
+
+def _find_phase(phases: Iterable[Event], event: Event) -> str:
+    """By time, since on a GPU the backward pass runs in another thread; "" where in none."""
+    at_ns = event.start_ns
+    return next((one.name for one in phases if one.start_ns <= at_ns < one.end_ns), "")
+
+
+def _place(event: Event, parent: Frame, phase: str, places: _Places) -> Frame:
+    if event.role == "region":
+        return Frame(event, phase, event.name, "recomputed" if phase == "backward" else phase)
+    if event.role == "node":
+        return Frame(event, phase, places.find(event), phase)
+    if event.role == "operator" and event.sequence is not None:
+        places.made_in[event.thread, event.sequence] = parent.region or OTHER_REGION
+    return Frame(event, phase, parent.region, parent.part or phase)
+
+
+WITHOUT_REGION = {"forward": OTHER_REGION, "backward": "loss", "optimizer": "optimizer"}
+"""By phase. In the backward pass it is the gradient of the loss itself, from which all begins."""
+
+
+def _make_slice(frame: Frame, name: str, time_ns: float) -> Slice:
+    kind = find_kind(frame.event.name)
+    region = frame.region or WITHOUT_REGION[frame.phase]
+    if region == "attention":
+        region = INSIDE_ATTENTION.get(kind, region)
+    return Slice(
+        name=name,
+        kind=kind,
+        region=region,
+        phase=frame.phase,
+        part=frame.part,  # type: ignore[arg-type]
+        time_ns=time_ns,
+    )

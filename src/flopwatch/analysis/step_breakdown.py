@@ -1,0 +1,352 @@
+"""Where the time of a measured step or layer went: rows that add up to it.
+
+Some rows are measured (the optimizer's phase, attention where instruments saw it, ranks that wait
+for each other or move data), some are counted (FLOPs over the peak, bytes over the bandwidth), some
+are foretold by the cost model. What is left is a row too: "not explained", or where the others come
+to more than was measured, "faster than foretold".
+
+Phases are scaled so that their medians add up to the median of whole runs. Times are rounded to the
+last digit of the measured one, and the last row is the exact difference: `math.fsum` of the rows is
+the measured median to the last bit, unless each of them is longer than that by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwatch.analysis.expectation import Attention, Expectation, expect
+from flopwatch.analysis.flop_limit import part_times_ns
+from flopwatch.analysis.hardware_limits import Limits, describe_missing, find_limits
+from flopwatch.analysis.rank_shares import split_ranks
+from flopwatch.analysis.record_device import name_arithmetic
+from flopwatch.analysis.record_job import PASSES, Step, Subject, count_flops, read_subject
+from flopwatch.analysis.samples import measured_totals_ns
+from flopwatch.analysis.statistics import median
+from flopwatch.jobs.step_flops import OPTIMIZER_FLOPS
+from flopwatch.prediction.cost import UPDATE_PASSES
+from flopwatch.records.record import Record
+
+Bound = Literal["compute", "memory", "overhead", "network", "unknown"]
+Basis = Literal["measured", "counted", "foretold", "left"]
+"""counted: FLOPs or bytes over a rate; left: what the other rows do not account for."""
+
+OPTIMIZER = "optimizer"
+REST = "rest"
+NAMES = {
+    "products": "matrix products at the peak",
+    "shape": "products: lost to shape",
+    "dtype": "products: lost to dtype",
+    "attention": "attention",
+    "elements": "element-wise at full bandwidth",
+    "logits": "loss at full bandwidth",
+    "memory": "memory at full bandwidth",
+    "traffic": "memory: beyond the least",
+    OPTIMIZER: "optimizer",
+    "waiting": "waiting for other ranks",
+    "moving": "moving data between ranks",
+    "gaps": "launches and framework",
+    "computing": "computing",
+    REST: "not explained",
+}
+"""Of rows, by key."""
+ORDER = {key: position for position, key in enumerate(NAMES)}
+FASTER = "faster than foretold"
+"""The rest, where it is less than nothing."""
+NS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRow:
+    key: str
+    """One of NAMES, or a phase or region by its own name."""
+    time_ns: float
+    ideal_ns: float | None
+    """What it would take at the least; None: not known."""
+    bound: Bound
+    basis: Basis
+
+    @property
+    def name(self) -> str:
+        return FASTER if self.key == REST and self.time_ns < 0 else NAMES.get(self.key, self.key)
+
+    @property
+    def gain_ns(self) -> float | None:
+        """The most that could be gained; None: not known."""
+        return None if self.ideal_ns is None else max(0.0, self.time_ns - self.ideal_ns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLedger:
+    record: Record
+    total_ns: float
+    """The median of whole runs."""
+    fastest_ns: float
+    """The shortest of them: where it is much less, other work on the machine took the rest."""
+    rows: Sequence[LedgerRow]
+    limits: Limits
+    arithmetics: Sequence[str]
+    """That its products are in, as peaks are listed by."""
+    remarks: Sequence[str]
+    """What is not known, and what to do about it."""
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether something was counted against the hardware, and not only measured."""
+        return any(row.basis == "counted" for row in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Busy:
+    """Products, attention left out."""
+
+    ideal_ns: float = 0.0
+    dtype_ns: float = 0.0
+    """What emulated arithmetic takes beyond the wider one."""
+    remarks: tuple[str, ...] = ()
+
+
+def make_ledger(record: Record, limits: Limits | None = None) -> StepLedger | None:
+    """None where nothing was measured. `limits` are taken in place of the record's own."""
+    if record.status != "ok" or len(record.rounds) <= record.warmup_samples:
+        return None
+    totals_ns = measured_totals_ns(record)
+    total_ns = median(totals_ns)
+    limits = limits or find_limits(record)
+    subject = read_subject(record)
+    expected = expect(subject, limits)
+    flops = {k: by for k, by in count_flops(record, subject).items() if k != OPTIMIZER}
+    measured = list(_list_measured(record, total_ns, limits, subject))
+    busy = _count_products(record, flops, limits, total_ns, expected)
+    counted = list(_list_counted(record, limits, busy, expected, total_ns))
+    rows = [*counted, *measured, *_list_foretold(record, expected)]
+    if not counted:
+        rows = _list_phases(record, total_ns, measured)
+    rows.sort(key=lambda row: ORDER.get(row.key, len(ORDER)))
+    dtypes = dict.fromkeys(dtype for by_dtype in flops.values() for dtype in by_dtype)
+    needs_memory = bool(record.bytes) or isinstance(subject, Step)
+    missing = describe_missing(record, limits, dtypes) if dtypes or needs_memory else []
+    return StepLedger(
+        record=record,
+        total_ns=total_ns,
+        fastest_ns=min(totals_ns),
+        rows=_close(rows, total_ns, is_whole=not counted),
+        limits=limits,
+        arithmetics=[*dict.fromkeys(name_arithmetic(record, dtype) for dtype in dtypes)],
+        remarks=[*missing, *busy.remarks],
+    )
+
+
+def scale_phases(record: Record, total_ns: float) -> dict[str, float]:
+    """Medians of phases, so that they add up to that of whole runs."""
+    medians = {p: median(t[record.warmup_samples :]) for p, t in record.samples_ns.items()}
+    return {phase: total_ns * time_ns / sum(medians.values()) for phase, time_ns in medians.items()}
+
+
+def scale_regions(record: Record, total_ns: float) -> dict[str, float]:
+    """The same with regions, each phase being what is left of it."""
+    parts = part_times_ns(record)
+    whole_ns = sum(parts.values())
+    return {name: total_ns * time_ns / whole_ns for name, time_ns in parts.items()}
+
+
+def count_update_bytes(record: Record, subject: Subject | None) -> float | None:
+    """That the optimizer must read and write, of all copies of parameters; None: not known."""
+    flops = sum(record.flops.get(OPTIMIZER, {}).values())
+    if not isinstance(subject, Step) or not flops or subject.job.optimizer not in OPTIMIZER_FLOPS:
+        return None
+    updated = flops / OPTIMIZER_FLOPS[subject.job.optimizer]
+    return UPDATE_PASSES[subject.job.optimizer] * updated * subject.job.arithmetic.parameter_bytes
+
+
+def _count_products(
+    record: Record,
+    by_phase: Mapping[str, Mapping[str, float]],
+    limits: Limits,
+    total_ns: float,
+    expected: Expectation | None,
+) -> _Busy:
+    flops: dict[str, float] = {}
+    for phase, by_dtype in by_phase.items():
+        for dtype, count in by_dtype.items():
+            flops[dtype] = flops.get(dtype, 0.0) + (0.0 if "/" in phase else count)
+    attention = expected.attention if expected else None
+    if attention is not None and attention.dtype in flops:
+        flops[attention.dtype] = max(0.0, flops[attention.dtype] - attention.flops)
+    ideal_ns = dtype_ns = 0.0
+    remarks = []
+    for dtype, count in flops.items():
+        arithmetic = name_arithmetic(record, dtype)
+        peak, wider = limits.peaks.get(arithmetic), limits.find_wider(arithmetic)
+        if peak is None:
+            continue
+        own_ns = count / peak.flops_per_s * NS
+        wide_ns = own_ns if wider is None else count / wider[1].flops_per_s * NS
+        ideal_ns += wide_ns
+        if wider is not None and own_ns > total_ns:
+            remarks.append(
+                f"products in {dtype} were faster than any that was measured for its peak, and are "
+                f"held against the peak in {wider[0]}"
+            )
+        else:
+            dtype_ns += own_ns - wide_ns
+    return _Busy(ideal_ns=ideal_ns, dtype_ns=dtype_ns, remarks=tuple(remarks))
+
+
+def _list_counted(
+    record: Record,
+    limits: Limits,
+    busy: _Busy,
+    expected: Expectation | None,
+    total_ns: float,
+) -> Iterator[LedgerRow]:
+    """What is counted, and what is foretold beside it."""
+    if busy.ideal_ns:
+        yield _row("products", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
+        if expected is not None:
+            yield _lose_to_shape(record, busy, expected)
+        if busy.dtype_ns:
+            yield _row("dtype", busy.dtype_ns, "compute", "counted")
+    if expected is not None and expected.attention is not None:
+        yield _find_attention(record, limits, expected, expected.attention, total_ns)
+    least_ns = {
+        "elements": NS * expected.elements_s if expected else 0.0,
+        "logits": NS * expected.logits_s if expected else 0.0,
+        "memory": _count_memory_ns(record, limits),
+    }
+    for key, time_ns in least_ns.items():
+        if time_ns:
+            yield _row(key, time_ns, "memory", "counted", ideal_ns=time_ns)
+    if expected is not None and expected.excess_s:
+        yield _row("traffic", NS * expected.excess_s, "memory", "foretold")
+    if expected is not None and expected.gaps_s:
+        yield _row("gaps", NS * expected.gaps_s, "overhead", "foretold")
+
+
+def _lose_to_shape(record: Record, busy: _Busy, expected: Expectation) -> LedgerRow:
+    lost_ns = (busy.ideal_ns + busy.dtype_ns) * expected.lost_share
+    # What a record itself says of bytes has a row of its own.
+    traffic_ns = 0.0 if record.bytes else NS * expected.traffic_s
+    bound: Bound = "memory" if traffic_ns > lost_ns else "compute"
+    return _row("shape", lost_ns + traffic_ns, bound, "foretold")
+
+
+def _find_attention(
+    record: Record, limits: Limits, expected: Expectation, attention: Attention, total_ns: float
+) -> LedgerRow:
+    """From what instruments saw of it in both passes, less the layers around it; or as foretold,
+    also where those alone would have taken longer."""
+    ideal_ns = NS * attention.ideal_s
+    peak = limits.peaks.get(name_arithmetic(record, attention.dtype))
+    regions = scale_regions(record, total_ns)
+    inside = [regions.get(f"{phase}/attention") for phase in ("forward", "backward")]
+    known = [time_ns for time_ns in inside if time_ns is not None]
+    if peak is not None and len(known) == len(inside):
+        around_ns = attention.projection_flops / peak.flops_per_s * NS * (1 + expected.lost_share)
+        own_ns = sum(known) - around_ns - NS * attention.projection_traffic_s
+        if own_ns > ideal_ns:
+            return _row("attention", own_ns, "compute", "measured", ideal_ns=ideal_ns)
+    return _row("attention", NS * attention.time_s, "compute", "foretold", ideal_ns=ideal_ns)
+
+
+def _count_memory_ns(record: Record, limits: Limits) -> float:
+    """What the bytes that a record declares take beyond the arithmetic that they are moved for."""
+    if limits.bandwidth is None:
+        return 0.0
+    left_ns = 0.0
+    for phase, size_bytes in record.bytes.items():
+        flops = record.flops.get(phase, {})
+        peaks = {dtype: limits.peaks.get(name_arithmetic(record, dtype)) for dtype in flops}
+        busy_ns = sum(
+            count / peak.flops_per_s * NS
+            for dtype, count in flops.items()
+            if (peak := peaks[dtype]) is not None
+        )
+        if phase != OPTIMIZER and "/" not in phase:
+            left_ns += max(0.0, size_bytes / limits.bandwidth.bytes_per_s * NS - busy_ns)
+    return left_ns
+
+
+def _list_measured(
+    record: Record, total_ns: float, limits: Limits, subject: Subject | None
+) -> Iterator[LedgerRow]:
+    phases_ns = scale_phases(record, total_ns)
+    if OPTIMIZER in phases_ns and len(phases_ns) > 1:
+        size_bytes = count_update_bytes(record, subject)
+        ideal_ns = None
+        if size_bytes is not None and limits.bandwidth is not None:
+            ideal_ns = size_bytes / limits.bandwidth.bytes_per_s * NS
+        bound: Bound = "unknown" if ideal_ns is None else "memory"
+        yield _row(OPTIMIZER, phases_ns[OPTIMIZER], bound, "measured", ideal_ns=ideal_ns)
+    splits = [split for split in split_ranks(record) if split.step_ns > 0]
+    for key, times_ns in (
+        ("waiting", [split.waiting_ns / split.step_ns for split in splits]),
+        ("moving", [split.moving_ns / split.step_ns for split in splits]),
+    ):
+        if len(splits) > 1:  # of an average rank
+            yield _row(key, total_ns * sum(times_ns) / len(splits), "network", "measured")
+
+
+def _list_foretold(record: Record, expected: Expectation | None) -> Iterator[LedgerRow]:
+    """What others' records do not tell apart: the optimizer in a step of one phase, and what ranks
+    exchange."""
+    if expected is None:
+        return
+    is_one = len(record.samples_ns) == 1 and not record.samples_ns.keys() & {*PASSES, OPTIMIZER}
+    if is_one and expected.update_s:
+        least_ns = NS * expected.least_update_s
+        yield _row(OPTIMIZER, NS * expected.update_s, "memory", "foretold", ideal_ns=least_ns)
+    if expected.exchange_s and not record.ranks:
+        yield _row("moving", NS * expected.exchange_s, "network", "foretold")
+
+
+def _list_phases(record: Record, total_ns: float, measured: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Where nothing can be counted: phases and regions, or of a job what its ranks did. The last
+    one takes what rounding leaves."""
+    known = {row.key for row in measured}
+    if "waiting" in known:
+        rest_ns = total_ns - sum(row.time_ns for row in measured)
+        return [*measured, _row("computing", rest_ns, "unknown", "measured", ideal_ns=None)]
+    times_ns = scale_regions(record, total_ns)
+    own = [
+        _row(name, time_ns, "unknown", "measured", ideal_ns=None)
+        for name, time_ns in times_ns.items()
+        if name not in known
+    ]
+    return [*measured, *own]
+
+
+def _row(
+    key: str, time_ns: float, bound: Bound, basis: Basis, *, ideal_ns: float | None = 0.0
+) -> LedgerRow:
+    return LedgerRow(key=key, time_ns=time_ns, ideal_ns=ideal_ns, bound=bound, basis=basis)
+
+
+def _close(rows: Sequence[LedgerRow], total_ns: float, *, is_whole: bool) -> list[LedgerRow]:
+    """With a last row that makes them add up. Phases are the whole of a run: their last one takes
+    what rounding leaves."""
+    step_ns = math.ulp(total_ns)
+    rounded = [_change(row, round(row.time_ns / step_ns) * step_ns) for row in rows]
+    if is_whole:
+        *others, last = rounded
+        closed = [*others, _change(last, _subtract(total_ns, others))]
+    else:
+        closed = [*rounded, _row(REST, _subtract(total_ns, rounded), "unknown", "left")]
+    # A rest of several times the whole has no room for its last digits: the shortest row has.
+    shortest = min(range(len(closed)), key=lambda place: abs(closed[place].time_ns))
+    left_ns = _subtract(total_ns, closed)
+    closed[shortest] = _change(closed[shortest], closed[shortest].time_ns + left_ns)
+    return closed
+
+
+def _subtract(total_ns: float, rows: Sequence[LedgerRow]) -> float:
+    """Rounded once, at the end."""
+    return math.fsum([total_ns, *(-row.time_ns for row in rows)])
+
+
+def _change(row: LedgerRow, time_ns: float) -> LedgerRow:
+    # Where the ideal is the time itself, it stays so.
+    ideal_ns = time_ns if row.ideal_ns == row.time_ns else row.ideal_ns
+    return _row(row.key, time_ns, row.bound, row.basis, ideal_ns=ideal_ns)

@@ -1,0 +1,376 @@
+"""One's own results beside published ones, as ratios: times of different machines say nothing.
+
+What is put beside one another:
+
+    speedup             over the baseline that was measured with it, where there are variants
+    backward / forward  of a training step
+    time                of a case over that of the first case that both have (steps, training)
+    MFU                 of a training job, by the convention of the published tables
+
+A case's partner is the published one that agrees in what makes the case (`IDENTITY`) and differs in
+as little else as possible; every such difference is told by its field. Where variants are rivals,
+those of one's own that are closest to their partner are taken, and other forms of the same layer
+are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.samples import by_round, pair_ratio
+from flopwatch.analysis.statistics import Estimate, as_interval, estimate_median
+from flopwatch.analysis.sum_of_parts import compare_wholes
+from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
+from flopwatch.devices.environment import look_up
+from flopwatch.jobs.conventions import CONVENTIONS
+from flopwatch.jobs.step_flops import BACKWARD, FORWARD
+from flopwatch.jobs.utilisation import assess_record
+from flopwatch.jobs.variants import OTHER_NAMES
+from flopwatch.records.record import Record
+from flopwatch.suites.case import digest, format_value
+
+IDENTITY = {
+    "switchback": ("tokens", "shape"),
+    "dyad": ("model",),
+    "steps": ("model",),
+    "training": ("model", "context"),
+}
+"""By suite: the axes that two cases must share to be put beside one another."""
+CHOSEN = {
+    "steps": ("model",),
+    "training": ("model", "context", "micro_batch", "accumulation", "global_batch"),
+}
+"""By suite without rivals: the axes along which one case's time is put over another's."""
+GPU = "torch.gpu.name"
+CONVENTION = CONVENTIONS["mosaic-2023"]
+SAME_LAYERS = {"dyad:auto:": "dyad:it:"}
+"""How a spec begins, and that of the published layer that it comes closest to."""
+FORMS = (":published-cat", ":published", ":cat")
+"""Of a DYAD layer: other ways to compute the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """One quantity of a case; or a case without a partner."""
+
+    own: Row | None
+    published: Row | None
+    quantity: str = ""
+    own_value: Estimate | None = None
+    published_value: Estimate | None = None
+    differences: Differences = field(default_factory=dict)
+    """By field: the own value and the published one. With any of them, and with what makes either
+    side's own comparison unfair, the two are not like for like."""
+    missing: str | None = None
+    """Why there is nothing to compare."""
+
+    @property
+    def row(self) -> Row:
+        """The own one, or where there is none, the published one."""
+        row = self.own or self.published
+        assert row is not None
+        return row
+
+
+def put_beside(rows: Sequence[Row], published: Sequence[Row]) -> list[Beside]:
+    """Pairs in the order of one's own results; then what has no partner, on either side."""
+    rivals = [row for row in published if _is_rival(row)]
+    chosen, alone = _match([row for row in rows if _is_rival(row)], rivals)
+    compared = [
+        *(one for pair in chosen for one in _compare(pair, rows)),
+        *_compare_times(chosen),
+    ]
+    met = {id(pair.published) for pair in chosen}
+    unmet = [row for row in rivals if id(row) not in met]
+    return [*compared, *alone, *map(_leave_alone, unmet)]
+
+
+def _leave_alone(row: Row) -> Beside:
+    status = row.record.status
+    why = "these results do not have it" if status == "ok" else f"it failed there ({status})"
+    return Beside(own=None, published=row, missing=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    own: Row
+    published: Row
+    differences: Differences
+
+
+def _is_rival(row: Row) -> bool:
+    """Not a baseline that others are compared with, nor a breakdown, nor a figure without time."""
+    record = row.record
+    is_baseline = record.variant == record.baseline and record.suite not in CHOSEN
+    return not (is_baseline or row.in_parts) and (row.total_ns is not None or record.status != "ok")
+
+
+def _match(rows: Sequence[Row], published: Sequence[Row]) -> tuple[list[Pair], list[Beside]]:
+    pairs, alone = [], []
+    for row in rows:
+        found = [other for other in published if _is_same_case(row.record, other.record)]
+        partners = [other for other in found if other.total_ns is not None]
+        if row.total_ns is None or not partners:
+            why = _explain(row, published, is_known=bool(found))
+            alone.append(Beside(own=row, published=None, missing=why))
+            continue
+        compared = [Pair(row, other, _differ(row.record, other.record)) for other in partners]
+        pairs.append(min(compared, key=_rate_distance))
+    chosen, others = _keep_closest(pairs)
+    why = "another of these results is closer to its published partner"
+    return chosen, [*alone, *(Beside(own=p.own, published=None, missing=why) for p in others)]
+
+
+def _rate_distance(pair: Pair) -> tuple[bool, int]:
+    """The same GPU is closer than anything else."""
+    own, other = (look_up(r.record.environment, GPU) for r in (pair.own, pair.published))
+    return own != other, len(pair.differences)
+
+
+def _keep_closest(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Those to compare, and those that another one makes needless."""
+    fewest: dict[int, int] = {}
+    for pair in pairs:
+        key, number = id(pair.published), len(pair.differences)
+        fewest[key] = min(number, fewest.get(key, number))
+
+    def is_close(pair: Pair) -> bool:
+        is_closest = len(pair.differences) == fewest[id(pair.published)]
+        return is_closest or pair.own.record.suite in CHOSEN
+
+    return [pair for pair in pairs if is_close(pair)], [p for p in pairs if not is_close(p)]
+
+
+def _explain(row: Row, published: Sequence[Row], is_known: bool) -> str:
+    """Why a case has no partner."""
+    record = row.record
+    if row.total_ns is None:
+        return f"it was not measured here ({record.status})"
+    if is_known:
+        return "its published partner failed"
+    of_suite = [other.record for other in published if other.record.suite == record.suite]
+    if not of_suite:
+        return f"nothing of the suite {record.suite} was published there"
+    axes = IDENTITY.get(record.suite, ())
+    if not any(_shares(record, other, axes) for other in of_suite):
+        return f"no case with the same {' and '.join(axes)} was published"
+    return "no such variant of it was published"
+
+
+def _is_same_case(own: Record, other: Record) -> bool:
+    return (
+        own.suite == other.suite
+        and own.suite in IDENTITY
+        and _shares(own, other, IDENTITY[own.suite])
+        and (own.suite in CHOSEN or name_layer(own.variant) == name_layer(other.variant))
+    )
+
+
+def _shares(own: Record, other: Record, axes: Iterable[str]) -> bool:
+    return all(axis in own.params and own.params[axis] == other.params.get(axis) for axis in axes)
+
+
+def name_layer(variant: str) -> str:
+    """What a variant computes, however it does so.
+
+    >>> [name_layer(v) for v in ("dyad:it:4:cat", "dyad:auto:8", "switchback:global")]
+    ['dyad:it:4', 'dyad:it:8', 'switchback:global']
+    """
+    plain = next((variant.removesuffix(end) for end in FORMS if variant.endswith(end)), variant)
+    for start, known in SAME_LAYERS.items():
+        plain = plain.replace(start, known)
+    return plain
+
+
+def _differ(own: Record, other: Record) -> Differences:
+    """In axes and conditions that both have, and in the variant. Of a DYAD model the level is no
+    difference: its layers are seen by instruments."""
+    mine, theirs = ({**r.params, **r.conditions, "variant": r.variant} for r in (own, other))
+    shared = {name: (_write(mine[name]), _write(theirs[name])) for name in mine if name in theirs}
+    return {name: both for name, both in shared.items() if name != "level" and both[0] != both[1]}
+
+
+def _write(value: Any) -> str:
+    """Of two names of a precision, our own."""
+    return OTHER_NAMES.get(format_value(value), format_value(value))
+
+
+def _compare(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
+    """What needs no other case; more than one quantity where there are."""
+    find = {"switchback": _compare_parts, "dyad": _compare_inside}.get(pair.own.record.suite)
+    if find is not None:
+        yield from find(pair, rows)
+        return
+    yield from _compare_phases(pair)
+    if pair.own.record.suite == "training":
+        yield _compare_utilisation(pair)
+
+
+def _make(pair: Pair, quantity: str, own: Estimate | None, other: Estimate | None) -> Beside:
+    return Beside(
+        own=pair.own,
+        published=pair.published,
+        quantity=quantity,
+        own_value=own,
+        published_value=other,
+        differences=pair.differences,
+        missing=None if own and other else "one side has no such ratio",
+    )
+
+
+def _compare_parts(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
+    """Published layers are sums of parts; one's own are wholes, and sums where they were measured
+    too."""
+    alike = [row for row in rows if row.record.group == pair.own.record.group]
+    wholes = [whole for group in compare_wholes(alike) for whole in group]
+    sums = [whole.parts_speedup for whole in wholes if whole.row is pair.own]
+    if sums and sums[0] is not None:
+        yield _make(pair, "speedup of sums of parts", sums[0], pair.published.speedup)
+    whole = _make(pair, "speedup", pair.own.speedup, pair.published.speedup)
+    measured = {"measured": ("a whole layer", "a sum of parts")}
+    yield replace(whole, differences={**whole.differences, **measured})
+
+
+def _compare_inside(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
+    """Published are times of feed-forward layers inside a model."""
+    own = _find_inside_speedup(pair.own)
+    made = _make(pair, "speedup of feed-forward layers", own, pair.published.speedup)
+    why = "its feed-forward layers were not timed inside the model; measure it with instruments on"
+    yield made if own is not None else replace(made, missing=why)
+
+
+def _find_inside_speedup(row: Row) -> Estimate | None:
+    if row.against is None:
+        return None
+    mine, theirs = (_sum_regions(record) for record in (row.record, row.against))
+    ratio = pair_ratio(mine, theirs)
+    return None if ratio is None else ratio.inverse()
+
+
+def _sum_regions(record: Record) -> dict[int, float]:
+    """Both passes of the feed-forward layers, by round."""
+    if not {FORWARD, BACKWARD} <= record.regions.keys():
+        return {}
+    both = (record.regions[name].samples_ns for name in (FORWARD, BACKWARD))
+    return by_round(record, [sum(times) for times in zip(*both, strict=True)])
+
+
+def _compare_phases(pair: Pair) -> Iterator[Beside]:
+    found = [_find_backward_ratio(row.record) for row in (pair.own, pair.published)]
+    if all(found):
+        yield _make(pair, "backward / forward", *found)
+
+
+def _find_backward_ratio(record: Record) -> Estimate | None:
+    if not {"forward", "backward"} <= record.samples_ns.keys():
+        return None
+    forward, backward = (
+        by_round(record, record.samples_ns[phase][record.warmup_samples :])
+        for phase in ("forward", "backward")
+    )
+    return pair_ratio(backward, forward)
+
+
+def _compare_utilisation(pair: Pair) -> Beside:
+    quantity = f"MFU, {CONVENTION.name}"
+    own, why = _find_mfu(pair.own)
+    other, _ = _find_mfu(pair.published)
+    made = _make(pair, quantity, own, other)
+    return made if own is not None else replace(made, missing=why)
+
+
+def _find_mfu(row: Row) -> tuple[Estimate | None, str | None]:
+    found = assess_record(row.record, row.tokens_per_s, conventions=[CONVENTION]).utilisations
+    if not found or found[0].mfu is None or row.total_ns is None:
+        return None, found[0].missing if found else "its tokens/s are not known"
+    return _scale(row.total_ns.inverse(), found[0].mfu * row.total_ns.value), None
+
+
+def _compare_times(pairs: Sequence[Pair]) -> Iterator[Beside]:
+    """Times over that of the first case, among those that differ in nothing but the chosen axes."""
+    families: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        if pair.own.record.suite in CHOSEN:
+            families.setdefault(_name_family(pair), []).append(pair)
+    for first, *others in families.values():
+        for pair in others:
+            own = _divide(_find_time(pair.own), _find_time(first.own))
+            other = _divide(_find_time(pair.published), _find_time(first.published))
+            made = _make(pair, f"{_name_time(pair)} over that of {_name_case(first)}", own, other)
+            yield replace(made, differences={**first.differences, **pair.differences})
+
+
+def _name_family(pair: Pair) -> str:
+    def fix(record: Record) -> dict[str, Any]:
+        left_out = CHOSEN[record.suite]
+        return {axis: value for axis, value in record.params.items() if axis not in left_out}
+
+    own, other = pair.own.record, pair.published.record
+    is_same_variant = {} if own.suite == "training" else {"variant": own.variant}
+    return digest(
+        [own.suite, is_same_variant, fix(own), conditions(own), fix(other), conditions(other)]
+    )
+
+
+def _name_time(pair: Pair) -> str:
+    return "time of a token" if pair.own.record.suite == "training" else "time"
+
+
+def _name_case(pair: Pair) -> str:
+    params = pair.own.record.params
+    return " ".join(format_value(params[axis]) for axis in IDENTITY[pair.own.record.suite])
+
+
+def _find_time(row: Row) -> Estimate:
+    """Of a token where a job says how many it has; otherwise of both passes, since the published
+    tables have no optimizer."""
+    record = row.record
+    assert row.total_ns is not None
+    if record.suite == "training" and record.facts.get("tokens"):
+        return _scale(row.total_ns, 1 / record.facts["tokens"])
+    phases = [times for name, times in record.samples_ns.items() if name in ("forward", "backward")]
+    totals_ns = [sum(times) for times in zip(*phases, strict=True)]
+    return estimate_median(totals_ns[record.warmup_samples :])
+
+
+def _divide(time: Estimate, reference: Estimate) -> Estimate:
+    """Of cases that were not measured in the same rounds: from the ends of both intervals, which is
+    wider than need be."""
+    return Estimate(
+        value=time.value / reference.value,
+        low=time.low / reference.high if time.low and reference.high else None,
+        high=time.high / reference.low if time.high and reference.low else None,
+        samples=min(time.samples, reference.samples),
+    )
+
+
+def _scale(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(
+        value=estimate.value * factor,
+        low=None if estimate.low is None else estimate.low * factor,
+        high=None if estimate.high is None else estimate.high * factor,
+        samples=estimate.samples,
+    )
+
+
+def as_dict(beside: Beside) -> dict[str, Any]:
+    """For ``--json``: plain numbers."""
+    record = beside.row.record
+    return {
+        "suite": record.suite,
+        "params": record.params,
+        "variant": record.variant,
+        "quantity": beside.quantity or None,
+        "own": as_interval(beside.own_value),
+        "published": as_interval(beside.published_value),
+        "differences": {
+            name: {"own": own, "published": other}
+            for name, (own, other) in beside.differences.items()
+        },
+        "own_unlike": unlike_as_dict(beside.own) if beside.own else {},
+        "published_unlike": unlike_as_dict(beside.published) if beside.published else {},
+        "missing": beside.missing,
+    }

@@ -1,0 +1,276 @@
+"""What a careful reader would doubt about results, by kind, with what to do about it.
+
+A kind is an entry of KINDS: what it means, how it is found, what to do, and the function that finds
+it. What several cases share is one doubt, with the worst of them named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flopwatch.analysis import comparison_warnings, machine_warnings, sample_warnings
+from flopwatch.analysis.warning_findings import Case, Finding, gather
+from flopwatch.records.record import Record
+from flopwatch.suites.case import label
+
+Severity = Literal["spoils", "widens", "note"]
+
+SEVERITIES: dict[Severity, str] = {
+    "spoils": "spoils a number",
+    "widens": "makes a number less certain",
+    "note": "worth knowing",
+}
+"""The most serious first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    severity: Severity
+    meaning: str
+    method: str
+    """How it is found."""
+    advice: str
+    find: Callable[[Sequence[Case]], Iterable[Finding]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    kind: str
+    severity: Severity
+    cases: tuple[Record, ...]
+    """That it concerns, the worst first."""
+    sentence: str
+    advice: str
+
+
+KINDS: dict[str, Kind] = {
+    "over-peak": Kind(
+        severity="spoils",
+        meaning="more FLOPs a second than the hardware can do",
+        method="declared FLOPs over the median time exceed the nominal peak, or the measured one "
+        "by more than the 5 % to which that is known",
+        advice="the time, the FLOPs or the peak is wrong: look at what the suite declares, and "
+        "measure the peak again by `flopwatch peaks` on a quiet machine",
+        find=comparison_warnings.find_over_peak,
+    ),
+    "nothing-measured": Kind(
+        severity="spoils",
+        meaning="every case of a suite failed",
+        method="no record of the suite that a table would show has a time",
+        advice="`flopwatch show` has the reasons in full; mend what failed, and measure again",
+        find=comparison_warnings.find_unmeasured,
+    ),
+    "baseline-failed": Kind(
+        severity="spoils",
+        meaning="there is nothing to compare with",
+        method="no measured baseline in the same run and group",
+        advice="mend the baseline, or choose another by --baseline, and measure again",
+        find=comparison_warnings.find_failed_baselines,
+    ),
+    "warm-up-never-ended": Kind(
+        severity="spoils",
+        meaning="times still fell after the warm-up was taken to be over",
+        method="a falling trend, as for drift, that had settled by the second third of the samples "
+        "or followed a warm-up without a steady state",
+        advice="give it more time (--case-budget), and look at `flopwatch warmup`",
+        find=sample_warnings.find_unfinished_warmups,
+    ),
+    "drift": Kind(
+        severity="spoils",
+        meaning="the time itself changed while it was measured",
+        method="Spearman's correlation of samples with their order, from 12 samples on, corrected "
+        "for samples that move together and for the number of cases, at 0.1 %; and at least 5 % "
+        "between the first and the last third",
+        advice="measure again once the machine is quiet and warm; its speedup is still good, "
+        "unless that drifts too",
+        find=sample_warnings.find_drifts,
+    ),
+    "speedup-drift": Kind(
+        severity="spoils",
+        meaning="a variant and its baseline changed by different amounts",
+        method="as drift, of the ratios within rounds",
+        advice="measure again, longer (--case-budget): one of the two was not in its steady state",
+        find=sample_warnings.find_speedup_drifts,
+    ),
+    "two-modes": Kind(
+        severity="spoils",
+        meaning="times lie around two levels, and the median is one of them or neither",
+        method="the widest gap between the lower part's 90 % quantile and the upper part's 10 % "
+        "quantile, over the distance of their medians, is wider than 0.2 + 3 / sqrt(samples), "
+        "corrected for the number of cases, from 16 samples on; each part has a quarter of them, "
+        "and they are 5 % apart",
+        advice="find out what alternates (places in memory, clocks, huge pages, cores of two "
+        "kinds, a neighbour): fix it or pin it, or report both levels",
+        find=sample_warnings.find_two_modes,
+    ),
+    "throttled": Kind(
+        severity="spoils",
+        meaning="the hardware ran slower than it can",
+        method="the GPU said so, the CPU was at 90 °C or more, or its clock fell by 10 % over the "
+        "groups of a run (from 12 groups on, by the test for drift)",
+        advice="cool it, lower the power that it draws, or fix the clocks, and measure again",
+        find=machine_warnings.find_throttled,
+    ),
+    "unsteady": Kind(
+        severity="widens",
+        meaning="no steady state was found before measuring began",
+        method="the record says so: warm-up took half of the budget",
+        advice="give it more time (--case-budget)",
+        find=sample_warnings.find_unsteady,
+    ),
+    "few-samples": Kind(
+        severity="widens",
+        meaning="there is no interval, or it is wider than was asked for",
+        method="the interval of the median time, or of the speedup, against --precision",
+        advice="give it more time (--case-budget), or ask for less (--precision)",
+        find=sample_warnings.find_few_samples,
+    ),
+    "loaded-machine": Kind(
+        severity="widens",
+        meaning="others used the machine meanwhile",
+        method="2 % or more of the cores' time was stolen, or other processes used 5 %; in older "
+        "records, the load was higher by 1 (by a tenth, if that is more) than the run's threads",
+        advice="end what else runs, or take another machine; speedups suffer less than times",
+        find=machine_warnings.find_loaded,
+    ),
+    "instruments-cost": Kind(
+        severity="widens",
+        meaning="measuring inside a case changed it",
+        method="the interval of instrumented over plain runs lies above 1.05",
+        advice="instrument fewer or larger regions",
+        find=comparison_warnings.find_costly_instruments,
+    ),
+    "unchecked": Kind(
+        severity="note",
+        meaning="nobody can say that what was timed is right",
+        method="the record says that nothing was compared, and why",
+        advice="give the suite a reference, or mend the one that failed",
+        find=comparison_warnings.find_unchecked,
+    ),
+    "unlike": Kind(
+        severity="note",
+        meaning="a variant and its baseline computed under different conditions",
+        method="conditions that the workloads state differ",
+        advice="say so beside the speedup, or take a baseline under the same conditions",
+        find=comparison_warnings.find_unlike_cases,
+    ),
+    "flops-uncounted": Kind(
+        severity="note",
+        meaning="FLOP/s and shares of a peak are missing or too low",
+        method="FLOPs for some phases and not for others, none where another variant has some, or "
+        "of an unknown dtype",
+        advice="declare them in the suite (@suite.flops)",
+        find=comparison_warnings.find_uncounted,
+    ),
+    "tolerance-used": Kind(
+        severity="note",
+        meaning="results hardly passed their check",
+        method="the largest error is 80 % of the tolerance or more",
+        advice="look whether the error grows with the size of the case",
+        find=comparison_warnings.find_used_tolerances,
+    ),
+    "memory-estimate": Kind(
+        severity="note",
+        meaning="what was foretold is not what was measured",
+        method="10 % or more between them",
+        advice="do not rely on `flopwatch memory` for this case",
+        find=comparison_warnings.find_wrong_estimates,
+    ),
+    "environment-changed": Kind(
+        severity="note",
+        meaning="records of one table, or one run, were not made by the same machine and software",
+        method="field by field, without what changes all the time",
+        advice="speedups are within one run and hold; to compare times, measure all in one run "
+        "(--rerun)",
+        find=machine_warnings.find_changes,
+    ),
+    "dirty-tree": Kind(
+        severity="note",
+        meaning="the code that was measured is in no commit",
+        method="git, when the run began",
+        advice="commit before measuring what you want to publish",
+        find=machine_warnings.find_dirty,
+    ),
+    "noted": Kind(
+        severity="note",
+        meaning="what the workload or the device remarked",
+        method="notes of the records that no other kind covers",
+        advice="repeat it beside the number",
+        find=comparison_warnings.find_noted,
+    ),
+}
+"""By name; the order among those that are equally serious is that in which they are told."""
+
+
+def find_doubts(records: Sequence[Record]) -> list[Doubt]:
+    """About what tables of these records would show, the most serious first."""
+    cases = gather(records)
+    doubts = [
+        _join(name, kind, found)
+        for name, kind in KINDS.items()
+        for found in _by_cause(kind.find(cases))
+    ]
+    ranks = list(SEVERITIES)
+    return sorted(doubts, key=lambda doubt: ranks.index(doubt.severity))
+
+
+def _by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
+    causes: dict[str, list[Finding]] = {}
+    for finding in findings:
+        causes.setdefault(finding.cause, []).append(finding)
+    return list(causes.values())
+
+
+def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> Doubt:
+    ordered = sorted(findings, key=lambda finding: -finding.size)
+    cases = tuple({id(finding.record): finding.record for finding in ordered}.values())
+    worst = ordered[0]
+    count = ""
+    if len(cases) > 1:
+        is_worse = worst.size > ordered[-1].size
+        count = f"{len(cases):,} cases, {'the worst' if is_worse else 'such as'} "
+    return Doubt(
+        kind=name,
+        severity=kind.severity,
+        cases=cases,
+        sentence=f"{count}{name_case(worst.record)}: {worst.fact}",
+        advice=worst.advice or kind.advice,
+    )
+
+
+def name_case(record: Record) -> str:
+    return f"{record.suite} {record.variant} {label(record.params)}".rstrip()
+
+
+def as_dict(doubt: Doubt) -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "kind": doubt.kind,
+        "severity": doubt.severity,
+        "sentence": doubt.sentence,
+        "advice": doubt.advice,
+        "cases": [
+            {
+                "suite": record.suite,
+                "variant": record.variant,
+                "params": record.params,
+                "id": record.id,
+                "run": record.run,
+                "taken_at": record.taken_at,
+            }
+            for record in doubt.cases
+        ],
+    }
+
+
+def kind_as_dict(name: str) -> dict[str, str]:
+    kind = KINDS[name]
+    return {
+        "kind": name,
+        "severity": kind.severity,
+        "meaning": kind.meaning,
+        "method": kind.method,
+        "advice": kind.advice,
+    }

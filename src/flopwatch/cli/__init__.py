@@ -1,0 +1,1 @@
+"""The command line: one thin function a command; the only place that prints."""

@@ -1,0 +1,271 @@
+"""Files of other programs, read and written.
+
+Published benchmarks, as data of the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flopwatch.cli import options
+from flopwatch.cli.options import say, tell
+from flopwatch.cli.results import read_records
+from flopwatch.errors import FlopwatchError, UsageError
+
+if TYPE_CHECKING:
+    from flopwatch.records.exchange.foreign import Import
+    from flopwatch.records.published import Publication
+    from flopwatch.records.record import Record
+
+# Written out: to read them from `records.exchange` would make every `--help` load it.
+IMPORTS = ["pyperf", "google-benchmark", "pytorch", "dyad", "switchback", "cs336", "mosaic"]
+EXPORTS = ["pyperf", "pytorch", "github-action-smaller", "github-action-bigger"]
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(IMPORTS), help="[default: recognised]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
+              help="Results file to append to.")  # fmt: skip
+def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
+    """Append what other programs measured, in FILES, to a results file.
+
+    Reads the JSON files of pyperf and google-benchmark, results for PyTorch's benchmark database,
+    and the texts of published benchmarks. What is there already is not added again.
+
+    \b
+    flopwatch import bench.json -o results/bench.jsonl
+    flopwatch import numbers.txt --format dyad -o results/theirs.jsonl
+    flopwatch show results/bench.jsonl
+    """
+    from flopwatch.records.store import Store, read
+
+    known = {(r.run, r.id) for r in read(out).records} if out.exists() else set()
+    found = [(file, *_read(file, form)) for file in files]
+    with Store.open(out) as store:
+        for file, name, content in found:
+            new = [record for record in content.records if (record.run, record.id) not in known]
+            for record in new:
+                store.append(record)
+            known.update((record.run, record.id) for record in new)
+            _tell(f"{file}, {name}", content, len(new), out)
+
+
+def _tell(source: str, content: Import, num_new: int, out: Path) -> None:
+    from flopwatch.output.units import plural
+
+    for remark in content.remarks:
+        tell(f"flopwatch: {source}: {_on_one_line(remark)}")
+    num_old = len(content.records) - num_new
+    added = f"{plural(num_new, 'record')} added to {out}"
+    if num_old:
+        added = f"{added if num_new else 'nothing added'}: {out} has {num_old} of them already"
+    tell(f"flopwatch: {source}: {added}")
+
+
+def _read(file: Path, form: str | None) -> tuple[str, Import]:
+    """The name of the format, and records that the store will take: all or none."""
+    from flopwatch.errors import FlopwatchError, StoreError
+    from flopwatch.records.exchange import read_file
+    from flopwatch.records.exchange.foreign import ForeignError
+    from flopwatch.records.record import decode, encode
+
+    try:
+        name, content = read_file(file, form)
+        for record in content.records:
+            try:
+                decode(encode(record))
+            except (StoreError, OverflowError) as error:
+                raise ForeignError(f"{record.variant} cannot be a record: {error}") from None
+    except ForeignError as error:
+        raise FlopwatchError(f"{file} cannot be imported: {_on_one_line(error)}") from None
+    return name, content
+
+
+def _on_one_line(text: object) -> str:
+    """Names in foreign files may have line breaks."""
+    return " ".join(str(text).split())
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(EXPORTS), required=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+              default="-",
+              help="A new file; one that is there is left alone.  [default: standard output]"
+              )  # fmt: skip
+@options.skip_corrupt
+def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) -> None:
+    """Write the newest record of every case in RESULTS for another program to read.
+
+    pyperf gets all samples; the others get medians with their intervals, and are told so.
+    Of github-action-benchmark's tools, customSmallerIsBetter reads github-action-smaller (times,
+    memory), and customBiggerIsBetter github-action-bigger (rates, speedups).
+
+    \b
+    flopwatch export results/steps.jsonl --format pyperf -o steps.json
+    flopwatch export results/steps.jsonl --format github-action-smaller -o bench.json
+    flopwatch export results/*.jsonl --format pytorch -o upload/results.json
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.errors import UsageError
+    from flopwatch.records.exchange import EXPORTERS
+
+    _refuse_other_files(out)  # before the work
+    rows = summarize(read_records(results, skip_corrupt))
+    measured = [row for row in rows if row.total_ns is not None]
+    _name_others([row.record for row in rows if row.total_ns is None])
+    if not measured:
+        raise UsageError("there is nothing to export: no case has a time; name other results")
+    text = EXPORTERS[form](measured) + "\n"
+    if str(out) == "-":
+        click.echo(text, nl=False)
+        return
+    _write(text, out)
+    tell(f"wrote {out}")
+
+
+def _name_others(records: Sequence[Record]) -> None:
+    """What an export has not."""
+    from flopwatch.suites.case import label
+
+    for record in records:
+        case = " ".join(filter(None, [record.suite, record.variant, label(record.params)]))
+        why = record.reason or "no time was measured"
+        told = _on_one_line(f"{case} was left out: {record.status}: {why}")
+        tell(f"flopwatch: {told}")
+
+
+def _refuse_other_files(out: Path) -> None:
+    """Measurements cannot be had again, and nothing in an export says that it is ours."""
+    from flopwatch.errors import FlopwatchError, UsageError
+
+    try:
+        is_other = out.is_file() and out.stat().st_size > 0
+    except OSError as error:
+        raise FlopwatchError(f"{out} cannot be read ({error.strerror}); choose another") from None
+    if is_other:
+        raise UsageError(f"{out} exists; choose another, or remove it")
+
+
+def _write(text: str, out: Path) -> None:
+    from flopwatch.errors import FlopwatchError
+
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FlopwatchError(
+            f"{out} cannot be written ({error.strerror}); choose another"
+        ) from None
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--layout", type=click.Choice(["plain", "published"]), default="plain",
+              show_default=True,
+              help="plain: our usual tables. published: as its authors print it, every digit."
+              )  # fmt: skip
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write its records to a new file that all other commands read.")  # fmt: skip
+@options.as_json
+def published(name: str | None, layout: str, out: Path | None, as_json: bool) -> None:
+    """List published benchmarks, or show the one called NAME.
+
+    \b
+    flopwatch published
+    flopwatch published dyad
+    flopwatch published switchback --layout published
+    flopwatch published mosaic -o mosaic.jsonl
+    """
+    if name is None:
+        if out is not None or layout != "plain":
+            raise UsageError("-o and --layout are for one benchmark; name it before them")
+        _print_list(as_json)
+        return
+    from flopwatch.records.published import find_publication, load
+
+    publication, records = find_publication(name), load(name)
+    if out is not None and (as_json or layout != "plain"):
+        raise UsageError("-o writes records and prints nothing; leave --json and --layout out")
+    if out is not None:
+        _write_published(records, out)
+    elif as_json:
+        _print_json(publication, records, layout)
+    elif layout == "published":
+        _print_as_published(publication, records)
+    else:
+        _print_tables(publication, records)
+
+
+def _print_list(as_json: bool) -> None:
+    from flopwatch.output.console import print_table
+    from flopwatch.records.published import PUBLICATIONS, load
+
+    listed = [{**asdict(each), "records": len(load(each.name))} for each in PUBLICATIONS.values()]
+    if as_json:
+        click.echo(json.dumps(listed))
+        return
+    columns = ["name", "what", "source", "year", "records", "hardware"]
+    print_table(columns, [[row[column] for column in columns] for row in listed])
+
+
+def _print_tables(publication: Publication, records: Sequence[Record]) -> None:
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.console import print_rows
+
+    # Parts would make thousands of lines; the published layout has them.
+    print_rows([row for row in summarize(records) if not row.in_parts])
+    click.echo()
+    for line in describe_publication(publication):
+        say(line)
+
+
+def _print_as_published(publication: Publication, records: Sequence[Record]) -> None:
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.layouts.layouts import LAYOUTS
+
+    printout = LAYOUTS[publication.name](summarize(records))
+    for line in [*describe_publication(publication), *printout.remarks]:
+        tell(f"flopwatch: {line}")
+    for line in printout.lines:
+        say(line)
+
+
+def _print_json(publication: Publication, records: Sequence[Record], layout: str) -> None:
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.layouts.layouts import LAYOUTS
+
+    lay_out = LAYOUTS[publication.name if layout == "published" else layout]
+    content = {**asdict(publication), "rows": lay_out(summarize(records)).content}
+    click.echo(json.dumps(content))
+
+
+def describe_publication(publication: Publication) -> list[str]:
+    """What a reader must know beside the numbers."""
+    return [
+        f"source: {publication.source}, {publication.year}; {publication.hardware}",
+        f"not stated: {'; '.join(publication.unknown)}",
+        *(f"mind: {advice}" for advice in publication.advice),
+    ]
+
+
+def _write_published(records: Sequence[Record], out: Path) -> None:
+    """A file that is there may hold measurements: it is left alone."""
+    from flopwatch.records.record import encode
+
+    try:
+        with out.open("xb") as file:
+            file.writelines(encode(record) + b"\n" for record in records)
+    except FileExistsError:
+        raise FlopwatchError(f"{out} is there already; choose another name") from None
+    except OSError as error:
+        raise FlopwatchError(
+            f"{out} cannot be written ({error.strerror}); choose another"
+        ) from None
+    tell(f"wrote {len(records)} records to {out}")

@@ -1,0 +1,372 @@
+"""Results: what was measured, as tables and answers.
+
+The report: results as a page.
+
+Pictures of results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwatch.cli import options
+from flopwatch.cli.options import say, tell
+from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.output.layouts.layouts import LAYOUTS
+
+if TYPE_CHECKING:
+    from flopwatch.analysis.summary import Row
+    from flopwatch.output.plots import Picture
+    from flopwatch.records.record import Record
+
+TERMINAL = "terminal"
+FORMATS = (TERMINAL, "markdown", "csv", "latex", "json")
+output_format = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default=TERMINAL, show_default=True,
+    help="CSV and JSON have raw values, with units in the names of columns.",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@options.skip_corrupt
+@options.as_json
+def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
+    """Summarise a results FILE: the newest record of every case.
+
+    \b
+    flopwatch show results/activations.jsonl
+    flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
+    """
+    print_records(read_records([file], skip_corrupt), as_json)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--layout", type=click.Choice(list(LAYOUTS)), default="plain", show_default=True,
+              help="plain: the usual tables. Others first print what a published benchmark prints, "
+                   "in its words.")  # fmt: skip
+@click.option("--columns", metavar="A,B,C",
+              help="One table with these columns; `--columns help` lists them.")  # fmt: skip
+@click.option("--where", metavar="CONDITION",
+              help="Only cases for which it holds: SQL, over the same columns.")  # fmt: skip
+@click.option("--sort", metavar="A,-B", help="By these columns; a minus: descending.")
+@click.option("--pivot", metavar="row=A,col=B,value=C",
+              help="A row for each A, a column for each B; a table for each value of what else "
+                   "differs.")  # fmt: skip
+@output_format
+@options.skip_corrupt
+@options.as_json
+def table(
+    results: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool, **asked: Any
+) -> None:
+    """Show RESULTS as tables: the usual ones, ones of your own, or as others have published theirs.
+
+    \b
+    flopwatch table results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
+    flopwatch table results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
+    flopwatch table results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
+    flopwatch table results/*.jsonl --format csv > cases.csv
+    flopwatch table results/dyad.jsonl --format latex
+    flopwatch table results/training.jsonl --layout mosaic --format csv
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.console import print_sheets
+    from flopwatch.output.table_request import WRITERS, Request, answer
+
+    form = choose_format(form, as_json)
+    rows = summarize(read_records(results, skip_corrupt))
+    if asked["columns"] == "help":
+        print_fields(rows)
+        return
+    found = answer(rows, Request(**asked), form)
+    text = "" if form == TERMINAL else WRITERS[form](found)
+    sheets = found.make_sheets() if form == TERMINAL else []
+    for remark in found.remarks:
+        tell(f"flopwatch: {remark}")
+    for line in found.lines if form == TERMINAL else ():
+        say(line)
+    click.echo(text, nl=False)
+    print_sheets(sheets)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.skip_corrupt
+@options.as_json
+def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
+    """Say what the first steps in RESULTS paid for, and how many to leave out.
+
+    \b
+    flopwatch warmup results/steps.jsonl
+    flopwatch warmup results/steps.jsonl --json | jq '.[].enough'
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.warmup_tables import lay_out
+
+    printout = lay_out(summarize(read_records(results, skip_corrupt)))
+    if not printout.content:
+        tell("no records")
+    for line in [json.dumps(printout.content)] if as_json else printout.lines:
+        say(line)
+
+
+@click.command()
+@click.argument("sql")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@output_format
+@options.skip_corrupt
+@options.as_json
+def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool) -> None:
+    """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
+
+    Views: `records` has one row a record, `samples` one a sample and phase, `ranks` one a sample
+    and rank of a job, `regions` one a sample and region, `curves` one a point of a curve.
+
+    \b
+    flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"
+    flopwatch query "SELECT variant, phase, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL"
+    flopwatch query "SELECT params->>'dtype', status, reason FROM records WHERE status <> 'ok'"
+    flopwatch query "DESCRIBE samples"
+    """
+    from flopwatch.output.console import print_table
+    from flopwatch.output.formats import write_result
+    from flopwatch.records.query import query as ask
+    from flopwatch.runner.session import RESULTS
+
+    form = choose_format(form, as_json)
+    paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
+    if not paths:
+        raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
+    result = ask(paths, sql, skip_corrupt=skip_corrupt)
+    for warning in result.warnings:
+        tell(f"flopwatch: {warning}")
+    if form == TERMINAL:
+        print_table(result.columns, result.rows)
+    else:
+        click.echo(write_result(result.columns, result.rows, form), nl=False)
+
+
+def choose_format(form: str, as_json: bool) -> str:
+    if as_json and form not in (TERMINAL, "json"):
+        raise click.UsageError(f"--json and --format {form} are two formats; take one")
+    return "json" if as_json else form
+
+
+def print_fields(rows: Sequence[Row]) -> None:
+    from flopwatch.output.console import print_table
+    from flopwatch.output.frame import make_frame
+
+    print_table(
+        ["column", "what it is"], [[each.name, each.about] for each in make_frame(rows).values()]
+    )
+
+
+def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
+    from flopwatch.records.store import read
+
+    contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
+    for warning in (warning for one in contents for warning in one.warnings):
+        tell(f"flopwatch: {warning}")
+    return [record for one in contents for record in one.records]
+
+
+def print_records(records: Sequence[Record], as_json: bool) -> None:
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.console import print_rows
+    from flopwatch.output.layouts.layouts import lay_out_plain
+
+    rows = summarize(records)
+    if as_json:
+        click.echo(json.dumps(lay_out_plain(rows).content))
+        return
+    print_rows(rows)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+              required=True, metavar="PAGE",
+              help="The file to write, or - for stdout. An earlier report is replaced; any other "
+                   "file is left alone.")  # fmt: skip
+@click.option("--title", default="flopwatch report", show_default=True)
+@options.skip_corrupt
+def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool) -> None:
+    """Write RESULTS as one self-contained HTML page.
+
+    \b
+    flopwatch report results/*.jsonl -o report.html
+    flopwatch report results/dyad.jsonl -o dyad.html --title "DYAD on our machine"
+    flopwatch report results/steps.jsonl -o - > steps.html
+    """
+    from flopwatch.output.page import render_page
+
+    is_stdout = str(out) == "-"
+    if not is_stdout:
+        refuse_other_files(out)  # before the work
+    page = render_page(read_records(results, skip_corrupt), title)
+    if is_stdout:
+        click.echo(page, nl=False)
+        return
+    try:
+        write_page(out, page)
+    except OSError as error:
+        raise FlopwatchError(
+            f"{out} cannot be written ({error.strerror}); choose another"
+        ) from None
+    tell(f"wrote {out}")
+
+
+def refuse_other_files(out: Path) -> None:
+    """A slip of the keyboard must not replace results by their report."""
+    from flopwatch.output.page import is_report
+
+    try:
+        is_other = out.is_file() and out.stat().st_size > 0 and not is_report(out)
+    except OSError as error:
+        raise FlopwatchError(f"{out} cannot be read ({error.strerror}); choose another") from None
+    if is_other:
+        raise UsageError(
+            f"{out} exists and is no report of flopwatch; choose another, or remove it"
+        )
+
+
+def write_page(out: Path, page: str) -> None:
+    """All of it or nothing: readers never see half a page."""
+    if out.exists() and not out.is_file():  # a pipe or a device, which must not be replaced
+        out.write_text(page, encoding="utf-8")
+        return
+    target = out.resolve()  # a link goes on leading where it leads
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--plot", "name", metavar="NAME",
+              help="Which picture: --list has their names.  [default: the most telling one of each "
+                   "table]")  # fmt: skip
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="A .png, .svg or .pdf; several pictures are numbered.  [default: "
+                   "SUITE-NAME.png]")  # fmt: skip
+@click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
+              help="Draw so many pictures at the most.")  # fmt: skip
+@click.option(
+    "--list",
+    "only_list",
+    is_flag=True,
+    help="Say what can be drawn from these results, and what each picture needs.",
+)
+@options.skip_corrupt
+@options.as_json
+def plot(
+    results: tuple[Path, ...],
+    name: str | None,
+    out: Path | None,
+    most: int,
+    only_list: bool,
+    skip_corrupt: bool,
+    as_json: bool,
+) -> None:
+    """Draw RESULTS: the picture that tells most, or the one that is named.
+
+    \b
+    flopwatch plot results/dyad.jsonl -o dyad.png
+    flopwatch plot results/steps.jsonl --plot parts -o parts.pdf
+    flopwatch plot results/switchback.jsonl --list
+    """
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.tables import divide
+
+    if only_list and (name is not None or out is not None):
+        raise click.UsageError("--list draws nothing; leave --plot and --out away")
+    tables = divide(summarize(read_records(results, skip_corrupt)))
+    if only_list:
+        _list_kinds(tables, as_json)
+        return
+    pictures = _choose(tables, name, most)
+    files = _write(pictures, out)
+    if as_json:
+        told = [
+            {"file": str(file), "name": p.name, "title": p.title, "subject": p.subject}
+            for file, p in zip(files, pictures, strict=True)
+        ]
+        click.echo(json.dumps(told))
+
+
+def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> list[Picture]:
+    from flopwatch.output.plots.plot_catalog import choose_first, describe_missing, make_pictures
+
+    if not tables:
+        raise UsageError("there are no records to draw; measure some with: flopwatch run")
+    found = choose_first(tables) if name is None else make_pictures(name, tables)
+    pictures = list(islice(found, most))
+    if not pictures:
+        raise UsageError(
+            "these results have nothing to draw; --list says what pictures need"
+            if name is None
+            else describe_missing(name)
+        )
+    if next(found, None) is not None:
+        tell(f"flopwatch: only the first {most} pictures; --most draws more")
+    return pictures
+
+
+def _write(pictures: Sequence[Picture], out: Path | None) -> list[Path]:
+    """Nothing, if one of the files cannot be written to."""
+    from flopwatch.output.plots.matplotlib_drawing import check_path, draw_file
+
+    files = _name_files(pictures, out)
+    for file in files:
+        check_path(file)
+    for picture, file in zip(pictures, files, strict=True):
+        draw_file(picture, file)
+        tell(f"wrote {file}: {picture.title}, {picture.subject}")
+    return files
+
+
+def _name_files(pictures: Sequence[Picture], out: Path | None) -> list[Path]:
+    """Numbered where there are several of one name."""
+    wanted = [
+        Path(f"{_file_word(p.subject)}-{p.name}.png") if out is None else out for p in pictures
+    ]
+    seen: dict[Path, int] = {}
+    files = []
+    for path in wanted:
+        seen[path] = seen.get(path, 0) + 1
+        is_alone = wanted.count(path) == 1
+        files.append(path if is_alone else path.with_stem(f"{path.stem}-{seen[path]}"))
+    return files
+
+
+def _file_word(subject: str) -> str:
+    """The suite's name, as a name of a file: it comes from a record."""
+    suite = subject.partition(" ")[0]
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in suite)[:60] or "results"
+
+
+def _list_kinds(tables: Sequence[Sequence[Row]], as_json: bool) -> None:
+    from flopwatch.output.console import print_table
+    from flopwatch.output.plots.plot_catalog import KINDS, make_pictures
+
+    counts = {name: sum(1 for _ in make_pictures(name, tables)) for name in KINDS}
+    if as_json:
+        told = [
+            {"name": n, "pictures": counts[n], "shows": k.shows, "needs": k.needs, "run": k.run}
+            for n, k in KINDS.items()
+        ]
+        click.echo(json.dumps(told))
+        return
+    rows = [(n, counts[n] or "none", k.shows, k.needs) for n, k in KINDS.items()]
+    print_table(["plot", "from these", "shows", "needs"], rows)

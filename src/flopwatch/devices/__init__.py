@@ -1,0 +1,1 @@
+"""Devices: specifications with sources, clocks, memory, measured peaks, environment."""

@@ -1,0 +1,309 @@
+"""The environment that made a record: the machine, the software, and what was going on.
+
+    {
+      "machine":   the hardware and its state, without its name; `hardware.read_machine`
+                   machine_id, cpu_model, architecture, physical_cores, logical_cores,
+                   usable_cores (affinity and quota), cpu_quota_cores, instruction_sets, governor,
+                   boost, smt, numa_nodes, last_level_cache_bytes, memory_total_bytes,
+                   memory_available_bytes, memory_limit_bytes, swap_total_bytes, swap_used_bytes,
+                   huge_pages, hypervisor, container, clocksource
+      "software":  os, kernel, python, implementation, flopwatch, compiler,
+                   packages: {name: version}, variables: {name: value}
+      "project":   commit and dirty of the user's folder, where git knows them
+      "torch":     `torch_build`, told by the worker
+      "isa":       `isa.describe`: what is out of the ordinary about the instruction set
+      "allocator": `allocator.apply`, told by the worker
+      "peaks":     `measured_peaks.shorten`: what `flopwatch peaks` has found here, if it was run
+      "command":   `read_command`: the words that started the run, if a command line did
+      "load":      `load`, anew for every record
+      "imported":  of another program's file: its format and what else it says of itself
+    }
+
+The parent gathers "machine", "software" and "project" by `machine`, without torch. Whatever the
+system does not tell is left out, so that a key that is there has a value. What a user would not
+want to publish is left out too: host and user names, paths under the home folder, secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flopwatch import __version__
+from flopwatch.devices import system_files
+from flopwatch.devices.background_load import Watch
+from flopwatch.settings import LIKE_FOR_LIKE, Settings
+
+PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
+
+VARIABLES = (
+    *("ATEN_CPU_CAPABILITY", "CUBLAS_*", "CUDA_VISIBLE_DEVICES", "DNNL_*", "GLIBC_TUNABLES"),
+    *("GOMP_*", "KMP_*", "LD_PRELOAD", "MALLOC_*", "MKL_*", "NVIDIA_TF32_OVERRIDE", "OMP_*"),
+    *("ONEDNN_*", "OPENBLAS_*", "PYTORCH_*", "TCMALLOC_*", "THP_MEM_ALLOC_ENABLE", "TORCH_*"),
+    *("TORCHINDUCTOR_*", "TRITON_*"),
+)
+"""Variables that change how fast something runs; a star stands for any ending."""
+
+SECRET_NAME = re.compile("TOKEN|SECRET|PASSW|KEY|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+SECRET_VALUE = re.compile(
+    r"\b(hf_|gh[pousr]_|github_pat_|sk-|xox[abp]-|AKIA|eyJ)"  # makers mark their tokens
+    r"|://[^/\s]*:[^/\s]*@"  # a password in an address
+    r"|[A-Za-z0-9+]{32,}"  # too long and too plain for a setting
+)
+WITHHELD = "(withheld)"
+VALUE_LENGTH = 120
+
+COMPILERS = ("g++", "clang++", "c++")
+"""What torch.compile looks for on a CPU, where CXX names none."""
+
+GIT_TIMEOUT_S = 5.0
+TEMPERATURES = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
+"""Sensors that are the CPU's, best first."""
+
+
+def _minor(version: Any) -> Any:
+    """
+    >>> _minor("3.11.7")
+    '3.11'
+    """
+    return ".".join(str(version).split(".")[:2]) if version else None
+
+
+def _whole(value: Any) -> Any:
+    return value
+
+
+LIKENESS: dict[str, Callable[[Any], Any]] = {
+    "machine.machine_id": _whole,
+    "machine.cpu_model": _whole,
+    "isa.onednn_max_cpu_isa": _whole,
+    "torch.cpu_capability": _whole,
+    "torch.version": _whole,
+    "torch.gpu.name": _whole,
+    "machine.affinity": _whole,
+    "software.packages": _whole,
+    "software.variables": _whole,
+    "software.python": _minor,
+    "software.flopwatch": _minor,
+    "allocator": _whole,
+}
+"""What must be equal, beside `settings.LIKE_FOR_LIKE`, for two records to be like for like: where
+it is in the environment, and as how much of it counts."""
+
+
+def likeness(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """What must be equal for two records to be like for like, by its place."""
+    # What another program has measured has settings that nobody told.
+    told = None if "imported" in environment else settings
+    of_settings = {f"settings.{name}": getattr(told, name, None) for name in LIKE_FOR_LIKE}
+    of_environment = {path: part(look_up(environment, path)) for path, part in LIKENESS.items()}
+    return {**of_environment, **of_settings}
+
+
+def look_up(environment: Mapping[str, Any], path: str) -> Any:
+    """The value at a path like ``torch.gpu.name``; None where there is none."""
+    value: Any = environment
+    for key in path.split("."):
+        # dict first: asking for the abstract class takes ten times as long, and tables ask often.
+        if not isinstance(value, dict | Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def machine(project: Path, root: Path = system_files.ROOT) -> dict[str, Any]:
+    """The sections that the parent can tell: machine, software and project."""
+    sections = {
+        "machine": system_files.read_machine(root),
+        "software": read_software(root),
+        "project": read_project(project),
+    }
+    return {title: content for title, content in sections.items() if content is not None}
+
+
+def read_software(
+    root: Path = system_files.ROOT, environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    facts = {
+        "os": _read_os(root),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "flopwatch": __version__,
+        "compiler": find_compiler(environ),
+        "packages": {name: version for name in PACKAGES if (version := _find_version(name))},
+        "variables": read_variables(environ),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def read_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that matter, without secrets and without the home folder's name."""
+    home = environ.get("HOME", "")
+    found = {}
+    for name in sorted(environ):
+        if not any(_matches(name, pattern) for pattern in VARIABLES):
+            continue
+        value = _withhold(environ[name], home)
+        found[name] = WITHHELD if SECRET_NAME.search(name) else value[:VALUE_LENGTH]
+    return found
+
+
+def read_command(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A command line, without secrets and without the home folder's name."""
+    return [_withhold(word, environ.get("HOME", "")) for word in words]
+
+
+def _withhold(value: str, home: str) -> str:
+    if home not in ("", "/"):
+        value = value.replace(home, "~")
+    return WITHHELD if SECRET_VALUE.search(value) else value
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def find_compiler(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The C++ compiler that torch.compile would find; None: there is none."""
+    candidates = [environ["CXX"]] if environ.get("CXX") else COMPILERS
+    return next((Path(name).name for name in candidates if shutil.which(name)), None)
+
+
+def read_project(folder: Path) -> dict[str, Any] | None:
+    """The commit that the user's folder is at, and whether tracked files differ from it."""
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit[:12], "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        finished = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return finished.stdout.decode(errors="replace").strip()
+
+
+def _read_os(root: Path) -> str:
+    lines = (system_files.read_text("etc/os-release", root) or "").splitlines()
+    names = [line.partition("=")[2].strip('"') for line in lines if line.startswith("PRETTY_NAME=")]
+    return names[0] if names else platform.system()
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+_others = Watch()
+
+
+def load(root: Path = system_files.ROOT) -> dict[str, Any]:
+    """What else the machine is doing now. Cheap enough for every record.
+
+    The share of stolen time is that since the previous call (or since the start): time in which
+    the hypervisor let somebody else use the cores of this virtual machine. That of others is what
+    processes that are none of ours have used; the first record of a group has it.
+    """
+    times = psutil.cpu_times_percent(interval=None)
+    facts = {
+        "average": [round(average, 2) for average in os.getloadavg()],
+        "steal_share": round(times.steal / 100, 4) if hasattr(times, "steal") else None,
+        "others_share": None if (others := _others.read_share()) is None else round(others, 4),
+        "cpu_frequency_hz": read_cpu_frequency_hz(root),
+        "cpu_temperature_c": read_cpu_temperature_c(),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def read_cpu_frequency_hz(root: Path = system_files.ROOT) -> float | None:
+    """Of the first core only: on large machines asking all takes milliseconds."""
+    khz = system_files.read_number(f"{system_files.CPUS}/cpu0/cpufreq/scaling_cur_freq", root)
+    if khz is not None:
+        return khz * 1e3
+    mhz = system_files.read_cpu_fields(root).get("cpu MHz")
+    return round(float(mhz) * 1e6) if mhz else None
+
+
+def read_cpu_temperature_c() -> float | None:
+    if not hasattr(psutil, "sensors_temperatures"):
+        return None
+    sensors = psutil.sensors_temperatures()
+    readings = next((sensors[name] for name in TEMPERATURES if sensors.get(name)), [])
+    return max((reading.current for reading in readings), default=None)
+
+
+def torch_build() -> dict[str, Any]:
+    """What only a process with torch can tell, as it is set up at this moment."""
+    import torch
+
+    configuration = torch.__config__.show()
+    backends = torch.backends
+    libraries = {"mkl": backends.mkl, "openmp": backends.openmp, "mkldnn": backends.mkldnn}
+    facts = {
+        "version": str(torch.__version__),
+        "git": (torch.version.git_version or "")[:12] or None,
+        "cpu_capability": backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "libraries": [name for name, backend in libraries.items() if backend.is_available()],
+        "blas": _search(r"BLAS_INFO=(\w+)", configuration),
+        "onednn": _search(r"MKL-DNN v([\d.]+)", configuration),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cuda": torch.version.cuda,
+        "gpu": _read_gpu(),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _read_gpu() -> dict[str, Any] | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(0)
+    driver = system_files.read_text("proc/driver/nvidia/version") or ""
+    return {
+        "name": properties.name,
+        "count": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "driver": _search(r"Kernel Module\D*([\d.]+)", driver),
+        "tf32_matmul": _tells_tf32(torch.backends.cuda.matmul),
+        "tf32_convolution": _tells_tf32(torch.backends.cudnn),
+    }
+
+
+def _tells_tf32(backend: Any) -> bool | None:
+    """torch has an older and a newer switch, and refuses to tell where a program mixed them."""
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:
+        return None
+
+
+def _search(pattern: str, text: str) -> str | None:
+    found = re.search(pattern, text)
+    return found[1] if found else None

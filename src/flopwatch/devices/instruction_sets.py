@@ -1,0 +1,308 @@
+"""Instruction sets that a CPU announces but that crash.
+
+On some virtual machines the CPU lists ``amx_bf16`` and oneDNN's bfloat16 product dies with SIGILL.
+Every bfloat16 case would then be a crash, where one variable, ``ONEDNN_MAX_CPU_ISA``, avoids it.
+So before the first run after a boot, `probe` has a child try one small product of each dtype
+(`products.py`). Where a product kills the child, it is tried again under lower and lower caps until
+all survive; that cap is then set for the warm server, and the record says so.
+
+A product that raises a Python error is not a crash: this torch does not support it, and that is
+noted. A cap that the user has set himself stays. Where no cap helps, none is set, and the cases
+that crash become records of crashes. Only oneDNN is capped: MKL and torch's own kernels have other
+variables, and no machine is known on which those crash.
+
+The child also tells what only a process with torch can: which kernels torch chose for this CPU, and
+which CUDA devices there are. The answer is cached for as long as the machine is up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices import instruction_probe, system_files
+from flopwatch.errors import WorkerError
+from flopwatch.suites.case import digest
+
+VARIABLE = "ONEDNN_MAX_CPU_ISA"
+USER_VARIABLES = (VARIABLE, "DNNL_MAX_CPU_ISA")
+"""The second is the older name, which oneDNN still reads."""
+
+CAPS = (
+    ("AVX512_CORE_FP16", "avx512_fp16"),
+    ("AVX512_CORE_BF16", "avx512_bf16"),
+    ("AVX512_CORE_VNNI", "avx512_vnni"),
+    ("AVX512_CORE", "avx512bw"),
+    ("AVX2", "avx2"),
+    ("SSE41", "sse4_1"),
+)
+"""oneDNN's names, highest first, and the flag without which a cap is no different from the next
+one. Source: oneDNN's developer guide, "CPU Dispatcher Control"."""
+
+DEATHS = {"SIGALRM": "hang"}
+"""Signals with a meaning of their own here; see `products.py`."""
+
+FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+"""Signals that no instruction raises: someone else ended the child, or memory ran out."""
+
+TIMEOUT_S = 300.0
+"""For one child, most of it for importing torch, which can be slow from a cold network disk."""
+
+CACHE_ENTRIES = 16
+CACHE_KEY_VARIABLES = (*USER_VARIABLES, "CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY", "LD_PRELOAD")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstructionSet:
+    """What the CPU announces, and how much of that can be used."""
+
+    cpu_flags: list[str] = field(default_factory=list)
+    onednn_max_cpu_isa: str | None = None
+    """The cap to set; None where none is needed or none helps."""
+    capped_because: str | None = None
+    crashes: dict[str, str] = field(default_factory=dict)
+    """By product, without our cap: the signal that it died of, or "hang"."""
+    unsupported: dict[str, str] = field(default_factory=dict)
+    """By product: the error that torch raised."""
+    cpu_capability: str | None = None
+    """The kernels that torch chose for this CPU, such as AVX2."""
+    cuda_devices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a child ended."""
+
+    messages: list[dict[str, Any]]
+    death: str | None
+    """The name of the signal, or what else kept it from finishing."""
+
+    def find(self, key: str) -> Any:
+        """The value of the last message that has the key."""
+        return next((m[key] for m in reversed(self.messages) if key in m), None)
+
+    @property
+    def died_in(self) -> str | None:
+        """The step that was announced but not ended."""
+        return None if self.death is None else self.find("start")
+
+
+Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
+"""Given the products to leave out and the variables to add, run a child."""
+
+
+def probe(
+    *,
+    run: Run | None = None,
+    cache_path: Path | None = None,
+    cpu_flags: Sequence[str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> InstructionSet:
+    """Find out which instructions can be used; from the cache where it knows.
+
+    Raises WorkerError where torch cannot be imported at all.
+    """
+    path = cache_path or default_cache_path(environ)
+    flags = list(system_files.read_cpu_flags() if cpu_flags is None else cpu_flags)
+    key = make_cache_key(environ, flags)
+    cached = _recall(_read_cache(path).get(key)) if key else None
+    if cached is not None:
+        return cached
+    found = _examine(run or run_child, flags, environ)
+    if key and not set(FROM_OUTSIDE) & set(found.crashes.values()):
+        _write_cache(path, key, asdict(found))
+    return found
+
+
+def environment(isa: InstructionSet) -> dict[str, str]:
+    """The variables to set for the server."""
+    return {} if isa.onednn_max_cpu_isa is None else {VARIABLE: isa.onednn_max_cpu_isa}
+
+
+def describe(isa: InstructionSet) -> dict[str, Any]:
+    """For the record: what is out of the ordinary. The CPU's flags and devices are elsewhere."""
+    content = asdict(isa)
+    names = ("onednn_max_cpu_isa", "capped_because", "crashes", "unsupported")
+    return {name: content[name] for name in names if content[name]}
+
+
+def run_child(
+    left_out: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    program: Path = Path(instruction_probe.__file__),
+    timeout_s: float = TIMEOUT_S,
+) -> Outcome:
+    """Run the products in an interpreter of their own."""
+    try:
+        child = subprocess.run(
+            # -P: a file called torch.py in the user's folder is not what is meant.
+            [sys.executable, "-P", str(program), *left_out],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        return Outcome(messages=_parse(expired.stdout or b""), death="hang")
+    except OSError as error:
+        return Outcome(messages=[], death=f"{sys.executable} cannot be started ({error.strerror})")
+    messages = _parse(child.stdout)
+    finished = any("finished" in m or "no_torch" in m for m in messages)
+    return Outcome(messages=messages, death=None if finished else name_death(child.returncode))
+
+
+def name_death(returncode: int) -> str:
+    """
+    >>> name_death(-4), name_death(-14), name_death(1)
+    ('SIGILL', 'hang', 'exit code 1')
+    """
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        return f"exit code {returncode}"
+    return DEATHS.get(name, name)
+
+
+def default_cache_path(environ: Mapping[str, str] = os.environ) -> Path:
+    folder = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "flopwatch" / "isa.json"
+
+
+def make_cache_key(environ: Mapping[str, str], flags: Sequence[str]) -> str | None:
+    """Everything on which the answer depends; None where it is not known how long it holds."""
+    boot_id = system_files.read_text("proc/sys/kernel/random/boot_id")
+    if boot_id is None:
+        return None
+    try:
+        torch_version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+    variables = {name: environ.get(name) for name in CACHE_KEY_VARIABLES}
+    machine = [boot_id, system_files.read_cpu_model(), list(flags)]
+    return digest([instruction_probe.PRODUCTS, machine, torch_version, sys.executable, variables])
+
+
+def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> InstructionSet:
+    users = next((name for name in USER_VARIABLES if environ.get(name)), None)
+    outcomes = _find_crashes(run)
+    crashes = {step: o.death for o in outcomes if (step := o.died_in) and o.death}
+    guilty = {
+        step: death
+        for step, death in crashes.items()
+        if step in instruction_probe.PRODUCTS and death not in FROM_OUTSIDE
+    }
+    cap, because = None, None
+    if users is not None:
+        cap, because = environ[users], f"{users} is set to {environ[users]} in the environment"
+    elif guilty:
+        cap = _find_cap(run, flags, left_out=[step for step in crashes if step not in guilty])
+        because = None if cap is None else _explain(guilty)
+    errors = {m["end"]: m["error"] for o in outcomes for m in o.messages if m.get("error")}
+    return InstructionSet(
+        cpu_flags=flags,
+        onednn_max_cpu_isa=cap,
+        capped_because=because,
+        crashes=crashes,
+        unsupported=errors,
+        cpu_capability=outcomes[0].find("cpu_capability"),
+        cuda_devices=outcomes[-1].find("cuda_devices") or [],
+    )
+
+
+def _find_crashes(run: Run) -> list[Outcome]:
+    """Children without a cap of ours: each leaves out what killed the ones before it."""
+    outcomes: list[Outcome] = []
+    killers: list[str] = []
+    while True:
+        outcome = run(killers, {})
+        _require_torch(outcome)
+        outcomes.append(outcome)
+        step = outcome.died_in
+        if step is None or step in killers:
+            return outcomes
+        killers.append(step)
+
+
+def _require_torch(outcome: Outcome) -> None:
+    reason = outcome.find("no_torch")
+    if reason is None and outcome.death is not None and outcome.find("start") is None:
+        reason = outcome.death
+    if reason is not None:
+        raise WorkerError(
+            f"torch cannot be imported by {sys.executable} ({reason}); "
+            'install it there, and try: python -c "import torch"'
+        )
+
+
+def _find_cap(run: Run, flags: Sequence[str], left_out: Sequence[str]) -> str | None:
+    """The highest cap under which every product survives."""
+    for cap, flag in CAPS:
+        if flag in flags and run(left_out, {VARIABLE: cap}).death is None:
+            return cap
+    return None
+
+
+def _explain(crashes: Mapping[str, str]) -> str:
+    parts = [
+        f"{product} product " + ("hung" if death == "hang" else f"died with {death}")
+        for product, death in crashes.items()
+    ]
+    return f"{' and '.join(parts)} under the full instruction set"
+
+
+def _parse(output: bytes) -> list[dict[str, Any]]:
+    """The JSON objects among the lines; libraries may print lines of their own."""
+    messages = []
+    for line in output.decode(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict):
+                messages.append(content)
+    return messages
+
+
+def _recall(entry: Any) -> InstructionSet | None:
+    """A cache entry, unless it is damaged or another version's."""
+    names = {field.name for field in fields(InstructionSet)}
+    if not isinstance(entry, dict) or set(entry) != names:
+        return None
+    try:
+        return msgspec.convert(entry, InstructionSet)
+    except msgspec.ValidationError:
+        return None
+
+
+def _read_cache(path: Path) -> dict[str, Any]:
+    """The cache's entries; none where it is missing or damaged, since it is only a cache."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write_cache(path: Path, key: str, entry: dict[str, Any]) -> None:
+    others = [(k, v) for k, v in _read_cache(path).items() if k != key]
+    newest = dict([*others, (key, entry)][-CACHE_ENTRIES:])
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(newest))
+        draft.replace(path)
+    except OSError:  # next time the probe is simply run again
+        with contextlib.suppress(OSError):
+            draft.unlink()

@@ -1,0 +1,188 @@
+"""Matrix products in one dtype, from small to large.
+
+They are those of a linear layer: rows of inputs times a weight that is stored by its outputs. CPUs
+that emulate a dtype are up to ten times slower with the weight stored the other way. Results go
+into memory that is there already, inputs are random: GPUs draw less power for zeros, and clock
+higher.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from flopwatch.devices.backends import open_target
+from flopwatch.devices.best_times import Run, Trial
+from flopwatch.devices.measured_peaks import Curve, Product
+from flopwatch.settings import Device
+from flopwatch.worker.failure import explain
+
+Shape = tuple[int, int, int]
+"""Rows, inner, columns."""
+SQUARES = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+LAYERS = ((2048, 768), (2048, 1024), (4096, 2048), (8192, 4096), (8192, 8192))
+"""Tokens and width of feed-forward layers, which are four times as wide inside."""
+SHAPES: Sequence[Shape] = sorted(
+    [
+        *((size, size, size) for size in SQUARES),
+        *((tokens, width, 4 * width) for tokens, width in LAYERS),
+    ],
+    key=math.prod,
+)
+
+DTYPES: Mapping[Device, Sequence[str]] = {
+    "cpu": ("float32", "bfloat16", "float16", "int8"),
+    "cuda": ("float32", "tf32", "bfloat16", "float16", "float8", "int8"),
+}
+"""What is tried; torch may still refuse."""
+
+
+def _bind(torch: Any, a: Any, b: Any, out: Any) -> Run:
+    return partial(torch.mm, a, b, out=out)
+
+
+def _bind_int8(torch: Any, a: Any, b: Any, out: Any) -> Run:
+    """On a CPU the fastest that our own layers use: without VNNI, torch's is a plain loop."""
+    if a.device.type != "cpu":
+        return partial(torch._int_mm, a, b, out=out)
+    from flopwatch.layers.int8_ops import multiply
+
+    return partial(multiply, a, b, torch.ones(len(a)), torch.ones(()), None, torch.float32)
+
+
+def _bind_float8(torch: Any, a: Any, b: Any, out: Any) -> Run:
+    one = torch.ones((), device=a.device)
+    return partial(torch._scaled_mm, a, b, one, one, out_dtype=out.dtype, out=out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arithmetic:
+    """How a product is had from torch."""
+
+    dtype: str
+    result_dtype: str
+    bind: Callable[[Any, Any, Any, Any], Run] = _bind
+    precision: str = "highest"
+    """What torch may compute float32 with."""
+
+
+ARITHMETIC = {
+    "float32": Arithmetic(dtype="float32", result_dtype="float32"),
+    "tf32": Arithmetic(dtype="float32", result_dtype="float32", precision="high"),
+    "bfloat16": Arithmetic(dtype="bfloat16", result_dtype="bfloat16"),
+    "float16": Arithmetic(dtype="float16", result_dtype="float16"),
+    "float8": Arithmetic(dtype="float8_e4m3fn", result_dtype="bfloat16", bind=_bind_float8),
+    "int8": Arithmetic(dtype="int8", result_dtype="int32", bind=_bind_int8),
+}
+
+
+class Operands:
+    """The matrices of all products of one kind: views of the same memory, which grows."""
+
+    def __init__(self, arithmetic: Arithmetic, device: Device) -> None:
+        self._arithmetic = arithmetic
+        self._device = device
+        self._flat: dict[str, Any] = {}
+
+    def grow(self, shape: Shape) -> None:
+        """Make room for products of that shape too."""
+        import torch
+
+        rows, inner, columns = shape
+        self._make_room("inputs", rows * inner, self._make_random)
+        self._make_room("weight", columns * inner, self._make_random)
+        dtype = getattr(torch, self._arithmetic.result_dtype)
+        make_result = partial(torch.empty, dtype=dtype, device=self._device)
+        self._make_room("result", rows * columns, make_result)
+
+    def _make_room(self, name: str, count: int, make: Callable[[int], Any]) -> None:
+        if name not in self._flat or len(self._flat[name]) < count:
+            self._flat.pop(name, None)  # before the next is made
+            self._flat[name] = make(count)
+
+    def bind(self, shape: Shape) -> Run:
+        import torch
+
+        rows, inner, columns = shape
+        torch.set_float32_matmul_precision(self._arithmetic.precision)
+        a = self._flat["inputs"][: rows * inner].view(rows, inner)
+        weight = self._flat["weight"][: columns * inner].view(columns, inner)
+        out = self._flat["result"][: rows * columns].view(rows, columns)
+        return self._arithmetic.bind(torch, a, weight.t(), out)
+
+    def _make_random(self, count: int) -> Any:
+        import torch
+
+        dtype = getattr(torch, self._arithmetic.dtype)
+        if not dtype.is_floating_point:
+            return torch.randint(-127, 128, (count,), dtype=dtype, device=self._device)
+        return torch.randn(count, device=self._device).to(dtype)
+
+
+class Ladder:
+    """Products in one dtype. The shapes grow until the next would take too long or too much memory:
+    a busy moment must not stop that for good, so it is asked again before every round."""
+
+    def __init__(self, arithmetic: Arithmetic, device: Device, longest_ns: float) -> None:
+        self._operands = Operands(arithmetic, device)
+        self._clock = open_target(device).clock
+        self._longest_ns = longest_ns
+        self._left = list(SHAPES)
+        self.trials: dict[Shape, Trial] = {}
+        self.reason: str | None = None
+        """Why torch refused a shape; there is no larger one then."""
+
+    def climb(self) -> list[Trial]:
+        """All trials, the new ones begun."""
+        while self._left and self._foretell_ns(self._left[0]) <= self._longest_ns:
+            shape = self._left.pop(0)
+            prepare = partial(self._operands.bind, shape)
+            trial = Trial(work=count_flops(shape), prepare=prepare, clock=self._clock)
+            try:
+                self._operands.grow(shape)
+                trial.begin()
+            except (AttributeError, MemoryError, RuntimeError, TypeError) as error:
+                self.reason = explain(error)
+                self._left = []
+                for smaller in self.trials:
+                    self._operands.grow(smaller)
+            else:
+                self.trials[shape] = trial
+        return list(self.trials.values())
+
+    def _foretell_ns(self, shape: Shape) -> float:
+        rates_per_s = [trial.rate_per_s for trial in self.trials.values()]
+        return count_flops(shape) / max(rates_per_s) * 1e9 if rates_per_s else 0.0
+
+
+def count_flops(shape: Shape) -> float:
+    return 2.0 * math.prod(shape)
+
+
+def list_curves(ladders: Mapping[str, Ladder]) -> list[Curve]:
+    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return [
+        Curve(
+            dtype=dtype,
+            taken_at=taken_at,
+            points=[_make_product(shape, trial) for shape, trial in ladder.trials.items()],
+            reason=None if ladder.trials else ladder.reason,
+        )
+        for dtype, ladder in ladders.items()
+    ]
+
+
+def _make_product(shape: Shape, trial: Trial) -> Product:
+    rows, inner, columns = shape
+    return Product(
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        flops_per_s=trial.rate_per_s,
+        turns=len(trial.turns_ns),
+        repeats=trial.repeats,
+    )

@@ -1,0 +1,289 @@
+"""What this machine can do at best, as `flopwatch peaks` has measured it, and where that is kept.
+
+The file has one JSON object a line, a line a measurement, and is only ever appended to. A line that
+cannot be read is passed over: what it said can be measured again in a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from flopwatch.devices.environment import look_up
+from flopwatch.devices.specifications import Peak
+from flopwatch.errors import StoreError
+from flopwatch.settings import Device, Settings
+
+VARIABLE = "FLOPWATCH_PEAKS"
+SCHEMA = 1
+BEYOND_CACHES = 4
+"""So many times all last-level caches, and a loop over an array finds nothing of it in them."""
+
+Kernel = Literal["read", "copy", "triad"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What must be the same for a peak to be this machine's: None where it is not known, or where
+    it does not matter."""
+
+    device: Device
+    threads: int | None
+    machine_id: str | None
+    cpu_model: str | None
+    cpu_capability: str | None
+    onednn_max_cpu_isa: str | None
+    gpu_name: str | None
+    torch_version: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """A matrix of `rows` x `inner` times one of `inner` x `columns`."""
+
+    rows: int
+    inner: int
+    columns: int
+    flops_per_s: float
+    """The best of all turns."""
+    turns: int
+    repeats: int
+    """Turns that came close to the best, itself included."""
+
+    @property
+    def shape(self) -> str:
+        return f"{self.rows}x{self.inner}x{self.columns}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Products in one dtype, the smallest first."""
+
+    dtype: str
+    taken_at: str
+    points: Sequence[Product]
+    reason: str | None = None
+    """Why there are no points."""
+
+    @property
+    def best(self) -> Product | None:
+        return max(self.points, key=lambda point: point.flops_per_s, default=None)
+
+    @property
+    def reach(self) -> float:
+        """FLOP/s of the best; 0 where nothing was measured."""
+        return 0.0 if self.best is None else self.best.flops_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """A pass over arrays that together have `size_bytes`; each of those is counted once."""
+
+    kernel: Kernel
+    size_bytes: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """A collective. Its size is that of the whole array: what a rank puts into an all-reduce or a
+    reduce-scatter, and gets out of an all-gather."""
+
+    operation: Operation
+    ranks: int
+    backend: str
+    size_bytes: int
+    time_ns: float
+
+    @property
+    def algorithm_bytes_per_s(self) -> float:
+        return self.size_bytes / self.time_ns * 1e9
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """What each rank's link must carry for it, at the least."""
+        factor = BUS_PASSES[self.operation] * (self.ranks - 1) / self.ranks
+        return factor * self.algorithm_bytes_per_s
+
+
+BUS_PASSES: Mapping[Operation, int] = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+"""How often (ranks - 1) / ranks of the array passes each link: sums must be made and handed out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peaks:
+    setup: Setup
+    taken_at: str
+    quick: bool
+    products: Sequence[Curve]
+    streams: Sequence[Stream]
+    cache_bytes: int
+    """Of all last-level caches together."""
+    others_share: float | None = None
+    """Of the time of all cores, what went to other work meanwhile."""
+    exchanges: Sequence[Exchange] = ()
+    schema: int = SCHEMA
+
+    def find_curve(self, dtype: str) -> Curve | None:
+        return next((curve for curve in self.products if curve.dtype == dtype), None)
+
+    def find_peak(self, dtype: str) -> Peak | None:
+        """The most FLOP/s that a product in that dtype has reached; None: not known."""
+        curve = self.find_curve(dtype)
+        if curve is None or curve.best is None:
+            return None
+        day = curve.taken_at.partition("T")[0]
+        return Peak(
+            flops_per_s=curve.best.flops_per_s,
+            source=f"measured here on {day}: a {dtype} product of {curve.best.shape}",
+        )
+
+    def find_bandwidth(self, kernel: Kernel) -> Stream | None:
+        """The best beyond all caches; None where no array was large enough."""
+        far = [
+            stream
+            for stream in self.streams
+            if stream.kernel == kernel and stream.size_bytes >= BEYOND_CACHES * self.cache_bytes
+        ]
+        return max(far, key=lambda stream: stream.bytes_per_s, default=None)
+
+    def find_exchange(self, operation: Operation) -> Exchange | None:
+        """The fastest by its bytes, at whatever size."""
+        found = [exchange for exchange in self.exchanges if exchange.operation == operation]
+        return max(found, key=lambda exchange: exchange.bus_bytes_per_s, default=None)
+
+
+def read_setup(environment: Mapping[str, Any], settings: Settings) -> Setup:
+    """From a record's environment and settings."""
+    on_gpu = settings.device == "cuda"
+    return Setup(
+        device=settings.device,
+        threads=None if on_gpu else settings.threads,
+        machine_id=look_up(environment, "machine.machine_id"),
+        cpu_model=look_up(environment, "machine.cpu_model"),
+        cpu_capability=look_up(environment, "torch.cpu_capability"),
+        onednn_max_cpu_isa=look_up(environment, "isa.onednn_max_cpu_isa"),
+        gpu_name=look_up(environment, "torch.gpu.name") if on_gpu else None,
+        torch_version=look_up(environment, "torch.version"),
+    )
+
+
+def find_peaks(
+    environment: Mapping[str, Any], settings: Settings, path: Path | None = None
+) -> Peaks | None:
+    """The best that was ever measured under the same conditions, of everything: other work, and
+    sizes that were not tried, can only make a measurement too low."""
+    setup = read_setup(environment, settings)
+    alike = [peaks for peaks in read(path or find_file()) if peaks.setup == setup]
+    return unite(alike) if alike else None
+
+
+def unite(measured: Sequence[Peaks]) -> Peaks:
+    """The best of everything, of several that were measured under the same conditions."""
+    curves: dict[str, Curve] = {}
+    for curve in (curve for peaks in measured for curve in peaks.products):
+        known = curves.get(curve.dtype)
+        if known is None or curve.reach > known.reach:
+            curves[curve.dtype] = curve
+    return replace(
+        measured[-1],
+        products=list(curves.values()),
+        streams=[stream for peaks in measured for stream in peaks.streams],
+        exchanges=[exchange for peaks in measured for exchange in peaks.exchanges],
+    )
+
+
+def shorten(peaks: Peaks) -> dict[str, Any]:
+    """For a record's environment, as plain data: the best of everything, without the curves."""
+    bests = [(curve, curve.best) for curve in peaks.products]
+    streams = [peaks.find_bandwidth(kernel) for kernel in ("read", "copy", "triad")]
+    exchanges = [peaks.find_exchange(operation) for operation in BUS_PASSES]
+    short = replace(
+        peaks,
+        products=[replace(curve, points=[best]) for curve, best in bests if best is not None],
+        streams=[stream for stream in streams if stream is not None],
+        exchanges=[exchange for exchange in exchanges if exchange is not None],
+    )
+    content: dict[str, Any] = msgspec.to_builtins(short)
+    return content
+
+
+def from_environment(environment: Mapping[str, Any]) -> Peaks | None:
+    """What `shorten` has put there; None where there is nothing, or nothing that can be read."""
+    return _convert(environment.get("peaks"))
+
+
+def find_file(environ: Mapping[str, str] = os.environ) -> Path:
+    asked = environ.get(VARIABLE)
+    if asked:
+        return Path(asked)
+    folder = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "flopwatch" / "peaks.jsonl"
+
+
+def append(path: Path, peaks: Sequence[Peaks]) -> None:
+    """Add lines to the file, which is made where there is none, even for no lines at all."""
+    append_lines(path, [msgspec.json.encode(one) for one in peaks], VARIABLE)
+
+
+def append_lines(path: Path, lines: Sequence[bytes], variable: str) -> None:
+    """`variable` is what the user may name another file by."""
+    text = b"".join(line + b"\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            # A line that a killed process left unfinished must not take ours with it.
+            if text and file.tell() and not _ends_a_line(file):
+                text = b"\n" + text
+            file.write(text)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written ({error.strerror}); choose another with --out or {variable}"
+        ) from None
+
+
+def read(path: Path) -> list[Peaks]:
+    """Oldest first; none where there is no file."""
+    found = [_convert(_parse(line)) for line in read_lines(path, VARIABLE)]
+    return [peaks for peaks in found if peaks is not None]
+
+
+def read_lines(path: Path, variable: str) -> list[bytes]:
+    """None where there is no file."""
+    try:
+        return path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read ({error.strerror}); choose another with {variable}"
+        ) from None
+
+
+def _ends_a_line(file: Any) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return bool(file.read() == b"\n")
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _convert(content: Any) -> Peaks | None:
+    """None for what is not peaks, or another version's."""
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        return None
+    try:
+        return msgspec.convert(content, Peaks)
+    except msgspec.ValidationError:
+        return None

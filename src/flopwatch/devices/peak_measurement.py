@@ -1,0 +1,252 @@
+"""What this machine can do at best: matrix products, memory, and collectives over ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psutil
+
+from flopwatch.devices import environment, system_files
+from flopwatch.devices.backends import FALLBACK_CACHE_BYTES, open_target
+from flopwatch.devices.background_load import BUSY, STOLEN, read_others_s
+from flopwatch.devices.best_times import Run, Trial, take_turns
+from flopwatch.devices.matmul_sweep import ARITHMETIC, Ladder, list_curves
+from flopwatch.devices.measured_peaks import (
+    BEYOND_CACHES,
+    BUS_PASSES,
+    Exchange,
+    Kernel,
+    Operation,
+    Stream,
+)
+from flopwatch.settings import Device
+from flopwatch.worker.failure import classify
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    alone_s: float
+    """For products and memory, which take turns in one process."""
+    exchanges_s: float
+    longest_ns: float
+    """A product that would take longer is not tried, nor any larger one."""
+    caches_spanned: int
+    """The largest arrays are so many times the last-level caches."""
+    step: int
+    """By which the sizes of arrays and messages grow."""
+
+
+EFFORTS = {
+    "full": Effort(alone_s=42, exchanges_s=8, longest_ns=0.4e9, caches_spanned=16, step=2),
+    "quick": Effort(alone_s=7, exchanges_s=2, longest_ns=0.04e9, caches_spanned=8, step=4),
+}
+
+TAKEN = (*BUSY, STOLEN)
+"""Kinds of time that a peak could have had."""
+SMALLEST_BYTES = 2**19
+"""A pass over less is over before torch has called it."""
+MEMORY_SHARE = 0.25
+"""The largest arrays leave room for whatever else there is."""
+FLOAT_BYTES = 4
+
+SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
+"""From where latency is all there is to where it is nothing."""
+
+
+def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any]:
+    """Products and memory, and what only a process with torch can tell of the machine."""
+    chosen, cache_bytes = EFFORTS[effort], find_cache_bytes(device)
+    busy_s, started_s = read_others_s(TAKEN), time.monotonic()
+    passes = begin_passes(device, cache_bytes, chosen)
+    ladders = {dtype: Ladder(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
+    take_turns(
+        lambda: [
+            *(ladder.climb() for ladder in ladders.values()),
+            *group_passes(passes, cache_bytes),
+        ],
+        chosen.alone_s,
+    )
+    cores_s = (psutil.cpu_count() or 1) * (time.monotonic() - started_s)
+    return {
+        "torch": environment.torch_build(),
+        "products": list_curves(ladders),
+        "streams": list_streams(passes),
+        "cache_bytes": cache_bytes,
+        "others_share": min(1.0, max(0.0, read_others_s(TAKEN) - busy_s) / cores_s),
+    }
+
+
+def _bind_read(torch: Any, arrays: Sequence[Any], count: int) -> Run:
+    total = torch.empty((), device=arrays[0].device)
+    return partial(torch.sum, arrays[0][:count], 0, out=total)
+
+
+def _bind_copy(torch: Any, arrays: Sequence[Any], count: int) -> Run:
+    source, target = (array[: count // 2] for array in arrays[:2])
+    return partial(target.copy_, source)
+
+
+def _bind_triad(torch: Any, arrays: Sequence[Any], count: int) -> Run:
+    a, b, out = (array[: count // 3] for array in arrays)
+    return partial(torch.add, a, b, alpha=3.0, out=out)
+
+
+KERNELS: Mapping[Kernel, Callable[[Any, Sequence[Any], int], Run]] = {
+    "read": _bind_read,
+    "copy": _bind_copy,
+    "triad": _bind_triad,
+}
+
+
+Passes = Mapping[tuple[Kernel, int], Trial]
+"""Passes over memory, by kernel and by the bytes of all arrays."""
+
+
+def begin_passes(device: Device, cache_bytes: int, effort: Effort) -> Passes:
+    import torch
+
+    largest_bytes = min(effort.caches_spanned * cache_bytes, find_room_bytes(device))
+    numbers = torch.rand(largest_bytes // FLOAT_BYTES, device=device)
+    # A pass that writes spreads over two arrays or three, so that each is smaller.
+    arrays = [numbers, *(torch.ones_like(numbers[: len(numbers) // n]) for n in (2, 3))]
+    clock = open_target(device).clock
+    passes = {
+        (kernel, size_bytes): Trial(
+            work=float(size_bytes),
+            prepare=partial(bind, torch, arrays, size_bytes // FLOAT_BYTES),
+            clock=clock,
+        )
+        for kernel, bind in KERNELS.items()
+        for size_bytes in list_sizes_bytes(SMALLEST_BYTES, largest_bytes, effort.step)
+    }
+    for trial in passes.values():
+        trial.begin()
+    return passes
+
+
+def group_passes(passes: Passes, cache_bytes: int) -> list[list[Trial]]:
+    """Of each kernel, those within the caches and those far beyond, each with a best of its own."""
+    groups: dict[tuple[Kernel, bool], list[Trial]] = {}
+    for (kernel, size_bytes), trial in passes.items():
+        is_far = size_bytes >= BEYOND_CACHES * cache_bytes
+        groups.setdefault((kernel, is_far), []).append(trial)
+    return list(groups.values())
+
+
+def list_streams(passes: Passes) -> list[Stream]:
+    return [
+        Stream(kernel=kernel, size_bytes=size_bytes, bytes_per_s=trial.rate_per_s)
+        for (kernel, size_bytes), trial in passes.items()
+    ]
+
+
+def find_cache_bytes(device: Device) -> int:
+    """All last-level caches, or a guess where nobody tells."""
+    if device == "cpu":
+        return system_files.read_last_level_caches_bytes() or FALLBACK_CACHE_BYTES
+    import torch
+
+    properties = torch.cuda.get_device_properties("cuda")
+    return getattr(properties, "L2_cache_size", 0) or FALLBACK_CACHE_BYTES
+
+
+def find_room_bytes(device: Device) -> int:
+    """What arrays may take together."""
+    if device == "cpu":
+        return int(MEMORY_SHARE * psutil.virtual_memory().available)
+    import torch
+
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return int(MEMORY_SHARE * free_bytes)
+
+
+def list_sizes_bytes(smallest: int, largest: int, step: int) -> list[int]:
+    """From the largest down, since that one matters; the smallest first.
+
+    >>> list_sizes_bytes(100, 1024, 2)
+    [128, 256, 512, 1024]
+    """
+    sizes = [largest]
+    while sizes[-1] // step >= smallest:
+        sizes.append(sizes[-1] // step)
+    return sizes[::-1]
+
+
+def measure_collectives(device: Device, effort: str) -> list[Exchange]:
+    """On all ranks at once. An operation that the backend does not have is left out."""
+    from torch import distributed
+
+    made = _make_collective_trials(device, EFFORTS[effort].step ** 2)
+    trials = {key: trial for key, trial in made.items() if _begins(trial)}
+    groups = [[t for (o, _), t in trials.items() if o == operation] for operation in BUS_PASSES]
+    take_turns(lambda: groups, EFFORTS[effort].exchanges_s, partial(_find_longest, device))
+    return [
+        Exchange(
+            operation=operation,
+            ranks=distributed.get_world_size(),
+            backend=str(distributed.get_backend()),
+            size_bytes=size_bytes,
+            time_ns=trial.best_ns,
+        )
+        for (operation, size_bytes), trial in trials.items()
+    ]
+
+
+def _make_collective_trials(device: Device, step: int) -> dict[tuple[Operation, int], Trial]:
+    import torch
+    from torch import distributed
+
+    ranks = distributed.get_world_size()
+    largest = LARGEST_MESSAGE_BYTES // FLOAT_BYTES // ranks
+    # Sums of sums become infinite, which takes no longer.
+    part, whole = (torch.randn(count, device=device) for count in (largest, largest * ranks))
+    clock = open_target(device).clock
+    trials: dict[tuple[Operation, int], Trial] = {}
+    for operation in BUS_PASSES:
+        for size_bytes in list_sizes_bytes(SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES, step):
+            count = size_bytes // FLOAT_BYTES // ranks
+            trials[operation, FLOAT_BYTES * count * ranks] = Trial(
+                work=FLOAT_BYTES * count * ranks,
+                prepare=partial(_bind_collective, operation, whole[: count * ranks], part[:count]),
+                clock=clock,
+                settle=partial(_find_longest, device),
+            )
+    return trials
+
+
+def _bind_collective(operation: Operation, whole: Any, part: Any) -> Run:
+    from torch import distributed
+
+    if operation == "all-reduce":
+        return partial(distributed.all_reduce, whole)
+    # Named anew in torch 2.13, where the older names warn.
+    if operation == "all-gather":
+        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+        return partial(gather, whole, part)
+    scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+    return partial(scatter, part, whole)
+
+
+def _begins(trial: Trial) -> bool:
+    """False where torch does not have it, which all ranks learn alike."""
+    try:
+        trial.begin()
+    except Exception as error:
+        if classify(error) != "unsupported" and "does not support" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _find_longest(device: Device, value: float) -> float:
+    """Of all ranks' values the largest."""
+    import torch
+    from torch import distributed
+
+    longest = torch.tensor(value, dtype=torch.float64, device=device)
+    distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+    return longest.item()

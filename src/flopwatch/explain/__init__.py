@@ -1,1 +1,0 @@
-"""Small experiments that show why, with numbers of this machine's own."""

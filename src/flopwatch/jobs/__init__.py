@@ -1,0 +1,1 @@
+"""Training jobs: model shapes, parameters, FLOPs, memory, MFU conventions. No torch."""

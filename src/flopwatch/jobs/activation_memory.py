@@ -1,0 +1,416 @@
+"""What each part of `models.transformer` keeps for its backward pass, and needs besides.
+
+Written down from what torch really does, operation by operation; the tests compare it with a run on
+tensors without memory. The terms are those of the moment in which a stage holds most, so that they
+are not the sum of all that it ever makes. In the comments, n is a tensor of all tokens' hidden
+states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.step_flops import count_parameters
+from flopwatch.jobs.step_memory import (
+    MOMENTS,
+    Footprint,
+    Plan,
+    Stage,
+    Tensor,
+    choose_largest,
+    find_backward_peak,
+    find_forward_peak,
+    find_update_peak,
+)
+
+FLOAT, LONG = 4, 8
+"""Bytes of a float32 and of an int64."""
+COPY = ".weight, 16-bit copy"
+
+
+def footprint_of(shape: Shape, plan: Plan) -> Footprint:
+    """What a training step holds in memory, whatever the model's origin: of one that is not ours,
+    torch and the library transformers have to tell."""
+    if shape.is_ours:
+        return estimate(shape, plan)
+    from flopwatch.models import survey
+
+    return survey.estimate(shape, plan)
+
+
+def estimate(shape: Shape, plan: Plan) -> Footprint:
+    """Of a model of `models.transformer`.
+
+    >>> from flopwatch.jobs.model_shapes import find_shape
+    >>> found = estimate(find_shape("small"), Plan())
+    >>> found.peak.name, found.parts()["activations"]
+    ('backward, loss', 554031104)
+    """
+    sizes = Sizes(shape, plan)
+    block = make_block(sizes)
+    if plan.recompute != "none":
+        block = [checkpoint(sizes, block)]
+    start, end = [make_embedding(sizes)], make_end(sizes)
+    blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
+    stages = [*start, *blocks, *end]
+    size_bytes = count_parameters(shape) * plan.parameter_bytes
+    weights = list_weights(sizes)
+    largest_bytes = max(weight.size_bytes for weight in weights)
+    return Footprint(
+        parameters=count_parameters(shape),
+        parameter_bytes=size_bytes,
+        buffer_bytes=count_buffer_bytes(sizes),
+        gradient_bytes=size_bytes,
+        optimizer_bytes=MOMENTS[plan.optimizer] * size_bytes,
+        layers=shape.layers,
+        block_bytes=sum(stage.kept_bytes for stage in block),
+        rest_bytes=sum(stage.kept_bytes for stage in [*start, *end]),
+        forward=find_forward_peak(stages),
+        backward=find_backward_peak(stages),
+        optimizer=find_update_peak(plan, size_bytes, largest_bytes),
+        tensors=choose_largest(
+            [
+                *weights,
+                *(replace(kept, count=shape.layers) for stage in block for kept in stage.kept),
+                *(kept for stage in end for kept in stage.kept),
+                sizes.tensor("gradient of the logits", shape.vocabulary, element_bytes=FLOAT),
+            ]
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The dimensions of one step, and bytes of what recurs in it."""
+
+    shape: Shape
+    plan: Plan
+
+    def tensor(self, name: str, *width: int, element_bytes: int | None = None) -> Tensor:
+        """Of all tokens, in a product's dtype unless another is said."""
+        element_bytes = element_bytes or self.plan.product_bytes
+        return Tensor(name, (self.plan.batch, self.plan.context, *width), element_bytes)
+
+    def count(self, *width: int) -> int:
+        """Bytes of a product's result that is so wide for every token."""
+        return self.tensor("", *width).size_bytes
+
+    @property
+    def scores(self) -> tuple[int, ...]:
+        context = self.plan.context
+        return (self.plan.batch, self.shape.heads, context, context)
+
+    @property
+    def softmax_bytes(self) -> int:
+        """Of one of its results: autocast computes it in float32 on GPUs, but not on CPUs."""
+        is_lifted = self.plan.is_autocast and self.plan.device == "cuda"
+        return FLOAT if is_lifted else self.plan.product_bytes
+
+    @property
+    def product(self) -> int:
+        """Bytes of an n that comes out of a product."""
+        return self.count(self.shape.hidden_size)
+
+    @property
+    def stream(self) -> int:
+        """Bytes of an n that blocks add to."""
+        return self.product // self.plan.product_bytes * self.plan.parameter_bytes
+
+    @property
+    def full(self) -> int:
+        """Bytes of an n in float32."""
+        return self.product // self.plan.product_bytes * FLOAT
+
+    @property
+    def lifted(self) -> int:
+        """Bytes of a norm's result in float32, where products take a copy of it."""
+        return self.full if self.plan.is_autocast else 0
+
+    @property
+    def is_rotary(self) -> bool:
+        return ARCHITECTURES[self.shape.architecture].extra_positions is None
+
+    @property
+    def has_biases(self) -> bool:
+        return ARCHITECTURES[self.shape.architecture].has_biases
+
+    def weigh(self, *shape: int) -> int:
+        """Bytes of parameters, and of their gradients."""
+        return prod(shape) * self.plan.parameter_bytes
+
+    def copy(self, name: str, *shape: int) -> list[Tensor]:
+        """The 16-bit copy of a weight that autocast makes, and its backward pass needs."""
+        copied = Tensor(name + COPY, shape, self.plan.product_bytes)
+        return [copied] if self.plan.is_autocast else []
+
+
+def make_block(sizes: Sizes) -> list[Stage]:
+    attend = {"sdpa": make_fused_attention, "plain": make_plain_attention}
+    return [
+        make_norm(sizes, "norm before attention"),
+        attend[sizes.plan.attention](sizes),
+        make_norm(sizes, "norm before feed-forward"),
+        make_feed_forward(sizes),
+    ]
+
+
+def make_norm(sizes: Sizes, name: str) -> Stage:
+    """It keeps its input: what the blocks before it add up to."""
+    hidden_size = sizes.shape.hidden_size
+    vectors = ARCHITECTURES[sizes.shape.architecture].norm_vectors
+    statistics = sizes.tensor("statistics of norms", vectors, element_bytes=FLOAT)
+    gradient_bytes = sizes.weigh(vectors, hidden_size)
+    if vectors == 2 or sizes.plan.device == "cuda":
+        element_bytes = sizes.plan.parameter_bytes
+        entry = sizes.tensor("inputs of norms", hidden_size, element_bytes=element_bytes)
+        return Stage(
+            name=name,
+            kept=[entry, statistics],
+            gradient_bytes=gradient_bytes,
+            forward_bytes=sizes.stream,
+            backward_bytes=3 * sizes.stream,  # gradients of the sum, the result and the input
+        )
+    # On a CPU, RMSNorm is a row of operations in float32, and keeps what stands between them.
+    copied_bytes = sizes.stream if sizes.stream < sizes.full else 0
+    return Stage(
+        name=name,
+        kept=[
+            sizes.tensor("inputs of norms", hidden_size, element_bytes=FLOAT),
+            sizes.tensor(
+                "results of norms without their weights", hidden_size, element_bytes=FLOAT
+            ),
+            statistics,
+        ],
+        gradient_bytes=gradient_bytes,
+        forward_bytes=sizes.full + copied_bytes,
+        backward_bytes=4 * sizes.full + copied_bytes,
+    )
+
+
+def make_fused_attention(sizes: Sizes) -> Stage:
+    hidden_size, product = sizes.shape.hidden_size, sizes.product
+    turned = ["queries", "keys"] if sizes.is_rotary else []
+    kept = [
+        *_attention_inputs(sizes),
+        # Queries and keys without rotation, and values, are views of it, so that all of it stays.
+        sizes.tensor("queries, keys and values", 3 * hidden_size),
+        *(sizes.tensor(f"{name}, rotated", hidden_size) for name in turned),
+        sizes.tensor("attended values", hidden_size),
+        sizes.tensor("log-sums of scores", sizes.shape.heads, element_bytes=FLOAT),
+    ]
+    output, qkv = _attention_gradients(sizes)
+    return Stage(
+        name="attention",
+        kept=kept,
+        gradient_bytes=output + qkv,
+        forward_bytes=product + sizes.stream + sizes.lifted,
+        backward_bytes=max(
+            # In attention itself: of its result, of queries, keys and values.
+            sizes.stream + output + 4 * product,
+            # In the product before it, when what attention kept is freed.
+            sizes.stream + output + qkv - len(turned) * product,
+        ),
+    )
+
+
+def make_plain_attention(sizes: Sizes) -> Stage:
+    plan, hidden_size, product = sizes.plan, sizes.shape.hidden_size, sizes.product
+    weights = Tensor("attention weights", sizes.scores, sizes.softmax_bytes)
+    copy = Tensor("attention weights, 16-bit copy", sizes.scores, plan.product_bytes)
+    copies = [copy] if sizes.softmax_bytes != plan.product_bytes else []
+    # Of one text alone, products take views, and what they are views of stays.
+    is_viewed = plan.batch == 1
+    whole = [sizes.tensor("queries, keys and values", 3 * hidden_size)] if is_viewed else []
+    named = [] if is_viewed and not sizes.is_rotary else ["queries", "keys"]
+    named += [] if is_viewed else ["values"]
+    kept = [
+        *_attention_inputs(sizes),
+        *whole,
+        *(sizes.tensor(f"{name}, in order", hidden_size) for name in named),
+        Tensor("mask", (plan.context, plan.context), 1),
+        weights,
+        *copies,
+        sizes.tensor("attended values", hidden_size),
+    ]
+    output, qkv = _attention_gradients(sizes)
+    made = (5 if sizes.is_rotary else 3) * product
+    scores_bytes = weights.size_bytes
+    copied_bytes = sum(tensor.size_bytes for tensor in copies)
+    return Stage(
+        name="attention",
+        kept=kept,
+        gradient_bytes=output + qkv,
+        forward_bytes=made + max(2 * product, scores_bytes) + sizes.lifted,
+        backward_bytes=sizes.stream + output + max(
+            product + scores_bytes,  # in the product with the values
+            2 * scores_bytes - copied_bytes - product,  # in the softmax
+            qkv - scores_bytes - copied_bytes,  # in the product before all of it
+        ),
+    )  # fmt: skip
+
+
+def _attention_inputs(sizes: Sizes) -> list[Tensor]:
+    hidden_size = sizes.shape.hidden_size
+    return [
+        sizes.tensor("inputs of attention", hidden_size),
+        *sizes.copy("attention.qkv", 3 * hidden_size, hidden_size),
+        *sizes.copy("attention.output", hidden_size, hidden_size),
+    ]
+
+
+def _attention_gradients(sizes: Sizes) -> tuple[int, int]:
+    """Bytes of the gradients of the weights after attention, and of those before it."""
+    hidden_size, biases = sizes.shape.hidden_size, int(sizes.has_biases)
+    return (
+        sizes.weigh(hidden_size, hidden_size + biases),
+        sizes.weigh(3 * hidden_size, hidden_size + biases),
+    )
+
+
+def make_feed_forward(sizes: Sizes) -> Stage:
+    hidden_size, width = sizes.shape.hidden_size, sizes.shape.feed_forward_size
+    biases, matrices = int(sizes.has_biases), 2 if sizes.shape.is_gated else 1
+    gates = [sizes.tensor("gates", width)] if sizes.shape.is_gated else []
+    down = sizes.weigh(hidden_size, width + biases)
+    up = sizes.weigh(matrices * width, hidden_size + biases)
+    one = sizes.count(width)
+    lowering = sizes.copy("feed_forward.down", hidden_size, width)
+    return Stage(
+        name="feed-forward",
+        kept=[
+            sizes.tensor("inputs of feed-forward", hidden_size),
+            *sizes.copy("feed_forward.up", matrices * width, hidden_size),
+            *lowering,
+            sizes.tensor("feed-forward, before the activation", matrices * width),
+            *gates,
+            sizes.tensor("feed-forward, after the activation", width),
+        ],
+        gradient_bytes=down + up,
+        forward_bytes=sizes.product + sizes.stream + sizes.lifted,
+        # A weight's copy is gone when its gradient is there.
+        backward_bytes=sizes.stream + down - sum(copy.size_bytes for copy in lowering) + max(
+            matrices * one,  # in the activation
+            up + sizes.product - matrices * one,  # in the product before it
+        ),
+    )  # fmt: skip
+
+
+def make_embedding(sizes: Sizes) -> Stage:
+    """It keeps only the input. A head that is the embedding has left a gradient of its own, and the
+    sum of both is a third."""
+    shape = sizes.shape
+    positions = 0 if sizes.is_rotary else sizes.weigh(shape.positions, shape.hidden_size)
+    tokens = sizes.weigh(shape.vocabulary, shape.hidden_size)
+    return Stage(
+        name="embedding",
+        gradient_bytes=tokens + positions,
+        forward_bytes=(1 if sizes.is_rotary else 2) * sizes.stream,
+        backward_bytes=positions + tokens + max(sizes.stream, tokens if shape.is_tied else 0),
+    )
+
+
+def make_end(sizes: Sizes) -> list[Stage]:
+    """The last norm, the head and the loss, which is computed in float32."""
+    vocabulary, hidden_size = sizes.shape.vocabulary, sizes.shape.hidden_size
+    logits = sizes.count(vocabulary)
+    probabilities = sizes.tensor("log-probabilities", vocabulary, element_bytes=FLOAT)
+    copied_bytes = 0 if sizes.plan.product_bytes == FLOAT else probabilities.size_bytes
+    head = sizes.weigh(vocabulary, hidden_size)
+    raw_bytes = vocabulary * hidden_size * sizes.plan.product_bytes
+    return [
+        make_norm(sizes, "last norm"),
+        Stage(
+            name="head",
+            kept=[
+                sizes.tensor("inputs of the head", hidden_size),
+                *sizes.copy("head", vocabulary, hidden_size),
+            ],
+            gradient_bytes=head,
+            forward_bytes=logits + sizes.lifted,
+            backward_bytes=max(logits + raw_bytes + sizes.product, head + sizes.full),
+        ),
+        Stage(
+            name="loss",
+            kept=[probabilities, sizes.tensor("targets", element_bytes=LONG)],
+            forward_bytes=logits + copied_bytes + sizes.lifted,
+            backward_bytes=2 * probabilities.size_bytes,
+        ),
+    ]
+
+
+def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
+    """A block that keeps its input alone, so that in the forward pass its stages follow one
+    another with nothing left behind: but for copies that autocast makes, which stay to the end of
+    that pass. A selective one keeps what its linear layers give besides, and takes it up again."""
+    plan = sizes.plan
+    results = make_results(sizes) if plan.selective else []
+    # Those inside the block, not those that are only added to, are used again, and so not made.
+    found_bytes = sum(result.size_bytes for result in results[::2])
+    entry = sizes.tensor(
+        "inputs of blocks", sizes.shape.hidden_size, element_bytes=plan.parameter_bytes
+    )
+    copies = [t for stage in block for t in stage.kept if t.name.endswith(COPY)]
+    cached_bytes = sum(copy.size_bytes for copy in copies)
+    most = max(
+        sum(t.size_bytes for t in stage.kept if t not in [*copies, *results]) + stage.forward_bytes
+        for stage in block
+    )
+    # The block's first norm keeps the same tensor, unless it needs it in another dtype.
+    shared_bytes = entry.size_bytes if entry.size_bytes == block[0].kept[0].size_bytes else 0
+    again_bytes = find_forward_peak(block).total_bytes + sizes.stream - shared_bytes
+    return Stage(
+        name="checkpointed block",
+        kept=[entry, *results],
+        gradient_bytes=sum(stage.gradient_bytes for stage in block),
+        forward_bytes=most,
+        cached_bytes=cached_bytes,
+        backward_bytes=max(again_bytes, find_backward_peak(block).total_bytes - shared_bytes)
+        - found_bytes,
+    )
+
+
+def make_results(sizes: Sizes) -> list[Tensor]:
+    """Of the linear layers of a block."""
+    hidden_size, matrices = sizes.shape.hidden_size, 2 if sizes.shape.is_gated else 1
+    return [
+        sizes.tensor("queries, keys and values", 3 * hidden_size),
+        sizes.tensor("results of attention", hidden_size),
+        sizes.tensor(
+            "feed-forward, before the activation", matrices * sizes.shape.feed_forward_size
+        ),
+        sizes.tensor("results of feed-forward", hidden_size),
+    ]
+
+
+def _number(stages: list[Stage], block: int) -> list[Stage]:
+    return [replace(stage, name=f"block {block}, {stage.name}") for stage in stages]
+
+
+def count_buffer_bytes(sizes: Sizes) -> int:
+    """Sines and cosines of all positions, and the token ids."""
+    shape = sizes.shape
+    tables = 2 * shape.positions * shape.head_size * FLOAT if sizes.is_rotary else 0
+    return tables + sizes.tensor("", element_bytes=LONG).size_bytes
+
+
+def list_weights(sizes: Sizes) -> list[Tensor]:
+    """The parameters that are matrices."""
+    shape, element_bytes = sizes.shape, sizes.plan.parameter_bytes
+    hidden, width, up = shape.hidden_size, shape.feed_forward_size, 2 if shape.is_gated else 1
+    once = {"embedding.weight": (shape.vocabulary, hidden)}
+    if not shape.is_tied:
+        once["head.weight"] = (shape.vocabulary, hidden)
+    if not sizes.is_rotary:
+        once["positions.weight"] = (shape.positions, hidden)
+    in_blocks = {
+        "attention.qkv.weight": (3 * hidden, hidden),
+        "attention.output.weight": (hidden, hidden),
+        "feed_forward.up.weight": (up * width, hidden),
+        "feed_forward.down.weight": (hidden, width),
+    }
+    return [
+        *(Tensor(name, size, element_bytes) for name, size in once.items()),
+        *(Tensor(name, size, element_bytes, shape.layers) for name, size in in_blocks.items()),
+    ]

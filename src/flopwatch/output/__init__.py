@@ -1,0 +1,1 @@
+"""How results look: tables, plots, the page, progress."""

@@ -1,0 +1,336 @@
+"""Where the time goes, as tables and as JSON: the ledger of each case, its operations against their
+roofs, and what moved between two sets of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flopwatch.analysis.hardware_limits import Limits
+from flopwatch.analysis.roofline import Operation, place_operations
+from flopwatch.analysis.step_breakdown import LedgerRow, StepLedger, make_ledger
+from flopwatch.analysis.summary import Row
+from flopwatch.output.columns import (
+    Column,
+    Kind,
+    Value,
+    axis_column,
+    plain_time_column,
+    rate_column,
+    share_column,
+)
+from flopwatch.output.tables import Sheet, choose_axes, divide, lay_out
+from flopwatch.output.units import format_rate, format_share, format_time, plural, three_figures
+
+MOST_CASES = 12
+"""In one table, unless more are asked for."""
+UNSTEADY = 1.3
+"""A median that is so many times the fastest run is not the work's alone."""
+TITLE = "where the time goes"
+WHOLE = "all of it"
+CONDITIONS = (
+    "counted: FLOPs over the peak, bytes over the bandwidth; foretold: by the cost model; to gain: "
+    "at the most, the time above the ideal"
+)
+ROOF_CONDITIONS = (
+    "limit: the peak, or bandwidth times FLOPs for each byte, whichever is less; bytes: the least "
+    "that must be moved, a cache holding none of them"
+)
+
+
+ABOVE = {
+    "memory": "a cache holds some of it, or the bandwidth was measured while others used it too",
+    "compute": "the peak was measured too low, or some of its FLOPs are never computed",
+}
+"""How that can be, by bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of the ledger of a case."""
+
+    case: Row
+    ledger: StepLedger
+    row: LedgerRow | None
+    """None: all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """An operation of a case."""
+
+    case: Row
+    operation: Operation
+
+
+Explained = tuple[Row, StepLedger]
+
+
+def explain_rows(rows: Iterable[Row]) -> list[Explained]:
+    """The measured ones, each with its ledger."""
+    found = ((row, make_ledger(row.record)) for row in rows)
+    return [(row, ledger) for row, ledger in found if ledger is not None]
+
+
+def make_page_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """For a page: of cases that declare FLOPs, the first few of each table."""
+    counted = [row for row in rows if row.total_ns is not None and row.record.flops]
+    return [
+        sheet for alike in divide(counted) for sheet in make_ledger_sheets(alike, most=MOST_CASES)
+    ]
+
+
+def make_ledger_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
+    """Of each table of cases, the ledgers of the first `most`."""
+    return [
+        _make_ledger_sheet(alike, explained, len(measured) - len(explained))
+        for alike in divide(rows)
+        if (measured := [row for row in alike if row.total_ns is not None])
+        and (explained := explain_rows(measured[:most]))
+    ]
+
+
+def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
+    """Of each table of cases, the operations of the first `most` that have roofs."""
+    sheets = []
+    for alike in divide(rows):
+        measured = [row for row in alike if row.total_ns is not None][:most]
+        sections = [
+            [Roof(row, operation) for operation in place_operations(ledger)]
+            for row, ledger in explain_rows(measured)
+        ]
+        known = [section for section in sections if section]
+        if known:
+            sheets.append(_make_roof_sheet(alike, known))
+    return sheets
+
+
+def _make_ledger_sheet(rows: Sequence[Row], explained: Sequence[Explained], left: int) -> Sheet:
+    title, axes = choose_axes(rows)
+    columns: list[Column[Line]] = [
+        *(axis_column(axis, lambda line: line.case) for axis in axes),
+        Column("variant", lambda line: line.case.record.variant, "word"),
+        Column("part of the time", lambda line: line.row.name if line.row else WHOLE, "word"),
+        _time_column("time", _find_time_ns),
+        Column("share", lambda line: format_signed_share(_find_share(line)), value=_find_share),
+        _time_column("to gain", lambda line: line.row.gain_ns if line.row else None, "throughput"),
+        Column("bound by", lambda line: line.row.bound if line.row else "", "fact"),
+        Column("basis", lambda line: line.row.basis if line.row else "measured", "interval"),
+    ]
+    sections = [
+        [Line(row, ledger, each) for each in (None, *ledger.rows)] for row, ledger in explained
+    ]
+    return _make_sheet(
+        f"{title}, {TITLE}",
+        CONDITIONS,
+        columns,
+        sections,
+        remarks=[
+            *_count_left(left, len(explained)),
+            *_list_remarks([ledger for _, ledger in explained]),
+        ],
+    )
+
+
+def _count_left(left: int, shown: int) -> list[str]:
+    if left <= 0:
+        return []
+    return [f"{plural(left, 'more case')} like that: `flopwatch explain --most {shown + left}`"]
+
+
+def _make_roof_sheet(rows: Sequence[Row], sections: Sequence[Sequence[Roof]]) -> Sheet:
+    title, axes = choose_axes(rows)
+    columns: list[Column[Roof]] = [
+        *(axis_column(axis, lambda roof: roof.case) for axis in axes),
+        Column("variant", lambda roof: roof.case.record.variant, "word"),
+        Column("operation", lambda roof: roof.operation.name, "word"),
+        plain_time_column("time", lambda roof: roof.operation.time_ns),
+        Column(
+            "FLOPs/byte",
+            lambda roof: three_figures(roof.operation.intensity),
+            value=lambda roof: roof.operation.intensity,
+        ),
+        rate_column("reached", lambda roof: roof.operation.reached_flops_per_s, "rate", "FLOP/s"),
+        rate_column("limit", lambda roof: roof.operation.limit_flops_per_s, "rate", "FLOP/s"),
+        share_column("of limit", lambda roof: roof.operation.share),
+        Column("bound by", lambda roof: roof.operation.bound, "fact"),
+    ]
+    return _make_sheet(
+        f"{title}, roofline",
+        ROOF_CONDITIONS,
+        columns,
+        sections,
+        remarks=_list_above([roof.operation for section in sections for roof in section]),
+    )
+
+
+def _list_above(operations: Sequence[Operation]) -> list[str]:
+    """What is above its roof, and how that can be."""
+    remarks = []
+    for bound, reason in ABOVE.items():
+        names = dict.fromkeys(o.name for o in operations if o.share > 1 and o.bound == bound)
+        if names:
+            remarks.append(
+                f"{', '.join(names)}: more than the limit of {bound}: {reason}; `flopwatch peaks` "
+                "measures it again"
+            )
+    return remarks
+
+
+def _make_sheet(
+    title: str,
+    conditions: str,
+    columns: Sequence[Column[Any]],
+    sections: Sequence[Sequence[Any]],
+    remarks: list[str],
+) -> Sheet:
+    """With words behind numbers, too."""
+    sheet = Sheet(title=title, conditions=conditions, remarks=remarks, **lay_out(columns, sections))
+    words = [column.kind == "word" or column.name in ("bound by", "basis") for column in columns]
+    return replace(sheet, words=words, text_columns=sum(c.kind == "word" for c in columns))
+
+
+def _find_time_ns(line: Line) -> float:
+    return line.row.time_ns if line.row else line.ledger.total_ns
+
+
+def _find_share(line: Line) -> float:
+    return _find_time_ns(line) / line.ledger.total_ns
+
+
+def _time_column(
+    name: str, find_ns: Callable[[Line], float | None], kind: Kind = "number"
+) -> Column[Line]:
+    def find(line: Line) -> Value:
+        return find_ns(line)
+
+    return Column(name, lambda line: format_signed_time(find_ns(line)), kind, find)
+
+
+ROUNDING_NS = 1e-3
+"""Less is what sums of times are rounded by."""
+
+
+def format_signed_time(time_ns: float | None) -> str:
+    """
+    >>> [format_signed_time(time_ns) for time_ns in (2.5e6, -2.5e6, -1e-9, None)]
+    ['2.50 ms', '−2.50 ms', '0', '']
+    """
+    if time_ns is None:
+        return ""
+    if abs(time_ns) < ROUNDING_NS:
+        return "0"
+    return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
+
+
+def format_signed_share(share: float | None) -> str:
+    """
+    >>> format_signed_share(-0.123)
+    '−12.3 %'
+    """
+    return format_share(share).replace("-", "−")
+
+
+def _list_remarks(ledgers: Sequence[StepLedger]) -> list[str]:
+    """What is not known, each once, and then which rates were taken."""
+    missing: dict[str, list[str]] = {}
+    for ledger in ledgers:
+        for remark in ledger.remarks:
+            missing.setdefault(remark, []).append(ledger.record.variant)
+    told = [
+        remark
+        if len(variants) == len(ledgers)
+        else f"{', '.join(dict.fromkeys(variants))}: {remark}"
+        for remark, variants in missing.items()
+    ]
+    rates = dict.fromkeys(_describe_rates(ledger) for ledger in ledgers if ledger.is_explained)
+    return [*told, *_describe_spread(ledgers), *rates]
+
+
+def _describe_spread(ledgers: Sequence[StepLedger]) -> list[str]:
+    """None or one, with the case whose runs differ most."""
+    widest = max(ledgers, key=lambda ledger: ledger.total_ns / ledger.fastest_ns)
+    if widest.total_ns < UNSTEADY * widest.fastest_ns:
+        return []
+    return [
+        f"{widest.record.variant}: its fastest run took {format_time(widest.fastest_ns)}, and the "
+        f"median {format_time(widest.total_ns)}: what other work on the machine takes is in what "
+        "is not explained"
+    ]
+
+
+def _describe_rates(ledger: StepLedger) -> str:
+    """The peaks and the bandwidth that a ledger was counted with."""
+    limits = ledger.limits
+    told = [
+        f"{name} {format_rate(limits.peaks[name].flops_per_s, 'FLOP/s')} "
+        f"({limits.peaks[name].source})"
+        for name in ledger.arithmetics
+        if name in limits.peaks
+    ]
+    if limits.bandwidth is not None:
+        rate = format_rate(limits.bandwidth.bytes_per_s, "B/s")
+        told.append(f"memory {rate} ({limits.bandwidth.source})")
+    has_foretold = any(row.basis == "foretold" for row in ledger.rows)
+    model = f"; the cost model's parameters are {limits.stack}" if has_foretold else ""
+    return f"counted with {', '.join(told)}{model}"
+
+
+def as_dict(explained: Explained) -> dict[str, Any]:
+    """For ``--json``."""
+    _, ledger = explained
+    record = ledger.record
+    return {
+        "suite": record.suite,
+        "params": record.params,
+        "variant": record.variant,
+        "total_ns": ledger.total_ns,
+        "fastest_ns": ledger.fastest_ns,
+        "rows": [row_as_dict(row, ledger.total_ns) for row in ledger.rows],
+        "operations": [operation_as_dict(each) for each in place_operations(ledger)],
+        "limits": limits_as_dict(ledger.limits),
+        "remarks": list(ledger.remarks),
+        "run": record.run,
+        "id": record.id,
+    }
+
+
+def row_as_dict(row: LedgerRow, total_ns: float) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "name": row.name,
+        "time_ns": row.time_ns,
+        "share": row.time_ns / total_ns,
+        "ideal_ns": row.ideal_ns,
+        "gain_ns": row.gain_ns,
+        "bound": row.bound,
+        "basis": row.basis,
+    }
+
+
+def operation_as_dict(operation: Operation) -> dict[str, Any]:
+    return {
+        "name": operation.name,
+        "time_ns": operation.time_ns,
+        "flops": operation.flops,
+        "bytes": operation.size_bytes,
+        "flops_per_byte": operation.intensity,
+        "reached_flops_per_s": operation.reached_flops_per_s,
+        "limit_flops_per_s": operation.limit_flops_per_s,
+        "share_of_limit": operation.share,
+        "bound": operation.bound,
+    }
+
+
+def limits_as_dict(limits: Limits) -> dict[str, Any]:
+    bandwidth = limits.bandwidth
+    return {
+        "peaks": {
+            name: {"flops_per_s": peak.flops_per_s, "source": peak.source}
+            for name, peak in limits.peaks.items()
+        },
+        "bandwidth_bytes_per_s": None if bandwidth is None else bandwidth.bytes_per_s,
+        "bandwidth_source": None if bandwidth is None else bandwidth.source,
+        "cost_model": limits.stack,
+    }

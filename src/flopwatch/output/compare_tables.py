@@ -1,0 +1,366 @@
+"""Verdicts as tables, and what is to be said beside them, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.ratio_tests import Missing
+from flopwatch.analysis.statistics import Estimate, Verdict, as_interval
+from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
+from flopwatch.output.columns import UNLIKE, Column, speedup_column
+from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.units import format_change, format_ratio, format_time, plural
+from flopwatch.records.record import Record
+from flopwatch.suites.case import format_value, label
+
+MOST_SENTENCES = 8
+"""Of one kind; more are counted."""
+MOST_PARTS = 4
+CAPTIONS: dict[Measure, str] = {
+    "time": "",
+    "relative": "old and new are speedups over the baseline of the same run; time: the change of "
+    "the ratio to the baseline's time",
+}
+ALONE = (
+    "`flopwatch show` and the report judge every case by itself, at 99 %; here all are judged "
+    "together, so that what is faster or slower there may be unclear here"
+)
+ORDER: tuple[Verdict, ...] = ("slower", "faster", "same", "unclear")
+
+
+def make_compare_sheets(judgement: Judgement, *, is_between_runs: bool) -> list[Sheet]:
+    """One for every suite and set of axes."""
+    divided: dict[tuple[str, frozenset[str]], list[Comparison]] = {}
+    for one in judgement.comparisons:
+        divided.setdefault((one.new.suite, frozenset(one.new.params)), []).append(one)
+    return [_make_sheet(some, judgement, is_between_runs) for some in divided.values()]
+
+
+def _make_sheet(
+    comparisons: Sequence[Comparison], judgement: Judgement, is_between_runs: bool
+) -> Sheet:
+    records = [one.new for one in comparisons]
+    axes = list(dict.fromkeys(axis for record in records for axis in record.params))
+    values = {axis: {format_value(r.params.get(axis, "")) for r in records} for axis in axes}
+    fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
+    baselines = (
+        [] if is_between_runs else list(dict.fromkeys(one.old.variant for one in comparisons))
+    )
+    fixed += [f"over={baselines[0]}"] if len(baselines) == 1 else []
+    columns: list[Column[Comparison]] = [
+        *(_axis_column(axis) for axis in axes if len(values[axis]) > 1),
+        # The variant comes last of the labels: what stands before it a group has in common.
+        *([Column("over", lambda one: one.old.variant, "word")] if len(baselines) > 1 else []),
+        Column("variant", lambda one: one.new.variant, "word"),
+        *_time_columns(judgement, is_between_runs),
+        _ratio_column(is_between_runs),
+        Column("verdict", describe_verdict, "word"),
+    ]
+    groups = [list(group) for _, group in groupby(comparisons, lambda one: one.new.group)]
+    if len(groups) == len(comparisons):  # a rule below every line would only be in the way
+        groups = [list(comparisons)]
+    return Sheet(
+        title=" ".join([records[0].suite, *fixed]),
+        conditions=CAPTIONS[judgement.measure] if is_between_runs else "",
+        remarks=[],
+        **lay_out(columns, groups),
+    )
+
+
+def _axis_column(axis: str) -> Column[Comparison]:
+    return Column(axis, lambda one: format_value(one.new.params.get(axis, "")), "word")
+
+
+def _time_columns(judgement: Judgement, is_between_runs: bool) -> list[Column[Comparison]]:
+    names = ("old", "new") if is_between_runs else ("baseline", "time")
+    return [_middle_column(name, place, judgement.measure) for place, name in enumerate(names)]
+
+
+def _middle_column(name: str, place: int, measure: Measure) -> Column[Comparison]:
+    def find(one: Comparison) -> float:
+        # A ratio to the baseline's time is told as a speedup over it, like everywhere.
+        return one.middles[place] if measure == "time" else 1 / one.middles[place]
+
+    write = format_time if measure == "time" else format_ratio
+    return Column(name, lambda one: write(find(one)), value=find)
+
+
+def _ratio_column(is_between_runs: bool) -> Column[Comparison]:
+    """Between runs the change of the time; between variants the speedup."""
+    if is_between_runs:
+        return Column(
+            "time", lambda one: format_change(one.speedup.inverse()),
+            value=lambda one: one.speedup.inverse().value - 1,
+        )  # fmt: skip
+    return speedup_column("speedup", lambda one: one.speedup)
+
+
+def describe_verdict(one: Comparison) -> str:
+    """The verdict's own word comes first; of an unclear one, what would settle it."""
+    missing = describe_missing(one.missing) if one.verdict == "unclear" else ""
+    if one.speedup.samples == 1:  # as published results have them
+        missing = "single values"
+    return ", ".join(filter(None, [one.verdict, missing, UNLIKE if one.unlike else ""]))
+
+
+def describe_missing(missing: Missing | None) -> str:
+    """
+    >>> describe_missing(Missing(count=12, unit="sample"))
+    '12 more samples'
+    >>> describe_missing(Missing(count=1, unit="run", at_least=True))
+    'at least 1 more run'
+    """
+    if missing is None:
+        return "at the threshold"
+    return (
+        f"{'at least ' if missing.at_least else ''}{plural(missing.count, f'more {missing.unit}')}"
+    )
+
+
+def count_verdicts(comparisons: Sequence[Comparison]) -> str:
+    counts = Counter(one.verdict for one in comparisons)
+    told = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
+    unlike = sum(bool(one.unlike) for one in comparisons)
+    end = f" ({unlike} {UNLIKE})" if unlike else ""
+    return f"{plural(len(comparisons), 'comparison')}: {', '.join(told)}{end}"
+
+
+def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[str]:
+    """What a reader should know, the most important first."""
+    comparisons = judgement.comparisons
+    if not comparisons:  # which is told as an error
+        return _describe_unmatched(judgement)
+    has_intervals = any(one.speedup.low is not None for one in comparisons)
+    return [
+        count_verdicts(comparisons),
+        *_describe_unlike(comparisons, is_between_runs),
+        *_limit(_list_moved(comparisons)),
+        *_describe_common(judgement),
+        *_describe_unclear(comparisons),
+        *_describe_unmatched(judgement),
+        *(_describe_method(judgement, is_between_runs) if has_intervals else []),
+    ]
+
+
+def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
+    """Why there is no comparison, and what to do."""
+    if not is_between_runs:
+        return (
+            "nothing was comparable: no variant has a baseline that was measured in the same run; "
+            "measure both in one, or name an old and a new file"
+        )
+    if judgement.too_few:
+        return "nothing was comparable: all that both sides have has too few samples; take more"
+    if judgement.measure == "relative":
+        return (
+            "nothing was comparable: no case was measured on both sides, each beside its baseline; "
+            "leave --relative out to compare times"
+        )
+    return "nothing was comparable: no case was measured on both sides"
+
+
+def _describe_unlike(comparisons: Sequence[Comparison], is_between_runs: bool) -> list[str]:
+    """Each difference once, with how many it concerns."""
+    sides = ("before", "now") if is_between_runs else ("in the baseline", "here")
+    found: dict[str, int] = {}
+    for one in comparisons:
+        for difference in list_differences(one.unlike, sides):
+            found[difference] = found.get(difference, 0) + 1
+    total = len(comparisons)
+    return [
+        f"{UNLIKE}{'' if count == total else f' in {count} of {total}'}: {difference}"
+        for difference, count in found.items()
+    ]
+
+
+def list_differences(unlike: Differences, sides: tuple[str, str] = ("before", "now")) -> list[str]:
+    """
+    >>> list_differences({"settings.threads": ("2", "1"), "isa": (None, "AVX2")})
+    ['settings.threads 2 before, 1 now', 'isa unknown before, AVX2 now']
+    """
+    return [
+        f"{name} {old or 'unknown'} {sides[0]}, {new or 'unknown'} {sides[1]}"
+        for name, (old, new) in unlike.items()
+    ]
+
+
+def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
+    """What moved in each case that got slower, then in those that got faster; before them, where
+    they are many, what moved in most."""
+    sentences = []
+    for verdict in ("slower", "faster"):
+        moved = [one for one in comparisons if one.verdict == verdict and one.parts]
+        moved.sort(key=lambda one: one.speedup.value, reverse=verdict == "faster")
+        if len(moved) > MOST_SENTENCES:
+            shares = find_common_parts([one.parts for one in moved])
+            told = [f"{name} {_percent(share)}" for name, share in shares.items()]
+            sentences.append(
+                f"the {len(moved)} {verdict} ones: of the change, on average, "
+                f"{', '.join(told[:MOST_PARTS])}"
+            )
+        else:
+            sentences += [f"{name_case(one.new)}: {verdict}: {_tell(one.parts)}" for one in moved]
+    return sentences
+
+
+def _tell(parts: Sequence[MovedPart]) -> str:
+    return ", ".join(
+        f"{part.name} {format_time_change(part.change_ns)} ({_percent(part.share)} of it)"
+        for part in parts[:MOST_PARTS]
+    )
+
+
+def _percent(share: float) -> str:
+    """
+    >>> _percent(0.64), _percent(-0.11)
+    ('64 %', '−11 %')
+    """
+    return f"{100 * share:.0f} %".replace("-", "−")
+
+
+def format_time_change(change_ns: float) -> str:
+    """
+    >>> format_time_change(-2.5e6)
+    '−2.50 ms'
+    """
+    return f"{'−' if change_ns < 0 else '+'}{format_time(abs(change_ns))}"
+
+
+def _describe_common(judgement: Judgement) -> list[str]:
+    """Where all cases moved together, that is the first thing to know."""
+    common = judgement.common
+    if common is None or 1 / (1 + judgement.threshold) < common < 1 + judgement.threshold:
+        return []
+    change = format_change(Estimate(value=1 / common, low=None, high=None, samples=0))
+    sentence = f"the cases together moved by {change.removesuffix(' [?]')} (median)"
+    if judgement.measure == "relative":
+        return [f"{sentence}: something that all of them share"]
+    return [
+        f"{sentence}: something that all of them share, or the machine itself; --relative compares "
+        "each case's ratio to its baseline instead, which the machine's speed does not change"
+    ]
+
+
+def _describe_unclear(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the numbers beside "unclear" mean."""
+    units = {one.missing.unit for one in comparisons if one.missing is not None}
+    sentences = {
+        "sample": "unclear, so many more samples: about as many, on each side, would settle it "
+        "(a longer --case-budget, a smaller --precision)",
+        "run": "unclear, so many more runs: the cases differ too much from run to run for more "
+        "samples to help; about as many runs of both sides, in turns, into the same files, would",
+    }
+    return [sentence for unit, sentence in sentences.items() if unit in units]
+
+
+def _describe_unmatched(judgement: Judgement) -> list[str]:
+    broken = [f"{name_case(r)}: no longer measured: {_reason(r)}" for r in judgement.broken]
+    mended = [f"{name_case(record)}: failed before, measured now" for record in judgement.mended]
+    few = [f"{name_case(r)}: too few samples for a verdict" for r in judgement.too_few]
+    left = [
+        f"{plural(len(records), 'case')} only in the {side} results: {_name_some(records)}"
+        for side, records in (("old", judgement.only_old), ("new", judgement.only_new))
+        if records
+    ]
+    return [*_limit(broken), *_limit(mended), *_limit(few), *left]
+
+
+def _reason(record: Record) -> str:
+    return f"{record.status}: {record.reason}" if record.reason else record.status
+
+
+def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
+    count = len(judgement.comparisons)
+    together = "" if count == 1 else (
+        f", so that of all that are called faster or slower {100 * judgement.false_share:g} % is "
+        "expected to be so by chance "
+        f"(Benjamini and Hochberg, {count} comparisons)"
+    )  # fmt: skip
+    method = (
+        f"intervals are at {100 * judgement.confidence:.4g} %{together}; faster or slower: by at "
+        f"least {100 * judgement.threshold:g} %, same: the interval lies within that"
+    )
+    if is_between_runs:
+        return [method, *_describe_spread(judgement)]
+    return [method, *([ALONE] if count > 1 else [])]
+
+
+def _describe_spread(judgement: Judgement) -> list[str]:
+    if judgement.spread is None:
+        return [
+            "what differs from run to run is not in the intervals: there is one run on each side, "
+            "and too few cases to see it; run both sides again into the same files to know it"
+        ]
+    sources: dict[str, str] = {
+        "repeats": "by the repeated runs",
+        "cases": "by how the cases scatter, most of which are taken not to have changed",
+    }
+    return [
+        f"from run to run a case differs by {100 * judgement.spread.deviation:.1f} % (standard "
+        f"deviation, {sources[judgement.spread.source]}), which is in the intervals"
+    ]
+
+
+def name_case(record: Record) -> str:
+    return " ".join(filter(None, [record.variant, label(record.params)]))
+
+
+def _name_some(records: Sequence[Record]) -> str:
+    named = ", ".join(name_case(record) for record in records[:2])
+    return f"{named} …" if len(records) > 2 else named
+
+
+def _limit(sentences: Sequence[str]) -> list[str]:
+    left = len(sentences) - MOST_SENTENCES
+    if left <= 1:  # to say that there is one more takes as much room as the one
+        return list(sentences)
+    return [*sentences[:MOST_SENTENCES], f"and {left} more like that (--json has all)"]
+
+
+def as_dict(judgement: Judgement) -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "comparisons": [_comparison_as_dict(one) for one in judgement.comparisons],
+        "confidence": judgement.confidence,
+        "false_share": judgement.false_share,
+        "threshold": judgement.threshold,
+        "measure": judgement.measure,
+        "spread": None if judgement.spread is None else asdict(judgement.spread),
+        "common_speedup": judgement.common,
+        "broken": list(map(_case_as_dict, judgement.broken)),
+        "mended": list(map(_case_as_dict, judgement.mended)),
+        "only_old": list(map(_case_as_dict, judgement.only_old)),
+        "only_new": list(map(_case_as_dict, judgement.only_new)),
+        "too_few_samples": list(map(_case_as_dict, judgement.too_few)),
+    }
+
+
+def _case_as_dict(record: Record) -> dict[str, Any]:
+    names = ("suite", "variant", "params", "status", "reason")
+    return {name: getattr(record, name) for name in names}
+
+
+def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
+    return {
+        "suite": one.new.suite,
+        "params": one.new.params,
+        "variant": one.new.variant,
+        "old_variant": one.old.variant,
+        "old": one.middles[0],
+        "new": one.middles[1],
+        "speedup": as_interval(one.speedup),
+        "verdict": one.verdict,
+        "like_for_like": not one.unlike,
+        "unlike": {name: {"old": old, "new": new} for name, (old, new) in one.unlike.items()},
+        "missing": None if one.missing is None else asdict(one.missing),
+        "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],
+        "old_runs": one.old_runs,
+        "new_runs": one.new_runs,
+        "old_id": one.old.id,
+        "new_id": one.new.id,
+    }

@@ -1,0 +1,321 @@
+"""The table of devices, and all that is known of one.
+
+What a machine can do at best, as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices.best_times import CLOSE, ENOUGH_REPEATS
+from flopwatch.devices.device_names import find_device
+from flopwatch.devices.matmul_rate import EMULATED
+from flopwatch.devices.measured_peaks import (
+    BEYOND_CACHES,
+    BUS_PASSES,
+    Curve,
+    Exchange,
+    Kernel,
+    Peaks,
+    Stream,
+)
+from flopwatch.devices.specifications import DTYPES, Device, Figure, Peak
+from flopwatch.output.columns import Column, Kind, bytes_column, plain_time_column, rate_column
+from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.units import format_bytes, format_rate, format_ratio, plural
+
+EXPLANATION = (
+    "10^12 operations in a second, dense, sums in float32; GB as makers count; links with both "
+    "directions together; `flopwatch devices NAME` has the sources"
+)
+
+LESS_ASKED_FOR: dict[str, Kind] = {
+    "float64": "detail",
+    "float4": "detail",
+    "int8": "detail",
+    "tf32": "rate",
+    "float16": "rate",
+}
+"""Columns that a narrow terminal can do without."""
+
+
+def make_sheet(devices: Sequence[Device]) -> Sheet:
+    """A line a device."""
+    columns: list[Column[Device]] = [
+        Column("device", lambda device: device.name, "word"),
+        *map(_peak_column, DTYPES),
+        Column("GB", lambda device: _format(device.memory_gb)),
+        Column("GB/s", lambda device: _format(device.bandwidth_gb_per_s)),
+        Column("link", lambda device: device.link.kind if device.link else "", "fact"),
+        Column("link GB/s", lambda d: f"{d.link.gb_per_s:g}" if d.link else "", "fact"),
+    ]
+    return Sheet(
+        title="devices",
+        conditions=EXPLANATION,
+        remarks=[],
+        **lay_out(columns, [devices]),
+    )
+
+
+def list_figures(device: Device) -> list[tuple[str, str, str]]:
+    """Of one device: what, how much, and from where."""
+    links = [link for link in (device.link, device.bridge) if link]
+    others = [
+        ("memory", device.memory_gb, "GB"),
+        ("memory bandwidth", device.bandwidth_gb_per_s, "GB/s"),
+        *((f"{link.kind}, both directions", Figure(link.gb_per_s, link.source), "GB/s")
+          for link in links),
+    ]  # fmt: skip
+    return [
+        *(_describe_peak(dtype, peak) for dtype, peak in device.rates.dense.items()),
+        *(_describe_peak(f"{d}, sparse", peak) for d, peak in device.rates.sparse.items()),
+        *((what, f"{f.value:g} {unit}", f.source) for what, f, unit in others if f is not None),
+    ]
+
+
+def list_names(device: Device) -> list[str]:
+    """Sentences about what it is called."""
+    drivers = f"Drivers call it {' or '.join(device.drivers)}." if device.drivers else None
+    shorts = f"Also written {', '.join(device.shorts)}." if device.shorts else None
+    return [sentence for sentence in (drivers, shorts) if sentence]
+
+
+def _peak_column(dtype: str) -> Column[Device]:
+    def cell(device: Device) -> str:
+        peak = device.find_peak(dtype)
+        return "" if peak is None else f"{peak.flops_per_s / 1e12:g}"
+
+    return Column(dtype, cell, LESS_ASKED_FOR.get(dtype, "number"))
+
+
+def _describe_peak(what: str, peak: Peak) -> tuple[str, str, str]:
+    unit = "Top/s" if what.startswith("int") else "TFLOP/s"
+    return what, f"{peak.flops_per_s / 1e12:g} {unit}", peak.source
+
+
+def _format(figure: Figure | None) -> str:
+    return "" if figure is None else f"{figure.value:g}"
+
+
+KERNELS: dict[Kernel, str] = {
+    "read": "sum of one array",
+    "copy": "one array into another",
+    "triad": "a + 3 b into a third",
+}
+BUSY = 0.05
+"""A larger share of the cores for others is worth a remark."""
+COUNTED = (
+    "Counted is every array once, read or written. Where a CPU first fetches what it is about to "
+    "overwrite, it moves half as much again in a copy, and a third more in a triad."
+)
+
+
+def list_sheets(peaks: Peaks) -> list[Sheet]:
+    sheets = [_make_best_sheet(peaks), _make_product_sheet(peaks), _make_memory_sheet(peaks)]
+    exchanges = [_make_exchange_sheet(peaks)] if peaks.exchanges else []
+    return [*sheets, _make_stream_sheet(peaks), *exchanges]
+
+
+def as_dict(peaks: Peaks) -> dict[str, Any]:
+    """For ``--json``: what is stored, and the best of it."""
+    curves = {curve.dtype: curve.best for curve in peaks.products}
+    streams = {kernel: peaks.find_bandwidth(kernel) for kernel in KERNELS}
+    exchanges = {operation: peaks.find_exchange(operation) for operation in BUS_PASSES}
+    return {
+        **msgspec.to_builtins(peaks),
+        "best": {
+            "flops_per_s": {d: best and best.flops_per_s for d, best in curves.items()},
+            "memory_bytes_per_s": {k: best and best.bytes_per_s for k, best in streams.items()},
+            "bus_bytes_per_s": {o: best and best.bus_bytes_per_s for o, best in exchanges.items()},
+        },
+    }
+
+
+def _describe(peaks: Peaks) -> str:
+    setup = peaks.setup
+    where = setup.gpu_name or setup.cpu_model or "unknown CPU"
+    threads = [] if setup.threads is None else [plural(setup.threads, "thread")]
+    quick = ["quick"] if peaks.quick else []
+    return ", ".join([setup.device, *threads, where, f"torch {setup.torch_version}", *quick])
+
+
+def _make_best_sheet(peaks: Peaks) -> Sheet:
+    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+    plain = peaks.find_peak("float32")
+
+    def relate(curve: Curve) -> str:
+        if curve.best is None or plain is None:
+            return ""
+        return format_ratio(curve.best.flops_per_s / plain.flops_per_s)
+
+    def count(curve: Curve) -> str:
+        return f"{curve.best.repeats} of {curve.best.turns} turns" if curve.best else ""
+
+    columns: list[Column[Curve]] = [
+        Column("dtype", lambda curve: curve.dtype, "word"),
+        rate_column("best", lambda c: c.best.flops_per_s if c.best else None, "number", "FLOP/s"),
+        Column("at", lambda curve: curve.best.shape if curve.best else ""),
+        Column("to float32", relate),
+        Column(f"within {CLOSE:.0%}".replace("%", " %"), count),
+        *([] if nominal is None else _list_nominal_columns(nominal)),
+    ]
+    return Sheet(
+        title="matrix products",
+        conditions=_describe(peaks),
+        remarks=[
+            *_list_refusals(peaks),
+            *_list_emulations(peaks),
+            *_list_doubts(peaks),
+            *_list_neighbours(peaks),
+        ],
+        **lay_out(columns, [peaks.products]),
+    )
+
+
+def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
+    def find(curve: Curve) -> float | None:
+        peak = device.find_peak(curve.dtype)
+        return peak.flops_per_s if peak else None
+
+    def share(curve: Curve) -> str:
+        flops_per_s = find(curve)
+        best = curve.best
+        return f"{best.flops_per_s / flops_per_s:.0%}" if best and flops_per_s else ""
+
+    return [
+        rate_column("nominal", find, "number", "FLOP/s"),
+        Column("of it", share),
+    ]
+
+
+def _list_refusals(peaks: Peaks) -> list[str]:
+    return [f"{c.dtype}: none ({c.reason})" for c in peaks.products if c.best is None]
+
+
+def _list_emulations(peaks: Peaks) -> list[str]:
+    plain = peaks.find_peak("float32")
+    found = [(curve.dtype, peaks.find_peak(curve.dtype)) for curve in peaks.products]
+    return [
+        f"{dtype} is emulated here: float32 is {plain.flops_per_s / peak.flops_per_s:.0f} times as "
+        "fast"
+        for dtype, peak in found
+        if plain and peak and plain.flops_per_s / peak.flops_per_s >= EMULATED
+    ]
+
+
+def _list_doubts(peaks: Peaks) -> list[str]:
+    bests = [(curve.dtype, curve.best) for curve in peaks.products]
+    lone = [dtype for dtype, best in bests if best and best.repeats < ENOUGH_REPEATS]
+    if not lone:
+        return []
+    return [f"seen once and not again: the best of {', '.join(lone)}; measure in a quieter hour"]
+
+
+def _list_neighbours(peaks: Peaks) -> list[str]:
+    share = peaks.others_share
+    if share is None or share < BUSY:
+        return []
+    return [
+        f"other work took {100 * share:.0f} % of all cores' time: the peaks may be higher, those "
+        "of memory above all"
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a curve: a size, and what each kind reached there."""
+
+    size: str
+    rates: dict[str, str]
+
+
+def _make_product_sheet(peaks: Peaks) -> Sheet:
+    lines: dict[str, Line] = {}
+    # The curve that went furthest has all shapes of the others.
+    for curve in sorted(peaks.products, key=lambda curve: len(curve.points), reverse=True):
+        for point in curve.points:
+            line = lines.setdefault(point.shape, Line(point.shape, {}))
+            line.rates[curve.dtype] = format_rate(point.flops_per_s, "FLOP/s")
+    return Sheet(
+        title="matrix products, by size",
+        conditions="rows x inner x columns; a shape that would take too long is left out",
+        remarks=[],
+        **_lay_out_lines("shape", list(lines.values()), [c.dtype for c in peaks.products]),
+    )
+
+
+def _make_memory_sheet(peaks: Peaks) -> Sheet:
+    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+    figure = nominal.bandwidth_gb_per_s if nominal else None
+    found = [(kernel, peaks.find_bandwidth(kernel)) for kernel in KERNELS]
+    columns: list[Column[tuple[Kernel, Stream | None]]] = [
+        Column("pass", lambda row: row[0], "word"),
+        Column("", lambda row: KERNELS[row[0]], "word"),
+        rate_column("best", lambda row: row[1].bytes_per_s if row[1] else None, "number", "B/s"),
+        bytes_column("over", lambda row: row[1].size_bytes if row[1] else None),
+        *([Column("nominal", lambda row: f"{figure.value:g} GB/s")] if figure else []),
+    ]
+    is_short = any(best is None for _, best in found)
+    return Sheet(
+        title="memory",
+        conditions=f"beyond {BEYOND_CACHES} times all last-level caches, which have "
+        f"{format_bytes(peaks.cache_bytes)}",
+        remarks=[
+            *(["there is too little free memory for such arrays"] if is_short else []),
+            COUNTED,
+        ],
+        **lay_out(columns, [found]),
+    )
+
+
+def _make_stream_sheet(peaks: Peaks) -> Sheet:
+    lines: dict[int, Line] = {}
+    for stream in peaks.streams:
+        line = lines.setdefault(stream.size_bytes, Line(format_bytes(stream.size_bytes), {}))
+        line.rates[stream.kernel] = format_rate(stream.bytes_per_s, "B/s")
+    return Sheet(
+        title="memory, by size",
+        conditions="of all arrays of a pass together; what fits into a cache shows its speed",
+        remarks=[],
+        **_lay_out_lines("size", list(lines.values()), list(KERNELS)),
+    )
+
+
+def _lay_out_lines(title: str, lines: Sequence[Line], kinds: Sequence[str]) -> dict[str, Any]:
+    def tell(kind: str) -> Column[Line]:
+        return Column(kind, lambda line: line.rates.get(kind, ""))
+
+    columns: list[Column[Line]] = [
+        Column(title, lambda line: line.size, "word"),
+        *(tell(kind) for kind in kinds),
+    ]
+    return lay_out(columns, [lines])
+
+
+def _make_exchange_sheet(peaks: Peaks) -> Sheet:
+    first = peaks.exchanges[0]
+    columns: list[Column[Exchange]] = [
+        Column("collective", lambda exchange: exchange.operation, "word"),
+        bytes_column("size", lambda exchange: exchange.size_bytes),
+        plain_time_column("time", lambda exchange: exchange.time_ns),
+        rate_column("algorithm", lambda e: e.algorithm_bytes_per_s, "number", "B/s"),
+        rate_column("bus", lambda e: e.bus_bytes_per_s, "number", "B/s"),
+    ]
+    groups = [list(group) for _, group in groupby(peaks.exchanges, lambda e: e.operation)]
+    missing = [name for name in BUS_PASSES if peaks.find_exchange(name) is None]
+    return Sheet(
+        title=f"collectives over {first.ranks} ranks",
+        conditions=f"{first.backend}, float32; the size is that of the whole array, which an "
+        "all-gather gives and the others take",
+        remarks=[
+            "algorithm: size / time. bus: that times 2 (n - 1) / n for an all-reduce and "
+            "(n - 1) / n for the others, n ranks: what each link must carry, as nccl-tests count.",
+            *(f"{name}: {first.backend} does not have it" for name in missing),
+        ],
+        **lay_out(columns, groups),
+    )

@@ -1,0 +1,358 @@
+"""What was measured and what was found, in plain sentences, with their uncertainty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from flopwatch.analysis.break_even import AXIS, find_crossovers
+from flopwatch.analysis.quality import assess
+from flopwatch.analysis.statistics import Verdict
+from flopwatch.analysis.summary import Row, is_foreign
+from flopwatch.output.break_even_tables import describe_crossover
+from flopwatch.output.columns import OF_PEAK, UNLIKE
+from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.units import (
+    format_count,
+    format_interval,
+    format_speedup,
+    format_time,
+    plural,
+)
+from flopwatch.records.record import Record
+from flopwatch.runner.memory_fit import is_misfit
+from flopwatch.suites.case import format_value
+
+MOST_LISTED = 6
+"""Of one kind in a summary; the tables have all."""
+
+ALONE = (
+    "Verdicts are on each case by itself, at 99 %; `flopwatch compare` judges all of them "
+    "together, and may call unclear what is faster or slower here."
+)
+
+VERDICTS: dict[Verdict | None, str] = {
+    "faster": "is faster than",
+    "slower": "is slower than",
+    "same": "is as fast as",
+    "unclear": "cannot be told from",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Cases that failed in the same way."""
+
+    suite: str
+    status: str
+    reason: str
+    cases: list[str]
+    """Each with its variant and parameters."""
+
+
+def describe_whole(rows: Sequence[Row]) -> list[str]:
+    """What was measured, when, on what, and what failed."""
+    if not rows:
+        return ["There are no records."]
+    own, foreign = _part(rows)
+    return [
+        *([_count_own(own)] if own else []),
+        *([_count_foreign(foreign)] if foreign else []),
+        *_describe_machines(rows),
+        *([ALONE] if sum(map(_has_interval, rows)) > 1 else []),
+    ]
+
+
+def _part(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """What was measured here, and what others have measured."""
+    own = [row for row in rows if not is_foreign(row.record)]
+    return own, [row for row in rows if is_foreign(row.record)]
+
+
+def _count_own(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if row.total_ns is not None]
+    runs = len({row.record.run for row in rows})
+    return (
+        f"{plural(len(measured), 'case')} of {_join(_list_suites(rows))} measured in "
+        f"{plural(runs, 'run')}{_describe_days(rows)}; {_count_failures(rows)}."
+    )
+
+
+def _count_foreign(rows: Sequence[Row]) -> str:
+    number, suites = plural(len(rows), "case"), _join(_list_suites(rows))
+    return f"{number} of {suites} measured by others: published, or imported."
+
+
+def _list_suites(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.record.suite for row in rows))
+
+
+def _describe_days(rows: Sequence[Row]) -> str:
+    days = sorted({row.record.taken_at[:10] for row in rows if row.record.taken_at})
+    if not days:
+        return ""
+    return f", {days[0]}" if days[0] == days[-1] else f", {days[0]} to {days[-1]}"
+
+
+def _describe_machines(rows: Sequence[Row]) -> list[str]:
+    told = list(dict.fromkeys(describe_conditions(row.record) for row in rows))
+    if len(told) == 1:
+        return [f"Measured on: {told[0]}."]
+    shown = "; ".join(told[:MOST_LISTED])
+    more = f"; and {len(told) - MOST_LISTED} more" if len(told) > MOST_LISTED else ""
+    return [f"Measured under {len(told)} conditions, in tables of their own: {shown}{more}."]
+
+
+def _count_failures(rows: Sequence[Row]) -> str:
+    records = [row.record for row in rows]
+    failed = [record for record in records if _has_failed(record)]
+    misfits = [record for record in records if is_misfit(record)]
+    absent = [record for record in records if record.status == "unsupported"]
+    counts = [f"{len(failed):,} failed" if failed else "none failed"]
+    counts += [f"{len(misfits):,} did not fit into memory"] if misfits else []
+    counts += [f"{len(absent):,} unsupported"] if absent else []
+    return ", ".join(counts)
+
+
+def _has_failed(record: Record) -> bool:
+    return record.status not in ("ok", "unsupported") and not is_misfit(record)
+
+
+def group_failures(rows: Sequence[Row]) -> list[Failure]:
+    """All that has no times, together where suite, status and reason are the same; what fails most
+    comes first."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        record = row.record
+        if record.status != "ok":
+            key = (record.suite, record.status, record.reason or "")
+            found.setdefault(key, []).append(_name(row, record.params))
+    failures = [
+        Failure(suite=suite, status=status, reason=reason, cases=cases)
+        for (suite, status, reason), cases in found.items()
+    ]
+    return sorted(failures, key=lambda failure: -len(failure.cases))
+
+
+def describe_suite(rows: Sequence[Row]) -> list[str]:
+    """The findings of one suite: the main ones first; those of others after one's own."""
+    own, foreign = _part(rows)
+    told = [f"Measured by others: {sentence}" for sentence in _find(foreign)] if foreign else []
+    return [*(_find(own) if own or not foreign else []), *told]
+
+
+def _find(rows: Sequence[Row]) -> list[str]:
+    axes = _differing_axes(rows)
+    return [
+        *(_describe_speedups(rows, axes) or _describe_times(rows, axes)),
+        *_describe_fastest(rows),
+        *_describe_unclear(rows),
+        *_describe_crossovers(rows, axes),
+        *_describe_quality(rows),
+        *_describe_throughput(rows, axes),
+        *_describe_peaks(rows, axes),
+    ]
+
+
+def _differing_axes(rows: Sequence[Row]) -> set[str]:
+    """Those that tell cases of these rows apart."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for axis, value in row.record.params.items():
+            values.setdefault(axis, set()).add(format_value(value))
+    return {axis for axis, found in values.items() if len(found) > 1}
+
+
+def _place(row: Row, axes: set[str]) -> str:
+    """Where a case lies, without what all cases have in common."""
+    params = row.record.params
+    return " ".join(f"{axis}={format_value(params[axis])}" for axis in params if axis in axes)
+
+
+def _name(row: Row, axes: set[str] | Mapping[str, object]) -> str:
+    return " ".join(filter(None, [row.record.variant, _place(row, set(axes))]))
+
+
+def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    """Variant by variant, the fastest first."""
+    compared: dict[tuple[str, str, bool], list[Row]] = {}
+    for row in rows:
+        if row.speedup is not None:
+            key = (row.record.variant, row.record.baseline, bool(row.unlike))
+            compared.setdefault(key, []).append(row)
+    ordered = sorted(compared.values(), key=lambda found: -median(map(_speedup, found)))
+    sentences = [_describe_range(found, axes) for found in ordered[:MOST_LISTED]]
+    left = len(ordered) - MOST_LISTED
+    if left > 0:
+        sentences.append(f"{plural(left, 'other variant')} less fast than these: see the tables.")
+    return sentences
+
+
+def _speedup(row: Row) -> float:
+    assert row.speedup is not None
+    return row.speedup.value
+
+
+def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
+    """Of one variant over one baseline."""
+    low, high = min(rows, key=_speedup), max(rows, key=_speedup)
+    variant, baseline = low.record.variant, low.record.baseline
+    unlike = f" ({UNLIKE})" if low.unlike else ""
+    assert low.speedup is not None
+    assert high.speedup is not None
+    if len(rows) == 1 and low.speedup.low is None:
+        return f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}, no interval."
+    if len(rows) == 1:
+        relation = VERDICTS[low.verdict]
+        return f"{variant} {relation} {baseline}: {format_speedup(low.speedup)}{unlike}."
+    return (
+        f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}{_where(low, axes)} to "
+        f"{format_speedup(high.speedup)}{_where(high, axes)}; {_count_verdicts(rows)}."
+    )
+
+
+def _where(row: Row, axes: set[str]) -> str:
+    place = _place(row, axes)
+    return f" at {place}" if place else ""
+
+
+def _has_interval(row: Row) -> bool:
+    return row.speedup is not None and row.speedup.low is not None
+
+
+def _count_verdicts(rows: Sequence[Row]) -> str:
+    if not any(map(_has_interval, rows)):
+        return f"{plural(len(rows), 'case')}, no intervals"
+    counts = Counter(row.verdict for row in rows)
+    if len(counts) == 1:
+        all_of_them = "both cases" if len(rows) == 2 else f"all {plural(len(rows), 'case')}"
+        return f"{next(iter(counts))} in {all_of_them}"
+    listed = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    return f"{_join(listed)} of {plural(len(rows), 'case')}"
+
+
+def _describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    """Where nothing was compared."""
+    timed = [row for row in rows if row.total_ns is not None]
+    if not timed:
+        return ["Nothing was measured."]
+    shortest, longest = min(timed, key=_time_ns), max(timed, key=_time_ns)
+    if len(timed) == 1:
+        return [f"{_describe_time(shortest, axes)}."]
+    return [f"{_describe_time(shortest, axes)}, {_describe_time(longest, axes)}."]
+
+
+def _time_ns(row: Row) -> float:
+    assert row.total_ns is not None
+    return row.total_ns.value
+
+
+def _describe_time(row: Row, axes: set[str]) -> str:
+    assert row.total_ns is not None
+    time = f"{format_time(row.total_ns.value)} {format_interval(row.total_ns)}"
+    return f"{_name(row, axes)} takes {time}"
+
+
+def _describe_fastest(rows: Sequence[Row]) -> list[str]:
+    """Which variant won how many groups; a variant wins by its verdict, else the baseline does."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if _has_interval(row) and not row.unlike:
+            record = row.record
+            groups.setdefault((record.group, record.baseline, row.likeness), []).append(row)
+    if len(groups) < 2 or max(len(group) for group in groups.values()) < 2:
+        return []
+    winners: Counter[str] = Counter()
+    for (_, baseline, _), group in groups.items():
+        best = max(group, key=_speedup)
+        winners[best.record.variant if best.verdict == "faster" else baseline] += 1
+    told = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
+    return [
+        f"Fastest: {_join(told)} of {plural(len(groups), 'group')} (by medians; the baseline "
+        "where nothing is clearly faster)."
+    ]
+
+
+def _describe_unclear(rows: Sequence[Row]) -> list[str]:
+    compared = [row for row in rows if row.speedup is not None]
+    of_all = f" of {plural(len(compared), 'comparison')}"
+    bare = sum(not _has_interval(row) for row in compared)
+    wide = sum(row.verdict == "unclear" for row in compared) - bare
+    return [
+        f"{number:,}{of_all} {'has' if number == 1 else 'have'} no verdict: {why}."
+        for number, why in (
+            (wide, "the interval is too wide for one"),
+            (bare, "too few independent samples for an interval"),
+        )
+        if number
+    ]
+
+
+def _describe_crossovers(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    found = find_crossovers(rows)
+    if len(found) > MOST_LISTED:
+        paying = sum(bool(crossover.paying) for crossover in found)
+        return [
+            f"Over the {AXIS}, {paying} of {len(found)} series pay at their largest batch: see the "
+            f"tables of speedup by {AXIS}."
+        ]
+    return [
+        f"{_name(crossover.rows[0], axes - {AXIS})} pays {describe_crossover(crossover)}."
+        for crossover in found
+        if crossover.paying
+    ]
+
+
+def _describe_quality(rows: Sequence[Row]) -> list[str]:
+    gained = [quality for group in assess(rows) for quality in group if quality.gain is not None]
+    return [
+        f"At equal loss {quality.row.record.variant} gains {format_speedup(quality.gain)} over "
+        f"{quality.row.record.baseline}, from one training each."
+        for quality in gained[:MOST_LISTED]
+        if quality.gain is not None
+    ]
+
+
+def _describe_throughput(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    known = [row for row in rows if row.tokens_per_s is not None and not row.in_parts]
+    if not known:
+        return []
+    best = max(known, key=lambda row: row.tokens_per_s or 0)
+    rate = format_count(best.tokens_per_s or 0)
+    return [f"Highest throughput: {rate} tokens/s, by {_name(best, axes)}."]
+
+
+def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    """MFU of training jobs, of others the part of the peak."""
+    jobs = [row for row in rows if row.utilisation and row.utilisation.mfu is not None]
+    if jobs:
+        best, worst = max(jobs, key=_mfu), min(jobs, key=_mfu)
+        assert best.utilisation is not None
+        span = f"{100 * _mfu(worst):.1f} % to " if len(jobs) > 1 else ""
+        return [
+            f"MFU: {span}{100 * _mfu(best):.1f} %, the most by {_name(best, axes)}; convention "
+            f"{best.utilisation.convention}, peak {best.utilisation.peak_source}."
+        ]
+    sentences = []
+    for standard, title in OF_PEAK.items():
+        # More than 1 is impossible: the remarks below the table say so.
+        known = [r for r in rows if standard in r.of_peak and r.of_peak[standard].share <= 1]
+        if known:
+            best = max(known, key=lambda row: row.of_peak[standard].share)
+            share = f"{100 * best.of_peak[standard].share:.1f} %"
+            sentences.append(f"At most {share} {title}, by {_name(best, axes)}.")
+    return sentences
+
+
+def _mfu(row: Row) -> float:
+    return (row.utilisation.mfu if row.utilisation else None) or 0.0
+
+
+def _join(words: Sequence[str]) -> str:
+    """
+    >>> _join(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

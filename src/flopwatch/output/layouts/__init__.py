@@ -1,0 +1,1 @@
+"""Results laid out as others have published theirs."""

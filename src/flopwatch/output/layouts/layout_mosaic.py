@@ -1,0 +1,266 @@
+"""The suite training in the layout of the published MosaicGPT tables.
+
+They have a Markdown row for every job: what was trained, how fast, what share of the peak that is,
+and how the job was divided among GPUs. MFU and HFU are by the convention of those tables,
+mosaic-2023, of the nominal peak, or where that is not known, of the measured one. Throughput is
+from the median time of a step. Cells are empty where nothing is known. What a variant has besides
+(compiled, other layers) stands behind the model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flopwatch.analysis.record_device import count_ranks, find_device_name
+from flopwatch.analysis.summary import Row
+from flopwatch.errors import UsageError
+from flopwatch.jobs.conventions import CONVENTIONS, count_trained_parameters
+from flopwatch.jobs.model_shapes import ARCHITECTURES
+from flopwatch.jobs.utilisation import Assessment, Utilisation, assess_record, find_product_dtype
+from flopwatch.jobs.variants import OTHER_NAMES, SHARDINGS, Mode, parse_training_mode
+from flopwatch.output.layouts.layouts import Printout, PublishedTable, draw_published_markdown
+from flopwatch.output.units import format_rate
+from flopwatch.records.published.entries import find_printed
+from flopwatch.records.record import Record
+from flopwatch.suites.case import label
+from flopwatch.suites.suite import AUTO
+
+CONVENTION = CONVENTIONS["mosaic-2023"]
+STRATEGIES = {
+    "plain": "NO_SHARD",
+    "ddp": "DDP",
+    "full-shard": "FULL_SHARD",
+    "grad-op-shard": "SHARD_GRAD_OP",
+    "hybrid-shard": "HYBRID_SHARD",
+}
+"""As FSDP calls them, and published tables do; the first two are none of its."""
+CHECKPOINTING = {"none": "False", "full": "True", "selective": "selective"}
+PRECISIONS = {ours: theirs for theirs, ours in OTHER_NAMES.items()}
+SHOWN = {*SHARDINGS, "checkpointed", "selective", "eager"}
+"""Words of a variant that have columns, or say nothing."""
+REMARKS = (
+    f"MFU and HFU are by the convention {CONVENTION.name}, which counts less attention than others "
+    "do: compare only with tables of that convention (flopwatch mfu has all)",
+    "throughput is the tokens of a step over the median time of a step; NumGPUs is the number of "
+    "ranks, on a CPU too",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A row of the table; numbers are None where nothing is known."""
+
+    row: Row
+    mode: Mode
+    assessment: Assessment
+
+    @property
+    def record(self) -> Record:
+        return self.row.record
+
+    @property
+    def utilisation(self) -> Utilisation | None:
+        return next(iter(self.assessment.utilisations), None)
+
+    @property
+    def ranks(self) -> int:
+        return count_ranks(self.record)
+
+    @property
+    def printed(self) -> dict[str, Any]:
+        """Of a row that was published: its own words, by our keys."""
+        return find_printed(self.record) or {}
+
+    @property
+    def device(self) -> str:
+        """As published tables write it, in capitals."""
+        if "device" in self.printed:
+            return str(self.printed["device"]).upper()
+        known = self.assessment.device
+        if known is not None:
+            return known.name.upper().replace("-", "_")
+        return find_device_name(self.record) or "CPU"
+
+    @property
+    def parameters(self) -> int | None:
+        """As published: with as many learned positions as a text has tokens."""
+        training = self.assessment.training
+        if training.parameters is None and (
+            self.mode.spec != "dense" or training.shape.architecture not in ARCHITECTURES
+        ):
+            return None
+        return count_trained_parameters(training, at_length=True)
+
+    @property
+    def sequences(self) -> int | None:
+        """Of a step, over all ranks."""
+        found = self.find("sequences") or self.find("global_batch")
+        one, times = self.find("micro_batch"), self.find("accumulation")
+        if found is not None or one is None or times is None:
+            return found
+        return one * times * self.ranks
+
+    @property
+    def accumulation(self) -> int | None:
+        found = self.find("accumulation")
+        one, of = self.find("micro_batch"), self.find("global_batch")
+        if found is not None or one is None or of is None:
+            return found
+        return of // (one * self.ranks)
+
+    def find(self, name: str) -> int | None:
+        """From the facts, or where nothing was built, from the parameters, which may be words."""
+        number = self.record.facts.get(name, self.record.params.get(name))
+        return round(number) if isinstance(number, int | float) else None
+
+    def share(self, name: str) -> float | None:
+        return None if self.utilisation is None else getattr(self.utilisation, name)
+
+    def divide_speed(self, by: float) -> float | None:
+        speed = self.row.tokens_per_s
+        return None if speed is None else speed / by
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    heading: str
+    key: str
+    """For ``--json``."""
+    find: Callable[[Job], Any]
+    form: str = ""
+
+
+def _count_batch_tokens(job: Job) -> int | None:
+    sequences = job.sequences
+    return None if sequences is None else sequences * job.assessment.training.tokens
+
+
+def _name_model(job: Job) -> str:
+    words = [word for word in job.record.variant.split("+") if word not in SHOWN]
+    name = job.printed.get("model", job.record.params["model"])
+    return "+".join([str(name), *words])
+
+
+def _name_precision(job: Job) -> str | None:
+    name = job.record.params.get("precision")
+    return None if name is None else PRECISIONS.get(str(name), str(name))
+
+
+def _find_micro_batch(job: Job) -> int | str | None:
+    """As was asked for, where nothing was built."""
+    asked = job.record.params.get("micro_batch")
+    return job.find("micro_batch") or (AUTO if asked == AUTO else None)
+
+
+COLUMNS = (
+    Column("Model", "model", _name_model),
+    Column("SeqLen (T)", "seq_len", lambda job: job.assessment.training.tokens),
+    Column("GPUType", "hardware", lambda job: f"{job.ranks}x{job.device}"),
+    Column("MFU*", "mfu_star", lambda job: job.share("mfu_star"), ".4f"),
+    Column("MFU", "mfu", lambda job: job.share("mfu"), ".4f"),
+    Column("HFU*", "hfu_star", lambda job: job.share("hfu_star"), ".4f"),
+    Column("HFU", "hfu", lambda job: job.share("hfu"), ".4f"),
+    Column("Throughput (T/s)", "tokens_per_s", lambda job: job.divide_speed(1), ".2f"),
+    Column("GPUThroughput (T/s/GPU)", "tokens_per_s_and_device",
+           lambda job: job.divide_speed(job.ranks), ".4f"),
+    Column("Throughput (S/s)", "sequences_per_s",
+           lambda job: job.divide_speed(job.assessment.training.tokens), ".4f"),
+    Column("ParamCount", "parameters", lambda job: job.parameters),
+    Column("GlobalBatchSize (T)", "global_batch_tokens", _count_batch_tokens),
+    Column("GlobalBatchSize (S)", "global_batch_sequences", lambda job: job.sequences),
+    Column("MicroBatchSize (S)", "micro_batch", _find_micro_batch),
+    Column("GradAccum", "accumulation", lambda job: job.accumulation),
+    Column("ShardStrategy", "shard_strategy", lambda job: STRATEGIES[job.mode.sharding or "plain"]),
+    Column("ActCkpt", "checkpointing", lambda job: CHECKPOINTING[job.mode.recompute]),
+    Column("ActCPUoffload", "cpu_offload", lambda job: job.printed.get("cpu_offload", "False")),
+    # No variant of ours has it.
+    Column("Precision", "precision", _name_precision),
+    Column("MP Mode", "mixed_precision_mode",
+           lambda job: job.printed.get("mixed_precision_mode")),  # of another trainer
+    Column("NumGPUs", "ranks", lambda job: job.ranks),
+    Column("GPUType", "device", lambda job: job.device.lower()),
+    Column("Cluster", "cluster", lambda job: job.printed.get("cluster")),
+)  # fmt: skip
+"""In the published order."""
+SPEED = "tokens_per_s"
+
+
+def lay_out(rows: Sequence[Row]) -> Printout:
+    chosen = [row for row in rows if _is_of_a_job(row.record)]
+    if not chosen:
+        raise UsageError(
+            "the layout 'mosaic' shows jobs of the suite training, and these results have none; "
+            "measure some with: flopwatch run training"
+        )
+    jobs, remarks = [], []
+    for row in chosen:
+        try:
+            jobs.append(_make_job(row))
+        except UsageError as error:  # made with layers or names that are not known here
+            remarks.append(f"no row for {row.record.variant} {label(row.record.params)}: {error}")
+    headings = [column.heading for column in COLUMNS]
+    cells = [[_format(column, job) for column in COLUMNS] for job in jobs]
+    return Printout(
+        lines=[*draw_published_markdown([headings, *cells]), ""],
+        content=[_as_dict(job) for job in jobs],
+        remarks=[*REMARKS, *_describe_peaks(jobs), *remarks],
+        tables=[PublishedTable("", headings, [[*row] for row in cells])],
+    )
+
+
+def _is_of_a_job(record: Record) -> bool:
+    return record.suite == "training" and "model" in record.params and "context" in record.params
+
+
+def _make_job(row: Row) -> Job:
+    return Job(
+        row=row,
+        mode=parse_training_mode(row.record.variant),
+        assessment=assess_record(row.record, row.tokens_per_s, conventions=[CONVENTION]),
+    )
+
+
+def _format(column: Column, job: Job) -> str:
+    value = column.find(job)
+    if value is None:
+        failed = column.key == SPEED and job.record.status != "ok"
+        return job.record.status if failed else ""
+    return f"{value:{column.form}}"
+
+
+def _describe_peaks(jobs: Sequence[Job]) -> list[str]:
+    """One sentence for each device and dtype."""
+    sentences: dict[str, None] = {}
+    for job in jobs:
+        found = job.utilisation
+        if found is None:
+            continue
+        if found.peak_flops_per_s is None:
+            sentences[f"MFU and HFU are empty: {found.missing}"] = None
+            continue
+        rate = format_rate(found.peak_flops_per_s, "FLOP/s")
+        what = f"{job.device} in {find_product_dtype(job.record)}"
+        sentences[f"the peak of {what} is {rate} a rank ({found.peak_source})"] = None
+        if found.impossible:
+            sentences[f"{_name_model(job)}, {job.record.variant}: {found.impossible}"] = None
+    return list(sentences)
+
+
+def _as_dict(job: Job) -> dict[str, Any]:
+    record, found = job.record, job.utilisation
+    shown: Mapping[str, Any] = {column.key: column.find(job) for column in COLUMNS}
+    return {
+        **shown,
+        "convention": CONVENTION.name,
+        "peak_flops_per_s": None if found is None else found.peak_flops_per_s,
+        "peak_source": None if found is None else found.peak_source,
+        "impossible": None if found is None else found.impossible,
+        "variant": record.variant,
+        "params": record.params,
+        "status": record.status,
+        "reason": record.reason,
+        "run": record.run,
+        "id": record.id,
+    }

@@ -1,0 +1,149 @@
+"""The whole page: its head, its parts, and what a browser may do with it.
+
+A record is untrusted input: every text from it is escaped, and the page's policy lets a browser run
+no script and fetch nothing but what is written here. Without scripts everything is there but the
+controls.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from flopwatch import __version__
+from flopwatch.analysis.summary import Row, summarize
+from flopwatch.analysis.warnings import SEVERITIES, Doubt, find_doubts
+from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
+from flopwatch.output.page.page_runs import render_commands, render_environments
+from flopwatch.output.page.page_suites import (
+    Section,
+    list_items,
+    render_box,
+    render_list,
+    render_suites,
+)
+from flopwatch.output.plots import svg
+from flopwatch.output.units import escape_html as escape
+from flopwatch.output.units import plural
+from flopwatch.records.record import Record
+
+GENERATOR = '<meta name="generator" content="flopwatch'
+"""By which a file is known to be one of ours."""
+
+TITLE = "flopwatch report"
+FOLDER = Path(__file__).parent
+MOST_FAILURES = 100
+MOST_CASES = 5
+"""That are named beside a reason that they share."""
+
+FOOTER = (
+    "Medians; intervals at 99 %. A speedup is the median of ratios within rounds; more than 1 is "
+    "faster than the baseline."
+)
+
+
+def render_page(records: Sequence[Record], title: str = TITLE) -> str:
+    rows = summarize(records)
+    suites = render_suites(rows)
+    sections = [  # comparisons of runs would come first
+        *_render_doubts(find_doubts(records)),
+        *suites,
+        *_render_failures(group_failures(rows)),
+        *render_environments(rows),
+        *render_commands(rows),
+    ]
+    body = "".join(
+        [
+            f"<header><h1>{escape(title)}</h1>{_render_contents(sections)}</header><main>",
+            _render_summary(rows, suites),
+            *(section.html for section in sections),
+            f"</main><footer><p>flopwatch {__version__}. {FOOTER}</p></footer>",
+        ]
+    )
+    return f"{_render_head(title)}<body>{body}<script>{_read('page.js')}</script></body></html>\n"
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file begins as our pages do, and as they did before they named their maker."""
+    with path.open("rb") as file:
+        start = file.read(1000).decode(errors="replace")
+    return GENERATOR in start or f"<title>{TITLE}</title>" in start
+
+
+def _render_head(title: str) -> str:
+    style = _read("page.css") + svg.STYLE
+    # Attributes may have styles: pictures colour their series by them.
+    policy = (
+        f"default-src 'none'; script-src {_digest(_read('page.js'))}; "
+        f"style-src-elem {_digest(style)}; style-src-attr 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{GENERATOR} {__version__}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
+    )
+
+
+@cache
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """How a policy names the one text that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _render_summary(rows: Sequence[Row], suites: Sequence[Section]) -> str:
+    by_suite: dict[str, list[Row]] = {}
+    for row in rows:
+        by_suite.setdefault(row.record.suite, []).append(row)
+    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
+    for section, found in zip(suites, by_suite.values(), strict=True):
+        told += f'<h3><a href="#{section.id}">{escape(section.title)}</a></h3>'
+        told += render_list(describe_suite(found))
+    return f'<section id="summary"><h2>Summary</h2>{told}</section>'
+
+
+def _render_contents(sections: Sequence[Section]) -> str:
+    items = "".join(
+        f'<li><a href="#{section.id}">{escape(section.title)}</a></li>' for section in sections
+    )
+    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>' if items else ""
+
+
+def _render_doubts(doubts: Sequence[Doubt]) -> list[Section]:
+    if not doubts:
+        return []
+    parts = []
+    for severity, meaning in SEVERITIES.items():
+        found = [doubt for doubt in doubts if doubt.severity == severity]
+        items = [f"{escape(d.sentence)} <i>{escape(d.advice)}</i>" for d in found]
+        parts += [f"<h3>{meaning.capitalize()}</h3>{list_items(items)}"] if items else []
+    html = f'<section id="doubts"><h2>What to doubt</h2>{"".join(parts)}</section>'
+    return [Section(id="doubts", title="What to doubt", html=html)]
+
+
+def _render_failures(failures: Sequence[Failure]) -> list[Section]:
+    if not failures:
+        return []
+    lines = [_render_failure(failure) for failure in failures[:MOST_FAILURES]]
+    left = len(failures) - MOST_FAILURES
+    more = f"<p>{plural(left, 'more reason')} in the records.</p>" if left > 0 else ""
+    box = render_box("Failures", ["suite", "status", "reason", "cases"], lines)
+    html = f'<section id="failures"><h2>What has no times</h2>{box}{more}</section>'
+    return [Section(id="failures", title="What has no times", html=html)]
+
+
+def _render_failure(failure: Failure) -> str:
+    named = "; ".join(failure.cases[:MOST_CASES])
+    left = len(failure.cases) - MOST_CASES
+    more = f"; and {left:,} more" if left > 0 else ""
+    cells = (failure.suite, failure.status, failure.reason or "unknown", named + more)
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

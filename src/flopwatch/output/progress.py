@@ -1,0 +1,155 @@
+"""Progress of a run on stderr: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from flopwatch.output.units import plural
+from flopwatch.records.record import Record
+from flopwatch.runner.schedule import WORKER_S, Group, count_cases, format_duration
+from flopwatch.settings import Settings
+
+REFRESH_S = 0.5
+"""Drawing costs processor time that the worker should have."""
+
+
+class TimeLeft:
+    """An estimate from what the cases so far have taken, and at first from their budget."""
+
+    def __init__(self, groups: Sequence[Group], settings: Settings) -> None:
+        self._budget_s = settings.budget_s
+        self._cases_left = count_cases(groups)
+        self._groups_left = len(groups)
+        self._spent_s: list[float] = []
+        self._started_s = time.monotonic()
+
+    def begin_group(self) -> None:
+        self._started_s = time.monotonic()
+
+    def end_group(self, group: Group) -> None:
+        self._cases_left -= len(group.variants)
+        self._groups_left -= 1
+        now_s = time.monotonic()
+        self._spent_s += [(now_s - self._started_s) / len(group.variants)]
+        self._started_s = now_s
+
+    def text(self) -> str:
+        known = self._spent_s
+        per_case_s = sum(known) / len(known) if known else self._budget_s
+        running_s = time.monotonic() - self._started_s
+        left_s = per_case_s * self._cases_left + WORKER_S * self._groups_left - running_s
+        return f"about {format_duration(max(left_s, 1))} left"
+
+
+def describe_progress(progress: dict[str, Any], precision: float) -> str:
+    if progress["warmup_rounds"] is None:
+        return f"warming up, round {progress['rounds']}"
+    width = progress["half_width"]
+    reached = "±?" if width is None else f"±{100 * width:.1f} %"
+    return f"{reached} (aim ±{100 * precision:g} %)"
+
+
+class PlainWatcher:
+    """One line a group, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._done = self._total = 0
+
+    def begin(self, groups: Sequence[Group], settings: Settings) -> None:
+        self._total = len(groups)
+        self._left = TimeLeft(groups, settings)
+
+    def begin_group(self, group: Group) -> None:
+        self._left.begin_group()
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        pass
+
+    def end_group(self, group: Group, records: Sequence[Record]) -> None:
+        self._done += 1
+        self._left.end_group(group)
+        left = "" if self._done == self._total else f", {self._left.text()}"
+        self.say(f"{self._done}/{self._total} {group.label}: {describe_records(records)}{left}")
+
+    def say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> PlainWatcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class TerminalWatcher(PlainWatcher):
+    """A bar with the current group, its precision so far and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._bar = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            auto_refresh=False,  # no drawing thread beside the measurement
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._group = ""
+        self._drawn_s = 0.0
+
+    def begin(self, groups: Sequence[Group], settings: Settings) -> None:
+        super().begin(groups, settings)
+        self._precision = settings.precision
+        self._bar.update(self._task, total=len(groups))
+        self._draw("starting", force=True)
+
+    def begin_group(self, group: Group) -> None:
+        super().begin_group(group)
+        self._group = group.label
+        self._draw("building and checking", force=True)
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        self._draw(describe_progress(progress, self._precision))
+
+    def end_group(self, group: Group, records: Sequence[Record]) -> None:
+        self._bar.advance(self._task)
+        super().end_group(group, records)
+
+    def _draw(self, text: str, force: bool = False) -> None:
+        now_s = time.monotonic()
+        if force or now_s - self._drawn_s >= REFRESH_S:
+            self._drawn_s = now_s
+            description = f"{self._group}  {text}  {self._left.text()}"
+            self._bar.update(self._task, description=description, refresh=True)
+
+    def __enter__(self) -> TerminalWatcher:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+def describe_records(records: Sequence[Record]) -> str:
+    """
+    >>> describe_records([])
+    'nothing'
+    """
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record.status] = counts.get(record.status, 0) + 1
+    rounds = [len(r.rounds) - r.warmup_samples for r in records if r.status == "ok"]
+    parts = [f"{count} {status}" for status, count in counts.items()]
+    text = ", ".join(parts) or "nothing"
+    return f"{text} ({plural(max(rounds), 'round')})" if rounds else text
+
+
+def make_watcher(console: Console) -> PlainWatcher:
+    return TerminalWatcher(console) if console.is_terminal else PlainWatcher(console)

@@ -1,0 +1,135 @@
+"""Which cases to show, and in what order: conditions and sorting over the frame, by DuckDB.
+
+A condition is any expression of SQL over the frame's fields. It may come from anywhere: DuckDB sees
+one table in memory, no file, no network and no variable of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwatch.analysis.summary import Row
+from flopwatch.errors import UsageError
+from flopwatch.output.frame import Field, Frame, describe_near, find_field
+from flopwatch.suites.case import format_value
+
+if TYPE_CHECKING:
+    import duckdb
+
+LOCKS = (
+    "SET python_enable_replacements = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+ONE_CONDITION = "--where must be one condition, as in --where \"status = 'ok'\""
+UNKNOWN = re.compile(r'Referenced column "(.*?)" (?:was )?not found')
+
+
+def select_rows(
+    rows: Sequence[Row], frame: Frame, where: str | None = None, sort: str | None = None
+) -> list[Row]:
+    """The rows that a condition holds for, sorted by fields: ``-speedup,variant``, where a minus
+    means descending. What is not known comes last. Raises UsageError for what cannot be run."""
+    if where is None and sort is None:
+        return list(rows)
+    import duckdb
+
+    _refuse_no_text(where)
+    order = [_order_by(frame, name) for name in (sort or "").split(",") if name.strip()]
+    if sort is not None and not order:
+        raise UsageError("--sort names no column; write it as in --sort -speedup,variant")
+    # On lines of its own, so that a comment in it does not swallow what follows.
+    condition = f"WHERE (\n{where}\n)" if where is not None else ""
+    position = _name_position(frame)
+    sql = f"SELECT {position} FROM cases {condition} ORDER BY {', '.join([*order, position])}"
+    with duckdb.connect() as connection:
+        try:
+            _fill(connection, rows, frame)
+            for lock in LOCKS:
+                connection.execute(lock)
+            found = connection.execute(_parse(connection, sql)).fetchall()
+        except duckdb.Error as error:
+            raise _explain(error, frame, where) from None
+    positions = [position for (position,) in found]
+    if not set(positions) <= set(range(len(rows))) or len(set(positions)) < len(positions):
+        raise UsageError(ONE_CONDITION)  # brackets that end early, and a query of its own
+    return [rows[position] for position in positions]
+
+
+def _refuse_no_text(where: str | None) -> None:
+    if where is None:
+        return
+    try:
+        where.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the condition {where!r} is not UTF-8; write it anew") from None
+    if not where.strip():
+        raise UsageError(ONE_CONDITION)
+
+
+def _order_by(frame: Frame, name: str) -> str:
+    descending = name.strip().startswith("-")
+    field = find_field(frame, name.strip().removeprefix("-"))
+    return f"{_quote(field.name)} {'DESC' if descending else 'ASC'} NULLS LAST"
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row], frame: Frame) -> None:
+    columns = [(_name_position(frame), "BIGINT", list(range(len(rows))))]
+    columns += [(field.name, *_type_values(field, rows)) for field in frame.values() if field.name]
+    listed = ", ".join(f"unnest(?::{kind}[]) AS {_quote(name)}" for name, kind, _ in columns)
+    connection.execute(f"CREATE TABLE cases AS SELECT {listed}", [values for *_, values in columns])
+
+
+def _name_position(frame: Frame) -> str:
+    """A column that says which row it is, and has no field's name."""
+    name, taken = "position", {field.casefold() for field in frame}
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _type_values(field: Field, rows: Sequence[Row]) -> tuple[str, list[Any]]:
+    """DuckDB's type for a field and its values: of text, where not all are alike."""
+    values: list[Any] = [field.find(row) for row in rows]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "BOOLEAN", values
+    if kinds == {int} and all(abs(value) < 2**63 for value in values if value is not None):
+        return "BIGINT", values
+    if (kinds and kinds <= {int, float}) or (not kinds and not field.is_word):
+        return "DOUBLE", values
+    return "VARCHAR", [None if value is None else format_value(value) for value in values]
+
+
+def _parse(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    import duckdb
+
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(ONE_CONDITION)
+    return statements[0]
+
+
+def _explain(error: duckdb.Error, frame: Frame, where: str | None) -> UsageError:
+    """DuckDB's message, which may be a page, as one sentence."""
+    first = str(error).strip().splitlines()[0]
+    message = (first.partition(" Error: ")[2] or first).rstrip(" .!:")
+    unknown = UNKNOWN.search(message)
+    if unknown is None:
+        return UsageError(
+            f"the condition {where!r} cannot be run: {message}; write it as in --where "
+            "\"tokens >= 1024 and variant like 'dyad%'\""
+        )
+    name = unknown[1]
+    return UsageError(
+        f"the condition {where!r} names {name!r}, and there is no such column"
+        f"{describe_near(frame, name)}; --columns help lists all, and text stands in single quotes"
+    )
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,172 @@
+"""What `flopwatch table` was asked for, and the answer, in any format.
+
+Whatever is asked for, it is tables for people, a table of values for CSV, and objects for JSON; a
+format takes the one that it can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flopwatch.analysis.summary import Row
+from flopwatch.errors import UsageError
+from flopwatch.output.columns import Value
+from flopwatch.output.console import make_all_sheets
+from flopwatch.output.formats import (
+    list_objects,
+    write_csv,
+    write_json,
+    write_latex,
+    write_markdown,
+)
+from flopwatch.output.frame import Frame, make_frame
+from flopwatch.output.layouts.layouts import LAYOUTS, Cell, PublishedTable
+from flopwatch.output.pivot import (
+    choose_fields,
+    list_pivot_records,
+    list_pivot_values,
+    list_values,
+    make_chosen_sheet,
+    make_pivot,
+    make_pivot_sheets,
+)
+from flopwatch.output.selection import select_rows
+from flopwatch.output.tables import Sheet, make_sorted_sheets
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    layout: str = PLAIN
+    columns: str | None = None
+    """Names of fields, with commas."""
+    sort: str | None = None
+    """The same; a minus means descending."""
+    where: str | None = None
+    """A condition in SQL."""
+    pivot: str | None = None
+    """``row=a,col=b,value=c``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Made only as far as a format needs it."""
+
+    make_sheets: Callable[[], list[Sheet]]
+    make_values: Callable[[], tuple[list[str], list[list[Value]]]]
+    """Headings and rows."""
+    make_objects: Callable[[], list[dict[str, Any]]]
+    lines: list[str] = field(default_factory=list)
+    """What a terminal shows before the sheets."""
+    remarks: list[str] = field(default_factory=list)
+    """For stderr."""
+
+
+WRITERS: dict[str, Callable[[Answer], str]] = {
+    "markdown": lambda answer: write_markdown(answer.make_sheets()),
+    "csv": lambda answer: write_csv(*answer.make_values()),
+    "latex": lambda answer: write_latex(answer.make_sheets()),
+    "json": lambda answer: write_json(answer.make_objects()),
+}
+
+
+def answer(rows: Sequence[Row], request: Request, form: str) -> Answer:
+    if request.columns is not None and request.pivot is not None:
+        raise UsageError("--columns and --pivot are two tables; take one")
+    if request.layout != PLAIN and (request.columns or request.pivot):
+        raise UsageError(
+            f"--columns and --pivot make tables of their own; leave --layout {request.layout} out"
+        )
+    frame = make_frame(rows)
+    chosen = select_rows(rows, frame, request.where, request.sort)
+    if request.pivot is not None:
+        return _answer_pivot(chosen, frame, request.pivot, request.sort is not None)
+    if request.columns is not None:
+        return _answer_columns(chosen, frame, request.columns)
+    if request.layout != PLAIN:
+        return _answer_layout(chosen, request.layout, form)
+    return _answer_plain(chosen, frame, request.sort is not None)
+
+
+def _answer_pivot(rows: Sequence[Row], frame: Frame, asked: str, is_sorted: bool) -> Answer:
+    pivot = make_pivot(rows, frame, asked, is_sorted)
+    return Answer(
+        make_sheets=lambda: make_pivot_sheets(pivot),
+        make_values=lambda: list_pivot_values(pivot),
+        make_objects=lambda: list_pivot_records(pivot),
+        remarks=pivot.remarks,
+    )
+
+
+def _answer_columns(rows: Sequence[Row], frame: Frame, columns: str) -> Answer:
+    fields = choose_fields(frame, columns)
+    names = [each.name for each in fields]
+    return Answer(
+        make_sheets=lambda: [make_chosen_sheet(rows, frame, fields)] if rows else [],
+        make_values=lambda: (names, list_values(rows, fields)),
+        make_objects=lambda: list_objects(names, list_values(rows, fields)),
+        remarks=[] if rows else ["no cases"],
+    )
+
+
+def _answer_plain(rows: Sequence[Row], frame: Frame, is_sorted: bool) -> Answer:
+    return Answer(
+        make_sheets=lambda: make_sorted_sheets(rows) if is_sorted else make_all_sheets(rows),
+        make_values=lambda: (list(frame), list_values(rows, list(frame.values()))),
+        make_objects=lambda: LAYOUTS[PLAIN](rows).content,
+        remarks=[] if rows else ["no cases"],
+    )
+
+
+def _answer_layout(rows: Sequence[Row], layout: str, form: str) -> Answer:
+    printout = LAYOUTS[layout](rows)
+
+    def find_tables() -> list[PublishedTable]:
+        if not printout.tables:
+            raise UsageError(
+                f"the layout {layout!r} is no table, which {form} would need; take --format json, "
+                "or leave --layout out"
+            )
+        return printout.tables
+
+    def make_values() -> tuple[list[str], list[list[Value]]]:
+        first, *others = find_tables()
+        if others:
+            raise UsageError(
+                f"the layout {layout!r} is {len(others) + 1} tables here, and {form} holds one; "
+                "choose one by --where, or take --format markdown"
+            )
+        return first.headings, [[*row] for row in first.rows]
+
+    return Answer(
+        make_sheets=lambda: (
+            make_all_sheets(rows) if form == "terminal" else [*map(_make_sheet, find_tables())]
+        ),
+        make_values=make_values,
+        make_objects=lambda: printout.content,
+        lines=printout.lines,
+        remarks=printout.remarks,
+    )
+
+
+def _make_sheet(table: PublishedTable) -> Sheet:
+    return Sheet(
+        title=table.title,
+        conditions="",
+        columns=table.headings,
+        text_columns=1,
+        has_verdict=False,
+        optional=[],
+        groups=[[[_form(cell) for cell in row] for row in table.rows]],
+        values=[[[*row] for row in table.rows]],
+        remarks=[],
+    )
+
+
+def _form(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return cell if isinstance(cell, str) else f"{cell:g}"

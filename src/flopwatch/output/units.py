@@ -1,0 +1,264 @@
+"""Numbers as people read them: a unit, and as many figures as their interval supports, or three
+where that is not known.
+
+Texts from records, as a terminal may see them.
+
+A record may come from anybody. What would move a terminal's cursor, change its colours or turn the
+order of what stands around it is no part of a name.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+
+from flopwatch.analysis.statistics import Estimate
+
+TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+FIGURES = ((0.001, 4), (0.1, 3))
+"""How many significant figures a half width below the first number supports."""
+FEWEST_FIGURES = 2
+NO_WIDTH = 1e-6
+"""A narrower interval is one of equal samples, and says nothing of how exact they are."""
+
+
+def count_figures(estimate: Estimate) -> int | None:
+    """How many significant figures its interval supports; None where that is not known.
+
+    >>> def of(half_width):
+    ...     return Estimate(value=1.0, low=1 - half_width, high=1 + half_width, samples=50)
+    >>> [count_figures(of(half_width)) for half_width in (0.0005, 0.03, 0.2, 0.9, 0)]
+    [4, 3, 2, 2, None]
+    >>> count_figures(Estimate(value=1.0, low=None, high=None, samples=3))
+    """
+    width = estimate.half_width
+    if width is None or width < NO_WIDTH:
+        return None
+    return next((figures for below, figures in FIGURES if width < below), FEWEST_FIGURES)
+
+
+def format_figures(value: float, figures: int | None = None) -> str:
+    """
+    >>> [format_figures(1.7234, figures) for figures in (2, 3, 4, None)]
+    ['1.7', '1.72', '1.723', '1.72']
+    >>> [format_figures(value, 2) for value in (0.0, 0.0456, 0.997, 9.96, 543, 1234)]
+    ['0.0', '0.046', '1.0', '10', '540', '1200']
+
+    Zeros at the front count, down to two figures: ratios below 1 are no finer than those above.
+
+    >>> [format_figures(value, 3) for value in (0.0456, 0.3412, 0.997, 9.996, 1234)]
+    ['0.046', '0.34', '1.00', '10.0', '1230']
+    """
+    if figures is None:
+        return three_figures(value)
+    # In this notation a number is rounded before its magnitude is read: 9.96 is 1.0e+01.
+    exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])
+    decimals = max(FEWEST_FIGURES - 1 - exponent, figures - 1 - max(exponent, 0))
+    return f"{round(value, decimals):.{max(decimals, 0)}f}"
+
+
+def format_time(time_ns: float, figures: int | None = None) -> str:
+    """
+    >>> [format_time(t) for t in (0.42, 1500, 2.5e6, 61.2e9)]
+    ['0.42 ns', '1.50 µs', '2.50 ms', '61.2 s']
+    >>> format_time(996e3, 2)
+    '1.0 ms'
+    """
+    rounded_ns = time_ns if figures is None else float(f"{time_ns:.{figures - 1}e}")
+    scale, unit = next((u for u in TIME_UNITS if rounded_ns >= u[0]), TIME_UNITS[-1])
+    return f"{format_figures(time_ns / scale, figures)} {unit}"
+
+
+def format_measured_time(estimate_ns: Estimate | None) -> str:
+    """
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.7e6, high=1.77e6, samples=50))
+    '1.72 ms'
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.4e6, high=2e6, samples=50))
+    '1.7 ms'
+    >>> format_measured_time(Estimate(value=1.7234e6, low=1.7226e6, high=1.7242e6, samples=50))
+    '1.723 ms'
+    """
+    return "" if estimate_ns is None else format_time(estimate_ns.value, count_figures(estimate_ns))
+
+
+def format_rate(per_second: float | None, unit: str) -> str:
+    """
+    >>> format_rate(3.14e9, "B/s")
+    '3.14 GB/s'
+    """
+    if per_second is None:
+        return ""
+    scale, prefix = next((p for p in PREFIXES if per_second >= p[0]), PREFIXES[-1])
+    return f"{three_figures(per_second / scale)} {prefix}{unit}"
+
+
+def format_count(count: float) -> str:
+    """
+    >>> [format_count(n) for n in (125_200_000, 1024, 12, 0.25)]
+    ['125M', '1.02k', '12', '0.25']
+    """
+    if abs(count) < 1000:
+        return f"{count:g}" if count == int(count) else three_figures(count)
+    scale, prefix = next(p for p in PREFIXES if abs(count) >= p[0])
+    return f"{three_figures(count / scale)}{prefix}"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """
+    >>> format_bytes(24 * 2**30)
+    '24.0 GiB'
+    """
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size_bytes >= 2**power:
+            return f"{three_figures(size_bytes / 2**power)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_interval(estimate: Estimate) -> str:
+    """How far the interval reaches, relative to the value.
+
+    >>> format_interval(Estimate(value=100.0, low=99.0, high=102.0, samples=50))
+    '±2.0 %'
+    """
+    width = estimate.half_width
+    return "±?" if width is None else f"±{100 * width:.1f} %"
+
+
+def format_speedup(estimate: Estimate) -> str:
+    """The ends of the interval have three figures at least: they say on which side of 1 it lies.
+
+    >>> format_speedup(Estimate(value=1.723, low=1.69, high=1.75, samples=50))
+    '1.72x [1.69, 1.75]'
+    >>> format_speedup(Estimate(value=1.13, low=0.96, high=1.3, samples=50))
+    '1.1x [0.96, 1.30]'
+    >>> format_speedup(Estimate(value=1.91, low=None, high=None, samples=3))
+    '1.91x [?]'
+    """
+    if estimate.low is None or estimate.high is None:
+        return f"{format_measured_ratio(estimate)} [?]"
+    of_ends = 4 if count_figures(estimate) == 4 else None
+    ends = (format_figures(end, of_ends) for end in (estimate.low, estimate.high))
+    return f"{format_measured_ratio(estimate)} [{', '.join(ends)}]"
+
+
+def format_measured_ratio(estimate: Estimate) -> str:
+    """
+    >>> format_measured_ratio(Estimate(value=1.723, low=1.5, high=2.0, samples=50))
+    '1.7x'
+    """
+    return f"{format_figures(estimate.value, count_figures(estimate))}x"
+
+
+def format_change(ratio: Estimate) -> str:
+    """How much more than 1, in percent.
+
+    >>> format_change(Estimate(value=1.004, low=0.998, high=1.011, samples=50))
+    '+0.4 % [−0.2, 1.1]'
+    >>> format_change(Estimate(value=0.98, low=None, high=None, samples=3))
+    '−2.0 % [?]'
+    """
+
+    def percent(value: float, sign: str = "-") -> str:
+        # Adding 0 makes a rounded -0.0 a plain zero.
+        return f"{round(100 * (value - 1), 1) + 0:{sign}.1f}".replace("-", "−")
+
+    if ratio.low is None or ratio.high is None:
+        return f"{percent(ratio.value, '+')} % [?]"
+    return f"{percent(ratio.value, '+')} % [{percent(ratio.low)}, {percent(ratio.high)}]"
+
+
+def format_ratio(ratio: float | None) -> str:
+    """
+    >>> format_ratio(2)
+    '2.00x'
+    """
+    return "" if ratio is None else f"{three_figures(ratio)}x"
+
+
+def three_figures(value: float) -> str:
+    """
+    >>> [three_figures(v) for v in (0.01234, 0.1234, 1.234, 12.34, 123.4, 1234.0)]
+    ['0.012', '0.12', '1.23', '12.3', '123', '1234']
+    """
+    magnitude = abs(value)
+    decimals = (
+        3 if 0 < magnitude < 0.0995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    )
+    return f"{value:.{decimals}f}"
+
+
+def format_share(share: float | None) -> str:
+    """
+    >>> format_share(0.0415), format_share(None)
+    ('4.2 %', '')
+    """
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "case"), plural(3, "case")
+    ('1 case', '3 cases')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Controls of the direction of writing: a name with one of them shows as another."""
+
+CONTROLS = re.compile(rf"[\x00-\x1f\x7f-\x9f\u2028\u2029{TURNS}]")
+CONTROLS_OF_LINES = re.compile(rf"(?!\n|\t){CONTROLS.pattern}")
+INDENT = "  "
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor, turn its text, or end a line of a table.
+
+    >>> printable("a\\x1b[2Jb\\nc\\u202ed")
+    'a [2Jb c d'
+    """
+    return CONTROLS.sub(" ", text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text that has lines, and perhaps tabs.
+
+    >>> printable_lines("a\\x1b[2J\\nb\\r")
+    'a [2J\\nb '
+    """
+    return CONTROLS_OF_LINES.sub(" ", text)
+
+
+def escape_html(text: str) -> str:
+    """For a page: no markup, and nothing that turns the words around it.
+
+    >>> escape_html("<b>\\u202e")
+    '&lt;b&gt; '
+    """
+    return html.escape(printable_lines(text))
+
+
+def wrap_remarks(remarks: Sequence[str], width: int | None) -> list[str]:
+    """Sentences below a table, indented; None: each on one line, however long.
+
+    >>> wrap_remarks(["a remark of some words"], 20)
+    ['  a remark of some', '  words']
+    """
+    if width is None:
+        return [f"{INDENT}{printable(remark)}" for remark in remarks]
+    return [line for remark in remarks for line in _wrap(printable(remark), width)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    # A name or a command that is broken in two is of no use to anybody.
+    return wrap(
+        text,
+        max(width, 20),
+        initial_indent=INDENT,
+        subsequent_indent=INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,146 @@
+"""One's own results beside published ones, as tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.vs_published import IDENTITY, Beside
+from flopwatch.output.columns import UNLIKE, Column, axis_column
+from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.tables import Sheet, choose_axes, lay_out
+from flopwatch.output.units import format_ratio, format_share, format_speedup, plural
+from flopwatch.suites.case import format_value, label
+
+
+def make_beside_sheets(found: Sequence[Beside]) -> list[Sheet]:
+    """One for every suite and everything that it was measured on; none where nothing has a
+    partner."""
+    divided: dict[tuple[str, frozenset[str], str, str], list[Beside]] = {}
+    for one in found:
+        if one.missing is None and one.own and one.published:
+            own, other = one.own.record, one.published.record
+            key = (own.suite, frozenset(own.params), conditions(own), conditions(other))
+            divided.setdefault(key, []).append(one)
+    return [_make_sheet(alike) for alike in divided.values()]
+
+
+def _make_sheet(found: Sequence[Beside]) -> Sheet:
+    title, axes = choose_axes([one.row for one in found])
+    columns: list[Column[Beside]] = [
+        *(axis_column(axis, lambda one: one.row) for axis in axes),
+        Column("variant", lambda one: one.row.record.variant, "word"),
+        Column("ratio", lambda one: one.quantity, "word"),
+        _value_column("here", lambda one: one.own_value),
+        _value_column("published", lambda one: one.published_value),
+        Column("here over published", _format_quotient, value=_divide),
+        Column("fair", describe_fairness, "word"),
+    ]
+    groups: dict[tuple[str, str], list[Beside]] = {}
+    for one in found:
+        groups.setdefault((one.row.record.group, one.row.record.variant), []).append(one)
+    first = found[0]
+    assert first.own
+    assert first.published
+    return Sheet(
+        title=f"{title}, beside published results",
+        conditions=f"here: {describe_conditions(first.own.record)}; "
+        f"{describe_conditions(first.published.record)}",
+        remarks=[],
+        **lay_out(columns, list(groups.values())),
+    )
+
+
+def _value_column(name: str, find: Callable[[Beside], Estimate | None]) -> Column[Beside]:
+    def cell(one: Beside) -> str:
+        estimate = find(one)
+        if estimate is None:
+            return ""
+        return format_share(estimate.value) if _is_share(one) else format_speedup(estimate)
+
+    def value(one: Beside) -> float | None:
+        estimate = find(one)
+        return None if estimate is None else estimate.value
+
+    return Column(name, cell, value=value)
+
+
+def _is_share(one: Beside) -> bool:
+    return one.quantity.startswith("MFU")
+
+
+def _divide(one: Beside) -> float | None:
+    if one.own_value is None or one.published_value is None or not one.published_value.value:
+        return None
+    return one.own_value.value / one.published_value.value
+
+
+def _format_quotient(one: Beside) -> str:
+    quotient = _divide(one)
+    return "" if quotient is None else format_ratio(quotient)
+
+
+def describe_fairness(one: Beside) -> str:
+    """The fields that make the comparison unfair; what they are is told once, below."""
+    fields = [
+        *one.differences,
+        *(f"{name} here" for name in (one.own.unlike if one.own else ())),
+        *(f"{name} there" for name in (one.published.unlike if one.published else ())),
+    ]
+    return f"{UNLIKE}: {', '.join(fields)}" if fields else ""
+
+
+def describe_beside(found: Sequence[Beside]) -> list[str]:
+    """What makes comparisons unfair, and what has no partner and why."""
+    compared = [one for one in found if one.missing is None]
+    return [*_describe_differences(compared), *_describe_missing(found)]
+
+
+def suggest_case(found: Sequence[Beside], name: str) -> str:
+    """How to measure something that was published."""
+    published = [one.published for one in found if one.published and one.published.total_ns]
+    if not published:
+        return f"`flopwatch published {name}` says what there is"
+    # The fastest: it asks least of the reader's machine.
+    record = min(published, key=lambda row: row.total_ns.value if row.total_ns else 0).record
+    axes = IDENTITY.get(record.suite, ())
+    words = [f"--set {axis}={format_value(record.params[axis])}" for axis in axes]
+    return f"measure what was published, as by: flopwatch run {record.suite} {' '.join(words)}"
+
+
+def _describe_differences(compared: Sequence[Beside]) -> list[str]:
+    told: dict[str, int] = {}
+    for one in compared:
+        sentences = [f"{name}: {own} here, {other} there" for name, (own, other) in
+                     one.differences.items()]  # fmt: skip
+        sentences += _describe_unlike(one.own, "here") + _describe_unlike(one.published, "there")
+        for sentence in sentences:
+            told[sentence] = told.get(sentence, 0) + 1
+    return [
+        f"{UNLIKE}: {sentence} ({plural(number, 'ratio')})" for sentence, number in told.items()
+    ]
+
+
+def _describe_unlike(row: Row | None, where: str) -> list[str]:
+    return [
+        f"{name} {where}: {theirs or 'unknown'} in the baseline, {mine or 'unknown'} in the variant"
+        for name, (theirs, mine) in (row.unlike if row else {}).items()
+    ]
+
+
+def _describe_missing(found: Sequence[Beside]) -> list[str]:
+    """One sentence for each side and reason, with an example."""
+    by_reason: dict[tuple[str, str], list[Beside]] = {}
+    for one in found:
+        if one.missing is not None:
+            side = "published case" if one.own is None else "own case"
+            by_reason.setdefault((side, one.missing), []).append(one)
+    sentences = []
+    for (side, reason), cases in by_reason.items():
+        record = cases[0].row.record
+        number = plural(len(cases), side)
+        example = f"{record.variant} {label(record.params)}"
+        for_example = f", {example}" if len(cases) == 1 else f", such as {example}"
+        sentences.append(f"{number} without a partner{for_example}: {reason}")
+    return sentences

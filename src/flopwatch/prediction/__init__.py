@@ -1,0 +1,1 @@
+"""The cost model: predictions, plans, calibration and scores. No torch."""

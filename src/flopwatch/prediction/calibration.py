@@ -1,0 +1,237 @@
+"""The cost model's parameters fitted to one's own records, and where they are kept.
+
+The file has one JSON object a line, a line a calibration, and is only ever appended to. A
+calibration counts where machine, device, threads and software are those that it was made with.
+
+Predictions for this machine: from its peaks, and from what was measured on it before.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices import measured_peaks, system_files
+from flopwatch.devices.device_names import find_device
+from flopwatch.devices.measured_peaks import Peaks, Setup, read_setup
+from flopwatch.errors import UsageError
+from flopwatch.prediction.case_jobs import OURS, foretell, observe
+from flopwatch.prediction.cost_job import ARITHMETICS
+from flopwatch.prediction.cost_parameters import PRIORS, Parameters, Prior
+from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
+from flopwatch.prediction.hardware import Machine, describe_measured
+from flopwatch.prediction.observations import Observation
+from flopwatch.prediction.software_stacks import QUANTILE, Stack
+from flopwatch.records.record import Record
+from flopwatch.runner.schedule import Group
+from flopwatch.settings import Settings
+
+VARIABLE = "FLOPWATCH_CALIBRATION"
+SCHEMA = 1
+PEAKS_SPREAD = 0.15
+"""One standard deviation of the logarithm of a prediction from measured peaks alone."""
+
+CPU_PRIORS: Mapping[str, Prior] = {
+    **PRIORS,
+    "product_efficiency": replace(PRIORS["product_efficiency"], expected=0.77, spread=0.1),
+    "product_traffic": replace(PRIORS["product_traffic"], expected=0.5, spread=0.5),
+    "odd_product": replace(PRIORS["odd_product"], expected=1.0, spread=0.02),
+    "bandwidth_efficiency": replace(PRIORS["bandwidth_efficiency"], expected=1.0, spread=0.2),
+    "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
+    "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
+    "step_s": replace(PRIORS["step_s"], expected=1e-3),
+    "traffic": replace(PRIORS["traffic"], expected=2.5),
+    "attention_efficiency": replace(PRIORS["attention_efficiency"], expected=0.3),
+    "pressure_s_per_gb": replace(PRIORS["pressure_s_per_gb"], spread=0.1),
+}
+"""For our own transformer, eager, on a CPU: what a new machine is expected to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What records of one setup have said."""
+
+    setup: Setup
+    taken_at: str
+    rows: int
+    parameters: Parameters
+    scatter: float
+    """One standard deviation of the logarithm of measured over predicted times, of models that are
+    not among the records."""
+    precisions: tuple[str, ...] = ()
+    """That the records are in; none: not known."""
+    schema: int = SCHEMA
+
+
+def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
+    """Of the records of one setup, which are to be steps of whole models."""
+    known = [(record, observe(record)) for record in records]
+    used = [(record, found) for record, found in known if found]
+    if not used:
+        raise UsageError(
+            "there is nothing to calibrate by: no record is a step of a whole model on a machine "
+            "whose peaks are known; run `flopwatch peaks`, then `flopwatch run steps`, and give "
+            "its results"
+        )
+    setups = list(dict.fromkeys(read_setup(r.environment, r.settings) for r, _ in used))
+    if len(setups) > 1:
+        raise UsageError(
+            f"the records are from {len(setups)} setups (machine, device, threads or versions of "
+            "software differ); give those of one"
+        )
+    observations = [each for _, found in used for each in found]
+    priors = CPU_PRIORS if setups[0].device == "cpu" else PRIORS
+    solved = fit(observations, priors=priors)
+    parameters = solved.parameters[OURS]
+    return (
+        Calibration(
+            setup=setups[0],
+            taken_at=max(record.taken_at for record, _ in used),
+            rows=len(used),
+            parameters=parameters,
+            scatter=max(SCATTER, _find_scatter([found for _, found in used], priors)),
+            precisions=tuple(sorted({each.job.precision for each in observations})),
+        ),
+        solved,
+    )
+
+
+def _find_scatter(steps: Sequence[Sequence[Observation]], priors: Mapping[str, Prior]) -> float:
+    """Of whole steps of models that are left out of the fit one after the other. What is expected
+    before anything was measured counts as one more model: few of them say little of others."""
+    shapes = list(dict.fromkeys(step[0].job.shape for step in steps))
+    squares = [PEAKS_SPREAD**2]
+    for left_out in shapes if len(shapes) > 1 else ():
+        others = [each for step in steps for each in step if each.job.shape != left_out]
+        parameters = fit(others, priors=priors).parameters[OURS]
+        own = [step for step in steps if step[0].job.shape == left_out]
+        errors = [_find_error(step, parameters) for step in own]
+        squares.append(sum(error**2 for error in errors) / len(errors))
+    return math.sqrt(sum(squares) / len(squares))
+
+
+def _find_error(step: Sequence[Observation], parameters: Parameters) -> float:
+    """The logarithm of predicted over measured time."""
+    predicted_s = sum(predict_s(each, parameters) for each in step)
+    return math.log(predicted_s / sum(each.time_s for each in step))
+
+
+def make_stack(calibration: Calibration | None, device: str) -> Stack:
+    """The calibration as a stack, or what is expected of a machine that has none."""
+    priors = CPU_PRIORS if device == "cpu" else PRIORS
+    expected = Parameters(**{name: prior.expected for name, prior in priors.items()})
+    scatter = PEAKS_SPREAD if calibration is None else calibration.scatter
+    return Stack(
+        name=OURS if calibration is None else f"{OURS}, calibrated",
+        family=OURS,
+        parameters=expected if calibration is None else calibration.parameters,
+        low=math.exp(-QUANTILE * scatter),
+        high=math.exp(QUANTILE * scatter),
+        rows=0 if calibration is None else calibration.rows,
+        devices=(),
+        source="expected of our own transformer"
+        if calibration is None
+        else f"records of this machine, {calibration.taken_at.partition('T')[0]}",
+        precisions=(calibration.precisions if calibration else ()) or tuple(ARITHMETICS),
+        is_here=True,
+    )
+
+
+def find_file(environ: Mapping[str, str] = os.environ) -> Path:
+    asked = environ.get(VARIABLE)
+    return (
+        Path(asked) if asked else measured_peaks.find_file(environ).with_name("calibrations.jsonl")
+    )
+
+
+def append(path: Path, calibration: Calibration) -> None:
+    measured_peaks.append_lines(path, [msgspec.json.encode(calibration)], VARIABLE)
+
+
+def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:
+    """The last one of this setup."""
+    alike = [each for each in read(path or find_file()) if each.setup == setup]
+    return alike[-1] if alike else None
+
+
+def read(path: Path) -> list[Calibration]:
+    """Oldest first; lines that cannot be read are passed over."""
+    lines = measured_peaks.read_lines(path, VARIABLE)
+    return [each for each in map(_decode, lines) if each is not None]
+
+
+def _decode(line: bytes) -> Calibration | None:
+    try:
+        found = msgspec.json.decode(line, type=Calibration)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if found.schema == SCHEMA else None
+
+
+HERE = "here"
+"""What the command line calls this machine."""
+
+
+def find_peaks_here() -> Peaks:
+    """The last that were measured on this machine."""
+    machine_id = system_files.read_machine().get("machine_id")
+    known = [
+        each
+        for each in measured_peaks.read(measured_peaks.find_file())
+        if each.setup.machine_id == machine_id
+    ]
+    if not known:
+        raise UsageError(
+            "the peaks of this machine are not known; measure them with `flopwatch peaks`, or give "
+            "another --hardware"
+        )
+    return measured_peaks.unite([each for each in known if each.setup == known[-1].setup])
+
+
+def describe_here() -> tuple[Machine, Stack]:
+    """This machine as its peaks describe it, and the stack that it is calibrated for."""
+    peaks = find_peaks_here()
+    machine = describe_measured(peaks, system_files.read_machine().get("memory_available_bytes"))
+    if machine is None:
+        raise UsageError(
+            "the peaks of this machine lack products or the memory's bandwidth; measure them again "
+            "with `flopwatch peaks`"
+        )
+    return machine, make_stack(find_calibration(peaks.setup), peaks.setup.device)
+
+
+def find_device_stack(machine: Machine) -> Stack | None:
+    """What records of the same device were calibrated to, wherever it stands; None where there are
+    none."""
+    alike = [
+        calibration
+        for calibration in read(find_file())
+        if (device := find_device(calibration.setup.gpu_name or "")) and device.name == machine.name
+    ]
+    return make_stack(alike[-1], "cuda") if alike else None
+
+
+def foretell_group(
+    group: Group, environment: Mapping[str, Any], settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """What is to be expected of a group's variants; nothing where this machine was not calibrated,
+    or where they are no steps of whole models."""
+    calibration = find_calibration(read_setup(environment, settings))
+    peaks = measured_peaks.from_environment(environment)
+    if calibration is None or peaks is None:
+        return {}
+    machine = describe_measured(peaks, settings.memory_limit_bytes)
+    if machine is None:
+        return {}
+    stack = make_stack(calibration, settings.device)
+    found = {
+        variant: foretell(group.suite, variant, group.params, machine, stack, settings.device)
+        for variant in group.variants
+    }
+    return {variant: each for variant, each in found.items() if each is not None}

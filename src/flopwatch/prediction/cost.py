@@ -1,0 +1,379 @@
+"""The cost model: the time of a training step, part by part.
+
+A step is `accumulation` micro-batches and an update. A micro-batch of T tokens, in texts of S, goes
+through L blocks of width d:
+
+    products        of T x K by K x N, three of them for each weight (forward, and the gradients of
+                    input and weight), and of blocks that are computed again a fourth:
+
+                        2 T K N / (rate of large products * product_efficiency)
+                        + product_traffic * bytes of operands and result / bandwidth
+
+                    so that narrow products are slower, the more so the more arithmetic a device
+                    has for its bandwidth
+    head            the same for the logits; `odd_product` times that where the vocabulary is no
+                    multiple of 8, which tensor cores need
+    attention       the pairs of positions that the mask leaves, of every head:
+
+                        4 * 64 FLOPs * (head size / 64) ** attention_growth
+                        / (peak * attention_efficiency)
+
+                    forward, and backward 2.5 times that (five products instead of two, since the
+                    scores are computed again) times `attention_backward`
+    element-wise    what norms, residuals, activations and layouts read and write: at the least
+                    12 d + 2 F numbers forward and 23 d + 3 F backward (F is the feed-forward size;
+                    3 F and 5 F where it is gated) for every token and block; `traffic` times that,
+                    `autocast_traffic` times more under autocast
+    loss            `loss_bytes` for each of T x V logits
+    overhead        `block_s` for every block
+    pressure        `pressure_s_per_gb` for each GB that is held, where memory is nearly full
+    communication   what ranks exchange (`_count_exchanged`), through links within a machine and
+                    the network between machines. Of its time, `exposed_share` is waited for, and
+                    the rest as far as it takes longer than all that is computed.
+
+and an update reads and writes each rank's share of parameters, gradients and moments, and takes
+`step_s` besides.
+
+Left out: the embedding's lookup, dropout, data loaders that cannot keep up, pipelines and tensor
+parallelism, slow ranks, and clocks that change with the weather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.variants import count_shards
+from flopwatch.prediction.cost_job import ARITHMETICS, Job
+from flopwatch.prediction.cost_parameters import Parameters
+from flopwatch.prediction.hardware import Machine
+
+Bound = Literal["compute", "memory", "overhead", "network"]
+Phase = Literal["forward", "backward", "optimizer"]
+ALIGNED = 8
+"""Tensor cores want widths that are multiples of it."""
+COMMON_HEAD = 64
+BACKWARD_PRODUCTS = 2.5
+"""Of attention, for each of the forward pass: five instead of two."""
+FORWARD_SHARE = 1 / 3
+"""Of what both passes take, where nothing else is known."""
+UPDATE_PASSES = {"adamw": 7, "adamw-unfused": 16, "sgd": 3}
+"""Reads and writes of a parameter's worth of numbers in an update."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one kind of work takes in a whole step of one rank."""
+
+    name: str
+    phase: Phase
+    time_s: float
+    ideal_s: float
+    """At the peak, or the full bandwidth: what is above it could be gained at the most."""
+    bound: Bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    parts: tuple[Part, ...]
+
+    @property
+    def step_s(self) -> float:
+        return sum(part.time_s for part in self.parts)
+
+    def sum_phase(self, *phases: Phase) -> float:
+        return sum(part.time_s for part in self.parts if part.phase in phases)
+
+
+class _Speed(NamedTuple):
+    """Of something, in its unit a second."""
+
+    reached: float
+    peak: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Speeds:
+    """What a job finds on a machine."""
+
+    products: _Speed
+    """FLOP/s of blocks' linear layers,"""
+    head: _Speed
+    """of the head, which keeps the wider numbers,"""
+    attention: _Speed
+    """and of attention."""
+    memory: _Speed
+    """Bytes/s."""
+
+
+def estimate_cost(
+    job: Job, machine: Machine, parameters: Parameters, pressed_gb: float = 0.0
+) -> Cost:
+    """Of a step on each of the job's ranks, which have a `machine` each. `pressed_gb` is what they
+    hold where that nearly fills their memory, and 0 elsewhere (`memory.find_pressure`).
+
+    >>> from flopwatch.jobs.model_shapes import find_shape
+    >>> from flopwatch.prediction.hardware import find_machine
+    >>> from flopwatch.prediction.software_stacks import EXPECTED
+    >>> job = Job(shape=find_shape("7b"), tokens=2048, micro_batch=4, ranks=8)
+    >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
+    >>> round(job.step_tokens / cost.step_s / 8, -3)
+    5000.0
+    """
+    speeds = _find_speeds(job, machine, parameters)
+    once = [
+        *_list_products(job, speeds, parameters),
+        *_list_attention(job, speeds, parameters),
+        *_list_traffic(job, speeds, parameters),
+        *_list_overheads(job, parameters, pressed_gb),
+    ]
+    computed_s = sum(part.time_s for part in once)
+    exchanged = _estimate_exchange(job, machine, parameters, computed_s)
+    micro_batches = [_scale(part, job.accumulation) for part in once]
+    return Cost(parts=(*micro_batches, *exchanged, *_list_update(job, machine, speeds, parameters)))
+
+
+def _find_speeds(job: Job, machine: Machine, parameters: Parameters) -> _Speeds:
+    arithmetic, efficiency = job.arithmetic, parameters.product_efficiency
+    attention = machine.peak_flops_per_s.get(arithmetic.activations, 0.0) * machine.attention_share
+    memory = machine.bandwidth_bytes_per_s
+    return _Speeds(
+        products=_find_product_speed(machine, arithmetic.products, efficiency),
+        head=_find_product_speed(machine, arithmetic.activations, efficiency),
+        attention=_Speed(
+            attention * parameters.attention_efficiency,
+            machine.peak_flops_per_s.get(arithmetic.activations, 0.0),
+        ),
+        memory=_Speed(memory * parameters.bandwidth_efficiency, memory),
+    )
+
+
+def _find_product_speed(machine: Machine, dtype: str, efficiency: float) -> _Speed:
+    rate = machine.find_rate(dtype)
+    if rate is None:
+        known = [n for n, a in ARITHMETICS.items() if a.products in machine.peak_flops_per_s]
+        raise UsageError(
+            f"{machine.name} has no known peak in {dtype}; choose one of the precisions "
+            f"{', '.join(known)}"
+        )
+    return _Speed(rate * efficiency, machine.peak_flops_per_s[dtype])
+
+
+def list_weights(shape: Shape) -> list[tuple[int, int]]:
+    """The inputs and outputs of a block's linear layers, as many times as a token goes through
+    them; of experts, the active ones."""
+    hidden, inner = shape.hidden_size, shape.feed_forward_size
+    queries = shape.heads * shape.head_size
+    keys = (shape.key_value_heads or shape.heads) * shape.head_size
+    ups = [(hidden, inner)] * (2 if shape.is_gated else 1)
+    experts = shape.active_experts or 1
+    return [(hidden, queries + 2 * keys), (queries, hidden), *([*ups, (inner, hidden)] * experts)]
+
+
+def _list_products(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+    shape, again = job.shape, 0.0
+    if job.recompute == "full":
+        again = parameters.recomputed_share
+    blocks = [
+        _time_product(job, speeds, parameters, speeds.products, sizes)
+        for sizes in list_weights(shape)
+    ]
+    once_s = shape.layers * sum(time_s for time_s, _ in blocks)
+    ideal_s = shape.layers * sum(ideal_s for _, ideal_s in blocks)
+    yield _make("products", "forward", once_s, ideal_s)
+    yield _make("products", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
+    rows = shape.padded_vocabulary or shape.vocabulary
+    width = shape.embedding_size or shape.hidden_size
+    head_s, head_ideal_s = _time_product(job, speeds, parameters, speeds.head, (width, rows))
+    head_s *= parameters.odd_product if rows % ALIGNED else 1.0
+    yield _make("head", "forward", head_s, head_ideal_s)
+    yield _make("head", "backward", 2 * head_s, 2 * head_ideal_s)
+
+
+def _time_product(
+    job: Job, speeds: _Speeds, parameters: Parameters, speed: _Speed, sizes: tuple[int, int]
+) -> tuple[float, float]:
+    """Of one micro-batch and one pass, and at the peak. All three passes move the same tensors."""
+    rows, (inputs, outputs) = job.micro_tokens, sizes
+    flops = 2.0 * rows * inputs * outputs
+    numbers = rows * inputs + inputs * outputs + rows * outputs
+    moved_s = job.arithmetic.element_bytes * numbers / speeds.memory.reached
+    time_s = flops / speed.reached + parameters.product_traffic * moved_s
+    return time_s, flops / speed.peak
+
+
+def _list_attention(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+    shape = job.shape
+    pairs = job.micro_batch * job.tokens * (job.tokens + 1) / 2 * shape.heads * shape.layers
+    flops = 4 * COMMON_HEAD * (shape.head_size / COMMON_HEAD) ** parameters.attention_growth
+    forward_s = pairs * flops / speeds.attention.reached
+    ideal_s = pairs * 4 * shape.head_size / speeds.attention.peak
+    again = 0 if job.recompute == "none" else 1
+    backward = BACKWARD_PRODUCTS * parameters.attention_backward + again
+    yield _make("attention", "forward", forward_s, ideal_s)
+    yield _make(
+        "attention", "backward", backward * forward_s, (BACKWARD_PRODUCTS + again) * ideal_s
+    )
+
+
+def count_elements(shape: Shape) -> tuple[int, int]:
+    """Numbers that a token's way through a block reads and writes between products, at the least:
+    forward and backward."""
+    hidden, inner = shape.hidden_size, shape.feed_forward_size * (shape.active_experts or 1)
+    gate = 1 if shape.is_gated else 0
+    return 12 * hidden + (2 + gate) * inner, 23 * hidden + (3 + 2 * gate) * inner
+
+
+def _list_traffic(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+    shape, arithmetic = job.shape, job.arithmetic
+    forward, backward = count_elements(shape)
+    if job.recompute != "none":
+        backward += forward
+    size_bytes = float(job.micro_tokens * shape.layers * arithmetic.element_bytes)
+    more = parameters.traffic * (parameters.autocast_traffic if arithmetic.is_autocast else 1.0)
+    passes: tuple[tuple[Phase, int], ...] = (("forward", forward), ("backward", backward))
+    for phase, numbers in passes:
+        least_s = size_bytes * numbers / speeds.memory.peak
+        time_s = more * size_bytes * numbers / speeds.memory.reached
+        yield _make("element-wise", phase, time_s, least_s, "memory")
+    rows = shape.padded_vocabulary or shape.vocabulary
+    logits_s = job.micro_tokens * rows * parameters.loss_bytes / speeds.memory.reached
+    least_s = 3 * job.micro_tokens * rows * arithmetic.element_bytes / speeds.memory.peak
+    yield _make("loss", "forward", FORWARD_SHARE * logits_s, FORWARD_SHARE * least_s, "memory")
+    rest = 1 - FORWARD_SHARE
+    yield _make("loss", "backward", rest * logits_s, rest * least_s, "memory")
+
+
+def _list_overheads(job: Job, parameters: Parameters, pressed_gb: float) -> Iterator[Part]:
+    blocks_s = job.shape.layers * parameters.block_s
+    again = 0 if job.recompute == "none" else FORWARD_SHARE
+    yield _make("overhead", "forward", FORWARD_SHARE * blocks_s, 0.0, "overhead")
+    yield _make("overhead", "backward", (1 - FORWARD_SHARE + again) * blocks_s, 0.0, "overhead")
+    if pressed_gb:
+        pressure_s = pressed_gb * parameters.pressure_s_per_gb
+        yield _make("memory pressure", "backward", pressure_s, 0.0, "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """What ranks exchange, as what each of them sends."""
+
+    local_bytes: float = 0.0
+    """Within a machine."""
+    remote_bytes: float = 0.0
+    """Through the network."""
+
+
+def _count_exchanged(job: Job, machine: Machine) -> tuple[_Exchange, _Exchange]:
+    """In every micro-batch, and once a step. Where a model is sharded, blocks are gathered before
+    each pass and gradients summed up after it; where it is not, gradients are averaged in the last
+    micro-batch, which moves each of them twice."""
+    ranks, arithmetic = job.ranks, job.arithmetic
+    if ranks == 1:
+        return _Exchange(), _Exchange()
+    gathered = float(job.parameters * arithmetic.gathered_bytes)
+    reduced = float(job.parameters * (job.reduced_bytes or arithmetic.reduced_bytes))
+    everybody = (ranks - 1) / ranks
+    if job.sharding in ("plain", "ddp"):
+        return _Exchange(), _send(2 * reduced * everybody, ranks, machine)
+    gathers = 1 if job.sharding == "grad-op-shard" else 2
+    if job.sharding == "hybrid-shard":
+        shards = count_job_shards(job, machine)
+        inside = _send((gathers * gathered + reduced) * (shards - 1) / shards, shards, machine)
+        copies = ranks // shards
+        between = 2 * reduced / shards * (copies - 1) / copies
+        if ranks <= machine.per_node:
+            return inside, _Exchange(local_bytes=between)
+        return inside, _Exchange(remote_bytes=between)
+    return _send((gathers * gathered + reduced) * everybody, ranks, machine), _Exchange()
+
+
+def _send(size_bytes: float, ranks: int, machine: Machine) -> _Exchange:
+    """Rings pass through all adapters of a machine at once, so that each of its devices sends a
+    share of what has to leave it."""
+    if ranks <= machine.per_node:
+        return _Exchange(local_bytes=size_bytes)
+    return _Exchange(local_bytes=size_bytes, remote_bytes=size_bytes / machine.per_node)
+
+
+def count_job_shards(job: Job, machine: Machine) -> int:
+    """Into how many parts a parameter is divided: with hybrid-shard, among the devices of a
+    machine, where there are several machines."""
+    has_whole_machines = job.ranks % machine.per_node == 0
+    on_machine = machine.per_node if has_whole_machines else job.ranks
+    return count_shards(job.sharding, job.ranks, on_machine)
+
+
+def _estimate_exchange(
+    job: Job, machine: Machine, parameters: Parameters, computed_s: float
+) -> list[Part]:
+    """`computed_s` is what a micro-batch computes meanwhile."""
+    each, once = _count_exchanged(job, machine)
+    each_s, once_s = (_time_exchange(sent, job, machine, parameters) for sent in (each, once))
+    exposed = 1.0 if job.sharding == "plain" else parameters.exposed_share
+    waited_s = job.accumulation * _expose(each_s, exposed, computed_s)
+    waited_s += _expose(once_s, exposed, computed_s)
+    return [] if job.ranks == 1 else [_make("communication", "backward", waited_s, 0.0, "network")]
+
+
+def _expose(time_s: float, exposed: float, computed_s: float) -> float:
+    return exposed * time_s + max(0.0, (1 - exposed) * time_s - computed_s)
+
+
+def _time_exchange(sent: _Exchange, job: Job, machine: Machine, parameters: Parameters) -> float:
+    """The slower of the two ways: a ring is as fast as its slowest link."""
+    times_s = [0.0]
+    ways = (
+        (sent.local_bytes, machine.find_link(job.ranks), parameters.link_efficiency, "a link"),
+        (
+            sent.remote_bytes,
+            machine.network_bytes_per_s,
+            parameters.network_efficiency,
+            "a network",
+        ),
+    )
+    for size_bytes, rate, efficiency, name in ways:
+        if size_bytes and rate is None:
+            raise UsageError(
+                f"{job.ranks} ranks need {name}, and that of {machine.name} is not known; measure "
+                "it with `flopwatch peaks`, or choose a device whose link is listed"
+            )
+        if size_bytes and rate is not None:
+            times_s.append(size_bytes / (rate * efficiency))
+    return max(times_s)
+
+
+def _list_update(job: Job, machine: Machine, speeds: _Speeds, parameters: Parameters) -> list[Part]:
+    shards = count_job_shards(job, machine)
+    passes = UPDATE_PASSES[job.optimizer]
+    size_bytes = passes * job.parameters / shards * job.arithmetic.parameter_bytes
+    update_s, least_s = size_bytes / speeds.memory.reached, size_bytes / speeds.memory.peak
+    return [
+        _make("optimizer", "optimizer", update_s, least_s, "memory"),
+        _make("overhead", "optimizer", parameters.step_s, 0.0, "overhead"),
+    ]
+
+
+def _make(name: str, phase: Phase, time_s: float, ideal_s: float, bound: Bound = "compute") -> Part:
+    return Part(name=name, phase=phase, time_s=time_s, ideal_s=ideal_s, bound=bound)
+
+
+def _scale(part: Part, factor: float) -> Part:
+    return Part(
+        name=part.name,
+        phase=part.phase,
+        time_s=factor * part.time_s,
+        ideal_s=factor * part.ideal_s,
+        bound=part.bound,
+    )
+
+
+def sum_by_name(parts: Sequence[Part]) -> dict[str, float]:
+    """Seconds."""
+    sums: dict[str, float] = {}
+    for part in parts:
+        sums[part.name] = sums.get(part.name, 0.0) + part.time_s
+    return sums

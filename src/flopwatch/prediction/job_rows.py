@@ -1,0 +1,209 @@
+"""Tables of training jobs: a row each, with the columns that published tables have.
+
+    d_model, n_layers, n_heads, vocab_size    dimensions of a GPT-like decoder; `n_heads` may be
+                                              missing, and is d_model / 128 then, and `vocab_size`,
+                                              and is 50257
+    seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum, which
+                                              counts where both are given
+    n_gpus, gpu_type                          as in a100_80gb, or a name that `flopwatch devices`
+                                              lists
+    precision, mp_mode                        amp_bf16 or bf16, DEFAULT or PURE
+    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD; 0,
+                                              1 or selective
+    tokens_per_s                              of all GPUs, where it was measured
+
+Other columns are passed on as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.variants import Recompute, Sharding
+from flopwatch.prediction.cost_job import Job, make_job
+
+SHARDINGS: Mapping[str, Sharding] = {
+    "FULL_SHARD": "full-shard",
+    "SHARD_GRAD_OP": "grad-op-shard",
+    "HYBRID_SHARD": "hybrid-shard",
+    "NO_SHARD": "ddp",
+}
+MODES: Mapping[str, int | None] = {"PURE": 2, "DEFAULT": None, "FULL": 4}
+"""Of mixed precision: bytes of a gradient where it is summed up; None: as is usual."""
+RECOMPUTES: Mapping[str, Recompute] = {
+    **dict.fromkeys(("1", "true", "yes", "full"), "full"),
+    **dict.fromkeys(("0", "false", "no", "none", ""), "none"),
+    "selective": "selective",
+}
+USUAL_HEAD = 128
+NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type", "micro_batch_seqs")
+LONGEST_CELL = 40
+"""Characters of what an error is about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    place: str
+    """In which file and line it stands."""
+    cells: Mapping[str, str]
+    """As they were read."""
+    job: Job
+    device: str
+    tokens_per_s: float | None
+    """Measured; None where the table does not say."""
+
+
+def read_rows(path: Path) -> list[Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"{path} cannot be read ({reason}); give a table as CSV") from None
+    return parse_rows(text, str(path))
+
+
+def parse_rows(text: str, name: str) -> list[Row]:
+    reader = csv.DictReader(io.StringIO(text))
+    try:
+        lines = [(reader.line_num, line) for line in reader]
+    except csv.Error as error:
+        raise UsageError(f"{name} is not CSV ({error}); give a comma-separated table") from None
+    missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(
+            f"{name} has no column {', '.join(missing)}; the table needs {', '.join(NEEDED)}"
+        )
+    if not lines:
+        raise UsageError(f"{name} has no row below its headings; add one for each job")
+    return [_read_row(cells, f"{name}, line {number}") for number, cells in lines]
+
+
+def _read_row(cells: Mapping[str, str | None], place: str) -> Row:
+    known = {
+        key: (value or "").strip()
+        for key, value in cells.items()
+        if isinstance(key, str) and not isinstance(value, list)
+    }
+    try:
+        return _convert(known, place)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
+
+
+def _convert(cells: Mapping[str, str], place: str) -> Row:
+    hidden, layers = _read_count(cells, "d_model"), _read_count(cells, "n_layers")
+    heads = _read_count(cells, "n_heads", max(hidden // USUAL_HEAD, 1))
+    if hidden % heads:
+        raise UsageError(f"n_heads={heads} does not divide d_model={hidden}; mend one of them")
+    tokens, ranks = _read_count(cells, "seq_len"), _read_count(cells, "n_gpus")
+    shape = Shape(
+        architecture="gpt",
+        hidden_size=hidden,
+        feed_forward_size=4 * hidden,
+        layers=layers,
+        heads=heads,
+        vocabulary=_read_count(cells, "vocab_size", 50257),
+        positions=tokens,
+    )
+    micro_batch = _read_count(cells, "micro_batch_seqs")
+    job = make_job(
+        shape,
+        tokens=tokens,
+        micro_batch=micro_batch,
+        accumulation=_find_accumulation(cells, micro_batch * ranks),
+        ranks=ranks,
+        sharding=_choose(cells, "shard_strategy", SHARDINGS, "FULL_SHARD"),
+        recompute=_read_recompute(cells),
+        precision=cells.get("precision") or "amp_bf16",
+        reduced_bytes=_find_reduced_bytes(cells),
+    )
+    return Row(
+        place=place,
+        cells=cells,
+        job=job,
+        device=cells["gpu_type"],
+        tokens_per_s=_read_speed(cells),
+    )
+
+
+def _find_reduced_bytes(cells: Mapping[str, str]) -> int | None:
+    """Pure mixed precision sums gradients up in 16 bits, too."""
+    mode = cells.get("mp_mode", "").upper()
+    if mode not in ("", *MODES):
+        raise UsageError(
+            f"mp_mode is {mode[:LONGEST_CELL]!r}; choose one of {', '.join(MODES)}, or leave it out"
+        )
+    return MODES.get(mode)
+
+
+def _find_accumulation(cells: Mapping[str, str], at_once: int) -> int:
+    if cells.get("grad_accum") or not cells.get("global_batch_seqs"):
+        return _read_count(cells, "grad_accum", 1)
+    batch = _read_count(cells, "global_batch_seqs")
+    if batch % at_once:
+        raise UsageError(
+            f"global_batch_seqs={batch} is not a multiple of n_gpus times micro_batch_seqs, "
+            f"{at_once}; mend one of them"
+        )
+    return batch // at_once
+
+
+def _read_count(cells: Mapping[str, str], column: str, usual: int | None = None) -> int:
+    text = cells.get(column, "")
+    if not text and usual is not None:
+        return usual
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number < 1e9 or number != int(number):
+        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; write a whole number from 1 to 1e9")
+    return int(number)
+
+
+def _read_speed(cells: Mapping[str, str]) -> float | None:
+    text = cells.get("tokens_per_s", "")
+    if not text:
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 0 < speed < 1e15:
+        raise UsageError(
+            f"tokens_per_s is {text[:LONGEST_CELL]!r}; write a positive number, or nothing"
+        )
+    return speed
+
+
+def _read_recompute(cells: Mapping[str, str]) -> Recompute:
+    text = cells.get("act_ckpt", "").lower()
+    if text not in RECOMPUTES:
+        raise UsageError(f"act_ckpt is {text[:LONGEST_CELL]!r}; write 1, 0 or selective")
+    return RECOMPUTES[text]
+
+
+def _choose(
+    cells: Mapping[str, str], column: str, table: Mapping[str, Sharding], usual: str
+) -> Sharding:
+    text = cells.get(column) or usual
+    if text.upper() not in table:
+        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; choose one of {', '.join(table)}")
+    return table[text.upper()]
+
+
+def write_rows(rows: Iterable[Mapping[str, object]]) -> str:
+    """As CSV, with the columns of the first row."""
+    listed = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(listed[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    return text.getvalue()

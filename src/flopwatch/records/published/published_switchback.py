@@ -1,0 +1,109 @@
+"""The SwitchBack benchmark: a JSON object a line for every layer and batch.
+
+A line has the times of parts and three sums of them. The parts become the records ``parts:...``, as
+the suite switchback measures them. The sums become whole layers, so that there are speedups; they
+were not measured as wholes, and a note says so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flopwatch.errors import UsageError
+from flopwatch.layers import registry
+from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
+from flopwatch.records.published.entries import describe_source, make_record, make_sample, name_run
+from flopwatch.records.record import Record
+
+BASELINE = "dense"
+TOTALS = {
+    "time_standard": (BASELINE, STANDARD),
+    "time_rowwise": ("switchback:rowwise", ROWWISE),
+    "time_global": ("switchback:global", GLOBAL),
+}
+"""By the published sum: the layer that it stands for, and the variant that has its parts."""
+FORWARD = {
+    *("standard_fwd", "rowwise_fwd", "global_fwd"),
+    *("x_quantize_rowwise", "w_quantize_rowwise", "w_quantize_global"),
+}
+"""Parts that a forward pass needs; all others belong to the backward pass."""
+DIMENSIONS = ("repeat", "batch_size", "dim_out", "dim_in")
+NS_PER_MS = 1e6
+SUM_NOTE = (
+    "the time of a whole layer is the published sum of its parts, which were timed one by one: no "
+    "whole layer was measured"
+)
+
+
+def read_switchback(text: str) -> list[Record]:
+    """Lines that are no JSON objects are passed over."""
+    run = name_run("switchback", text)
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("{"):
+            records += _make_records(run, number, _parse(number, line))
+    if not records:
+        raise UsageError(
+            "there are no lines of the SwitchBack benchmark in it; give its info.jsonl, a JSON "
+            "object a line"
+        )
+    return records
+
+
+def _parse(number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError(f"line {number} is cut off or is not JSON; mend or delete it") from None
+    times = (*dict.fromkeys(part for parts in SUMS.values() for part in parts), *TOTALS)
+    for key in (*DIMENSIONS, *times):
+        value = found.get(key)
+        kind = int if key in DIMENSIONS else int | float
+        if not isinstance(value, kind) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise UsageError(
+                f"line {number} has {value!r} for {key!r}; a line of the SwitchBack benchmark has "
+                "a number above 0 there"
+            )
+    return dict(found)
+
+
+def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
+    params = {
+        "level": "layer",
+        "tokens": line["batch_size"],
+        "shape": [line["dim_in"], line["dim_out"]],
+        "dtype": "float16",
+    }
+    samples: dict[str, dict[str, float]] = {}
+    for variant, parts in TOTALS.values():
+        samples[variant] = {"forward": 0.0, "backward": 0.0}
+        for part in SUMS[parts]:
+            samples[variant]["forward" if part in FORWARD else "backward"] += line[part] * NS_PER_MS
+    for variant in (STANDARD, ROWWISE, GLOBAL, CASTS):
+        samples[variant] = {part: line[part] * NS_PER_MS for part in SUMS[variant]}
+    return [
+        make_record(
+            run,
+            "switchback",
+            variant,
+            params,
+            baseline=BASELINE,
+            conditions={"dtype": "float16", "autocast": "off"},
+            **make_sample(times_ns, line["repeat"]),
+            flops={}
+            if variant in SUMS
+            else registry.count_flops_by_dtype(
+                variant, line["batch_size"], line["dim_in"], line["dim_out"], "float16"
+            ),
+            notes=[] if variant in SUMS else [SUM_NOTE],
+            environment=describe_source({"line": number, "ms": _quote(line, variant)}),
+        )
+        for variant, times_ns in samples.items()
+    ]
+
+
+def _quote(line: dict[str, Any], variant: str) -> dict[str, float]:
+    """The figures that a variant stands for."""
+    wholes = {layer: [name] for name, (layer, _) in TOTALS.items()}
+    return {key: line[key] for key in {**SUMS, **wholes}[variant]}

@@ -1,1 +1,0 @@
-"""How results look: tables and progress."""

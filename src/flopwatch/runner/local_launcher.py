@@ -1,0 +1,424 @@
+"""Workers on this machine: forked from a warm server, or spawned.
+
+The runner's side of the process boundary. It blocks on the worker's pipe, never spins, and never
+imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
+a silence that is too long.
+
+What speaks for it that a worker was killed for lack of memory.
+
+Who is killed learns no reason, and anybody may have done it. But the system counts whom it kills
+when memory runs out, and knows how large each process was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
+
+import psutil
+
+from flopwatch.errors import WorkerError
+from flopwatch.output.units import format_bytes
+from flopwatch.runner.memory_fit import PROCESS_BYTES
+from flopwatch.runner.record_builder import explain_hang
+from flopwatch.worker.channel import Board, make_board
+
+NEAR = 0.8
+"""Share of the memory that there is, from which on it may well have run out between two looks."""
+COUNTER = "oom_kill"
+
+Read = Callable[[str], str]
+
+
+def read_text(path: str) -> str:
+    """Empty where there is no such file."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def count_kills(read: Read = read_text) -> int | None:
+    """How often the system has killed for lack of memory: in this process's control group, or else
+    on the whole machine; None where it does not tell."""
+    for path in (*_list_group_files(read("/proc/self/cgroup")), "/proc/vmstat"):
+        for line in read(path).splitlines():
+            name, _, number = line.partition(" ")
+            if name == COUNTER and number.isdecimal():
+                return int(number)
+    return None
+
+
+def _list_group_files(groups: str) -> list[str]:
+    """Where the counter of this process's group is, in both versions of control groups.
+
+    >>> _list_group_files("4:memory:/job\\n0::/")
+    ['/sys/fs/cgroup/memory/job/memory.oom_control', '/sys/fs/cgroup/memory.events']
+    """
+    files = []
+    for line in groups.splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        folder = path.rstrip("/")
+        if "memory" in controllers.split(","):
+            files.append(f"/sys/fs/cgroup/memory{folder}/memory.oom_control")
+        elif not controllers:
+            files.append(f"/sys/fs/cgroup{folder}/memory.events")
+    return files
+
+
+class Watch:
+    """Of one worker, from its start on. `room_bytes` is what it can take."""
+
+    def __init__(self, room_bytes: int, read: Read = read_text) -> None:
+        self._read = read
+        self._room_bytes = room_bytes
+        self._kills = count_kills(read)
+
+    def explain(self, peak_bytes: int | None) -> str | None:
+        """What speaks for a lack of memory; None where nothing does. `peak_bytes` is the worker's
+        largest resident size, where that is known."""
+        kills = count_kills(self._read)
+        if kills is not None and self._kills is not None and kills > self._kills:
+            return "the system has counted such a kill since it was started"
+        # Libraries are resident too, and shared with other processes.
+        if peak_bytes is None or peak_bytes - PROCESS_BYTES < NEAR * self._room_bytes:
+            return None
+        return f"it held {format_bytes(peak_bytes)} of {format_bytes(self._room_bytes)}"
+
+
+def find_room(request: Mapping[str, Any]) -> int:
+    """What the worker of a request can take: ranks of one machine share what there is."""
+    total_bytes: int = psutil.virtual_memory().total
+    limit_bytes = request.get("settings", {}).get("memory_limit_bytes") or total_bytes
+    sharers: int = (request.get("seat") or {}).get("local_ranks", 1)
+    return int(min(total_bytes, limit_bytes)) // sharers
+
+
+LOG_TAIL_BYTES = 4096
+LOG_LIMIT_BYTES = 1 << 20
+ANSWER_S = 1.0
+"""Who does not say in this time where it is does not run at all."""
+CAN_FORK_SERVER = sys.platform == "linux"
+"""Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
+
+
+class Hung(Exception):
+    """The worker has said nothing for too long."""
+
+
+class Process(Protocol):
+    """A worker process, however it was started."""
+
+    pid: int
+
+    def exit_descriptor(self) -> int | None:
+        """Becomes readable when the process has ended; None where the system has no such thing."""
+
+    def wait(self) -> int:
+        """Exit code; negative for the signal that ended it."""
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Its largest resident size, once it has ended; None where that is not known."""
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """A running worker, seen from the runner."""
+
+    process: Process
+    events_pipe: IO[bytes]
+    log: IO[bytes]
+    board_file: IO[bytes]
+    board: Board
+    watch: Watch
+    exit_code: int | None = None
+    title = ""
+    """What reasons of its end begin with."""
+    _pending: bytes = b""
+    """The beginning of a message whose end has not arrived."""
+    _asked_at: int = 0
+    """Where its log ended when it was asked where it is."""
+
+    def events(
+        self,
+        silence_limit_s: float,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        look_around: Callable[[], Sequence[int]] = tuple,
+    ) -> Iterator[dict[str, Any]]:
+        """Its messages until it ends. Raises Hung when it is silent for too long.
+
+        `waiting` is entered only while nothing is half done, which is when an interrupt may be
+        raised. `look_around` is called before each wait and gives other descriptors to wait for.
+        """
+        pipe = self.events_pipe.fileno()
+        exited = self.process.exit_descriptor()
+        own = [pipe] if exited is None else [pipe, exited]
+        open_ = True
+        while open_:
+            watched = [*own, *look_around()]
+            with waiting():
+                ready = poll_readable(watched, silence_limit_s)
+            if not ready:
+                raise Hung
+            if not ready & set(own):
+                continue
+            if pipe not in ready:
+                # It has ended. What it wrote last is in the pipe; after that, nothing may come,
+                # not even an end, since a grandchild may hold the pipe open for ever.
+                os.set_blocking(pipe, False)
+            try:
+                chunk = os.read(pipe, 1 << 20)
+            except BlockingIOError:
+                chunk = b""
+            open_ = bool(chunk)
+            self.trim_log()
+            *lines, self._pending = (self._pending + chunk).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+        self.finish()
+
+    def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
+        """Ask it to hand over what it has and to stop; then make it stop."""
+        _signal(self.process.pid, signal.SIGTERM)
+        try:
+            yield from self.events(patience_s)
+        except Hung:
+            self.kill()
+
+    def kill(self) -> None:
+        if self.exit_code is None:
+            _signal(self.process.pid, signal.SIGKILL)
+            self.finish()
+
+    def interrogate(self) -> None:
+        """Have a hung worker write the Python stack it is at to its log."""
+        self._asked_at = self.log.seek(0, os.SEEK_END)
+        _signal(self.process.pid, signal.SIGUSR1)
+        deadline_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline_s and not self.hear_answer():
+            time.sleep(0.01)
+        time.sleep(0.2)  # for the rest of it
+
+    def hear_answer(self) -> str:
+        """What it has written since it was asked; nothing where it is stopped."""
+        self.log.seek(self._asked_at)
+        return self.log.read().decode(errors="replace")
+
+    def explain_hang(self, silence_limit_s: float) -> str:
+        """Once it was asked."""
+        return explain_hang(silence_limit_s, self.board.read().stage, self.log_tail())
+
+    def find_shortage(self) -> str | None:
+        """What speaks for it that it ended for lack of memory."""
+        return self.watch.explain(self.process.peak_bytes)
+
+    def log_tail(self) -> str:
+        size = self.log.seek(0, os.SEEK_END)
+        self.log.seek(max(0, size - LOG_TAIL_BYTES))
+        return self.log.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """Forget it; if it still runs, end it."""
+        if self.exit_code is None:
+            self.kill()
+        for file in (self.events_pipe, self.log, self.board_file):
+            file.close()
+
+    def trim_log(self) -> None:
+        """Only the last words are of interest, and a chatty workload has many."""
+        if os.fstat(self.log.fileno()).st_size > LOG_LIMIT_BYTES:
+            os.ftruncate(self.log.fileno(), 0)
+
+    def finish(self) -> None:
+        """Wait for its end."""
+        if self.exit_code is None:
+            self.exit_code = self.process.wait()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # what it may have left behind
+
+
+class Launcher:
+    """Starts workers. A context manager: leaving it ends the server.
+
+    `environment` is set for every worker before anything is imported. With `fork` a server is
+    kept warm with the modules in `preload`; otherwise each worker is a fresh interpreter.
+    """
+
+    def __init__(
+        self, *, environment: dict[str, str], preload: Sequence[str] = ("torch",), fork: bool = True
+    ) -> None:
+        self._environment = {**os.environ, **environment}
+        self._server = Server(self._environment, preload) if fork and CAN_FORK_SERVER else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    @property
+    def server_pid(self) -> int | None:
+        return None if self._server is None else self._server.pid
+
+    def start(self, request: dict[str, Any]) -> Worker:
+        read_end, write_end = os.pipe()
+        log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
+        board_file, board = make_board()
+        watch = Watch(find_room(request))
+        descriptors = [write_end, log.fileno(), board_file.fileno()]
+        process: Process
+        try:
+            if self._server is not None:
+                process = self._server.fork(request, descriptors)
+            else:
+                process = _spawn(request, descriptors, self._environment)
+        finally:
+            os.close(write_end)
+        return Worker(
+            process=process,
+            events_pipe=os.fdopen(read_end, "rb", buffering=0),
+            log=log,
+            board_file=board_file,
+            board=board,
+            watch=watch,
+        )
+
+
+class Server:
+    """The runner's handle on the warm server process."""
+
+    def __init__(self, environment: dict[str, str], preload: Sequence[str]) -> None:
+        # A packet socket keeps a request and its descriptors together.
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # -P: a file called queue.py in the user's folder is not what torch means.
+        program = ["-P", "-m", "flopwatch.worker.server"]
+        command = [sys.executable, *program, str(theirs.fileno()), *preload]
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            # Its own session: Ctrl-C is for the runner, which decides what becomes of the worker.
+            start_new_session=True,
+        )
+        theirs.close()
+        self.pid = self._process.pid
+        greeting = self.receive()
+        if "error" in greeting:
+            raise WorkerError(
+                f"the measuring process could not start ({greeting['error']}); "
+                "is torch installed for this Python?"
+            )
+        self.threads: int | None = greeting.get("threads")
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedProcess:
+        try:
+            socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+        except OSError as error:
+            raise WorkerError(
+                f"the measuring process is gone ({error.strerror}); what was measured is stored, "
+                "and running again goes on from there"
+            ) from None
+        return ForkedProcess(pid=self.receive()["pid"], server=self)
+
+    def receive(self) -> dict[str, Any]:
+        packet = self._connection.recv(1 << 16)
+        if not packet:
+            code = self._process.wait()
+            raise WorkerError(f"the measuring process ended unexpectedly (exit code {code})")
+        content: dict[str, Any] = json.loads(packet)
+        return content
+
+    def descriptor(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """End it; it leaves by itself once nobody can ask it for anything any more."""
+        self._connection.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass(kw_only=True)
+class ForkedProcess:
+    pid: int
+    server: Server
+    peak_bytes: int | None = None
+
+    def exit_descriptor(self) -> int | None:
+        return self.server.descriptor()
+
+    def wait(self) -> int:
+        ended = self.server.receive()
+        self.peak_bytes = ended["peak_bytes"]
+        return int(ended["exit_code"])
+
+
+@dataclass(kw_only=True)
+class SpawnedProcess:
+    popen: subprocess.Popen[bytes]
+    pid: int
+    pid_descriptor: int | None
+    peak_bytes: int | None = None
+
+    def exit_descriptor(self) -> int | None:
+        return self.pid_descriptor
+
+    def wait(self) -> int:
+        code = self.popen.wait()
+        if self.pid_descriptor is not None:
+            os.close(self.pid_descriptor)
+            self.pid_descriptor = None
+        return code
+
+
+def _spawn(
+    request: dict[str, Any], descriptors: list[int], environment: dict[str, str]
+) -> SpawnedProcess:
+    program = ["-P", "-m", "flopwatch.worker.process"]
+    command = [sys.executable, *program, *map(str, descriptors)]
+    popen = subprocess.Popen(
+        command,
+        env=environment,
+        pass_fds=descriptors,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert popen.stdin is not None
+    with popen.stdin:
+        popen.stdin.write(json.dumps(request).encode())
+    pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
+    return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
+
+
+def poll_readable(descriptors: Sequence[int], patience_s: float) -> set[int]:
+    """Those that have something to read, or have ended, once any has."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(patience_s * 1000)}
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it was faster
+        os.kill(pid, number)

@@ -1,0 +1,118 @@
+"""The whole of `flopwatch peaks`: products and memory in one process, collectives over several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from flopwatch.devices import environment, instruction_sets
+from flopwatch.devices.best_times import PATIENCE
+from flopwatch.devices.matmul_sweep import DTYPES
+from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, read_setup
+from flopwatch.devices.peak_measurement import EFFORTS
+from flopwatch.devices.system_files import count_usable_cores, read_cpu_quota_cores
+from flopwatch.errors import UsageError
+from flopwatch.runner import session
+from flopwatch.runner.schedule import format_duration
+from flopwatch.settings import Device, Settings
+
+CPU_RANKS = 2
+OVERHEAD_S = 8.0
+"""To start processes with torch, and to make random numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    device: Device
+    threads: int | None
+    """None: usable cores."""
+    dtypes: Sequence[str]
+    ranks: int
+    """1: no collectives."""
+    quick: bool
+
+    @property
+    def effort(self) -> str:
+        return "quick" if self.quick else "full"
+
+
+def make_request(
+    *,
+    device: Device | None,
+    threads: int | None,
+    dtypes: Sequence[str],
+    ranks: int | None,
+    quick: bool,
+) -> Request:
+    """With this machine's own values where the user left the choice."""
+    gpus = len(instruction_sets.probe().cuda_devices)
+    chosen: Device = device or ("cuda" if gpus else "cpu")
+    strange = [dtype for dtype in dtypes if dtype not in DTYPES[chosen]]
+    if strange:
+        raise UsageError(
+            f"there are no {strange[0]} products on {chosen}; choose --dtype from "
+            f"{', '.join(DTYPES[chosen])}"
+        )
+    most = gpus if chosen == "cuda" else count_usable_cores(read_cpu_quota_cores())
+    if ranks is not None and ranks > max(most, 1):
+        things = "GPUs" if chosen == "cuda" else "cores"
+        raise UsageError(
+            f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
+            f"choose at most {most}"
+        )
+    usual = most if chosen == "cuda" else min(most, CPU_RANKS)
+    return Request(
+        device=chosen,
+        threads=threads,
+        dtypes=dtypes or DTYPES[chosen],
+        ranks=usual if ranks is None else ranks,
+        quick=quick,
+    )
+
+
+def describe_time(request: Request) -> str:
+    effort = EFFORTS[request.effort]
+    exchanges_s = effort.exchanges_s if request.ranks > 1 else 0.0
+    measuring_s = effort.alone_s + exchanges_s
+    usual, most = (format_duration(OVERHEAD_S + n * measuring_s) for n in (1, PATIENCE))
+    return f"this takes about {usual}, and up to {most} while the machine is busy"
+
+
+def measure_peaks(request: Request) -> Peaks:
+    found = session.call(
+        "flopwatch.devices.peak_measurement:measure",
+        {"dtypes": list(request.dtypes), "effort": request.effort},
+        device=request.device,
+        threads=request.threads,
+    )
+    facts = {
+        **environment.machine(Path.cwd()),
+        "isa": instruction_sets.describe(instruction_sets.probe()),
+        "torch": found["torch"],
+    }
+    settings = Settings(device=request.device, threads=found["torch"]["threads"])
+    return Peaks(
+        setup=read_setup(facts, settings),
+        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=request.quick,
+        products=msgspec.convert(found["products"], list[Curve]),
+        streams=msgspec.convert(found["streams"], list[Stream]),
+        cache_bytes=found["cache_bytes"],
+        others_share=found["others_share"],
+        exchanges=_measure_exchanges(request) if request.ranks > 1 else [],
+    )
+
+
+def _measure_exchanges(request: Request) -> list[Exchange]:
+    found = session.call(
+        "flopwatch.devices.peak_measurement:measure_collectives",
+        {"effort": request.effort},
+        device=request.device,
+        threads=request.threads,
+        ranks=request.ranks,
+    )
+    return msgspec.convert(found, list[Exchange])

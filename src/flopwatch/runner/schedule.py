@@ -1,0 +1,380 @@
+"""What a run will measure: a suite's cases, filtered, grouped, and fitted to a budget.
+
+How long a run will take, told before it starts.
+
+A group is sampled until its variants are known well enough, and no longer than its budget; but an
+interval needs a number of rounds, however long they are. How long a round takes is not known before
+it is measured. It is taken to be that of the FLOPs which the suite declares, at the rate of a plain
+product on this machine: few things compute faster, and what also moves memory, or has no good
+kernel here, is slower. Where no FLOPs are declared, budgets are all there is to go by.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flopwatch.errors import UsageError
+from flopwatch.output.units import format_rate, plural
+from flopwatch.settings import Settings
+from flopwatch.suites.case import case_id, digest, format_value, group_id, label
+
+MIN_CASE_S = 0.5
+"""Less than this cannot give a case its warm-up and enough rounds to speak of."""
+WORKER_S = 0.2
+"""What starting a worker and building a small case take, for estimates."""
+
+RANKS = "ranks"
+"""The axis whose values are numbers of processes, with torch.distributed between them."""
+
+UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
+UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """What a suite file declares, as the describing worker reports it."""
+
+    name: str
+    baseline: str
+    axes: Mapping[str, Sequence[Any]]
+    """Of all grids; a case has those of its own grid."""
+    variants: Sequence[str]
+    cases: Sequence[Mapping[str, Any]]
+    """Each with "variant" and "params"; those of a group next to each other. "flops", if it is
+    there, has those of one run, by dtype, and "memory" what a process needs, by part."""
+    on_request: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values, by axis or of "variant", that a run must ask for."""
+    presets: Sequence[str] = ()
+    """Names of other grids that can be measured instead."""
+    apart: bool = False
+    """Whether what variants of a group need in memory adds up."""
+
+    def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """What is on request and not asked for, as ``--filter`` takes it."""
+        return {
+            axis: [format_value(value) for value in values]
+            for axis, values in self.on_request.items()
+            if axis not in filters
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Cases that differ only by variant; measured together in one worker."""
+
+    suite: str
+    baseline: str
+    params: Mapping[str, Any]
+    variants: tuple[str, ...]
+    flops: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of one run, by variant and dtype, where the suite declares them: for estimates."""
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Bytes that a process needs, by variant and part, where the suite foretells them."""
+    apart: bool = False
+    """Whether these add up."""
+    predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By variant, how long it is expected to take, where this machine was calibrated."""
+    candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By axis whose value is to be the largest that fits: those to choose from, ascending."""
+
+    @property
+    def id(self) -> str:
+        return group_id(self.suite, self.params)
+
+    @property
+    def ranks(self) -> int | None:
+        """How many processes it runs in; None where it is no job of ranks."""
+        ranks = self.params.get(RANKS)
+        return ranks if isinstance(ranks, int) else None
+
+    @property
+    def label(self) -> str:
+        return label(self.params) or self.suite
+
+    def case_id(self, variant: str) -> str:
+        return case_id(self.suite, variant, self.params)
+
+    def keep(self, variants: Iterable[str]) -> Group:
+        """The group with only these variants, and its baseline, which their ratio needs."""
+        wanted = {*variants, self.baseline}
+        return replace(self, variants=tuple(v for v in self.variants if v in wanted))
+
+
+def parse_filters(texts: Iterable[str], option: str = "--filter") -> dict[str, list[str]]:
+    """``["dtype=float32,bfloat16", "size=1024"]`` as allowed values by axis."""
+    filters: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not axis or not equals or not values:
+            raise UsageError(f"{option} {text!r} is not of the form axis=value[,value]")
+        filters.setdefault(axis, []).extend(values.split(","))
+    return filters
+
+
+def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) -> list[Group]:
+    """The groups that pass the filters. A filter on `variant` keeps the baseline beside what it
+    asks for."""
+    _validate_filters(description, filters)
+    chosen: dict[str, Group] = {}
+    on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
+    unasked = description.list_unasked(filters)
+    for case in description.cases:
+        params = case["params"]
+        if not _has_values(params, on_axes) or _has_any(case, unasked):
+            continue
+        group = chosen.get(digest(params)) or Group(
+            suite=description.name,
+            baseline=description.baseline,
+            params=params,
+            variants=(),
+            apart=description.apart,
+            candidates=case.get("candidates", {}),
+        )
+        chosen[digest(params)] = replace(
+            group,
+            variants=(*group.variants, case["variant"]),
+            flops={**group.flops, case["variant"]: case.get("flops", {})},
+            memory={**group.memory, case["variant"]: case.get("memory", {})},
+        )
+    groups = list(chosen.values())
+    if "variant" in filters:
+        asked = set(filters["variant"])
+        groups = [group.keep(asked) for group in groups if asked & set(group.variants)]
+    if not groups:
+        raise UsageError(_explain_nothing(description, filters, unasked))
+    return groups
+
+
+def _explain_nothing(
+    description: Description,
+    filters: Mapping[str, Sequence[str]],
+    unasked: Mapping[str, Sequence[str]],
+) -> str:
+    asked, advice = format_filters(filters), "loosen one"
+    if unasked:
+        advice += f", or ask for what is only measured on request, {format_filters(unasked)}"
+    return (
+        f"no case of suite {description.name!r} is left after {asked or 'its own conditions'}; "
+        f"each value exists, but not together, or not with --quick or --grid: {advice}"
+    )
+
+
+def format_filters(filters: Mapping[str, Sequence[str]]) -> str:
+    return " ".join(f"--filter {axis}={','.join(values)}" for axis, values in filters.items())
+
+
+def _has_any(case: Mapping[str, Any], refused: Mapping[str, Sequence[str]]) -> bool:
+    facets = {**case["params"], "variant": case["variant"]}
+    return any(
+        axis in facets and format_value(facets[axis]) in values for axis, values in refused.items()
+    )
+
+
+def _has_values(params: Mapping[str, Any], allowed: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a case has each of these axes, and there one of the values."""
+    return all(
+        axis in params and format_value(params[axis]) in values for axis, values in allowed.items()
+    )
+
+
+def _validate_filters(description: Description, filters: Mapping[str, Sequence[str]]) -> None:
+    known = {
+        **{axis: [format_value(v) for v in values] for axis, values in description.axes.items()},
+        "variant": list(description.variants),
+    }
+    for axis, values in filters.items():
+        if axis not in known:
+            raise UsageError(
+                f"suite {description.name!r} has no axis {axis!r}; it has {', '.join(known)}"
+            )
+        unknown = [value for value in values if value not in known[axis]]
+        if unknown:
+            raise UsageError(
+                f"axis {axis!r} of suite {description.name!r} has no value {unknown[0]!r}; "
+                f"it has {', '.join(known[axis])}"
+            )
+
+
+def fit_budget(budget_s: float | None, groups: Sequence[Group], settings: Settings) -> Settings:
+    """Settings whose time for one case keeps what is left to measure inside the budget.
+
+    Where it does not suffice for all, the first ones get enough to be of use.
+    """
+    if budget_s is None or not groups:
+        return settings
+    per_case_s = (budget_s - WORKER_S * len(groups)) / count_cases(groups)
+    per_case_s = min(settings.budget_s, max(per_case_s, MIN_CASE_S))
+    return replace(settings, budget_s=per_case_s, min_rounds=0)
+
+
+def require_budget(budget_s: float | None, groups: Sequence[Group]) -> None:
+    """Refuse a budget that cannot hold the cases."""
+    least_s = shortest_s(groups)
+    if budget_s is not None and groups and budget_s < least_s:
+        raise UsageError(
+            f"a budget of {format_duration(budget_s)} cannot hold {count_cases(groups)} cases, "
+            f"which take at least {format_duration(least_s)}; raise it, or take fewer cases "
+            "with --filter or --quick"
+        )
+
+
+def shortest_s(groups: Sequence[Group]) -> float:
+    return MIN_CASE_S * count_cases(groups) + WORKER_S * len(groups)
+
+
+def longest_s(groups: Sequence[Group], settings: Settings) -> float:
+    return settings.budget_s * count_cases(groups) + WORKER_S * len(groups)
+
+
+def count_cases(groups: Sequence[Group]) -> int:
+    return sum(len(group.variants) for group in groups)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``1.5m``, ``500ms``, ``2h``.
+
+    >>> parse_duration("1.5m")
+    90.0
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        seconds = float(match[1]) * UNITS_S[match[2] or "s"]
+    except (ValueError, KeyError):
+        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h") from None
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"a duration must be longer than nothing; {text!r} is not")
+    return seconds
+
+
+def parse_percentage(text: str) -> float:
+    """The share that ``2%`` or ``2`` stands for.
+
+    >>> parse_percentage("2%")
+    0.02
+    """
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise UsageError(f"{text!r} is not a percentage between 0 and 100; write for example 2%")
+    return share
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``8G``, ``8GiB``, ``512M``.
+
+    >>> parse_bytes("8G") == 8 * 2**30
+    True
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([bkmgt]?)(i?b)?\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        size = int(float(match[1]) * UNITS_BYTES[match[2] or "b"])
+    except ValueError:
+        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M") from None
+    if size <= 0:
+        raise UsageError(f"a size must be more than nothing; {text!r} is not")
+    return size
+
+
+def format_duration(seconds: float) -> str:
+    """
+    >>> [format_duration(s) for s in (0.5, 42, 90, 5400)]
+    ['0.5s', '42s', '1m30s', '1h30m']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    hours, rest = divmod(whole // 60, 60)
+    return f"{hours}h{rest}m" if rest else f"{hours}h"
+
+
+FALLBACK = "float32"
+"""Its rate is taken for a dtype that has none of its own: for int8, say."""
+WARMUP_ROUNDS = 4
+"""Of slow calls: the fewest that can be found steady."""
+OTHER_RUNS = 4
+"""Of every variant, besides those of the rounds: the check, its reference, and two for memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    cases: int
+    groups: int
+    shortest_s: float
+    longest_s: float
+    rates: Mapping[str, float]
+    """FLOP/s by dtype that it counts with; empty where no FLOPs are declared."""
+
+    def __str__(self) -> str:
+        rates = ", ".join(f"{d} {format_rate(rate, 'FLOP/s')}" for d, rate in self.rates.items())
+        basis = (
+            f"counting FLOPs at the rate of a plain product here, {rates}"
+            if rates
+            else "longer where a few rounds do"
+        )
+        shortest, longest = format_duration(self.shortest_s), format_duration(self.longest_s)
+        time = f"between {shortest} (if all are steady) and {longest} (if all spend their budget)"
+        if shortest == longest:
+            time = f"about {shortest}"
+        return (
+            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, {time}, {basis}; "
+            "and the time to build, check and study them"
+        )
+
+
+def estimate_run(
+    groups: Sequence[Group],
+    settings: Settings,
+    rates: Mapping[str, float],
+    budget_s: float | None = None,
+) -> Estimate:
+    """Of groups with these settings, at these rates (FLOP/s by dtype); `budget_s` is the run's."""
+    shortest = longest = 0.0
+    for group in groups:
+        run_s = sum(estimate_run_s(group.flops.get(v, {}), rates) for v in group.variants)
+        # Where somebody has set the budget, warm-up ends with half of it.
+        rounds = WARMUP_ROUNDS + settings.min_rounds if settings.min_rounds else 2
+        rounds_s = rounds * run_s
+        others_s = OTHER_RUNS * run_s
+        shortest += max(shortest_s([group]), rounds_s) + others_s
+        longest += max(longest_s([group], settings), rounds_s) + others_s
+    longest = longest if budget_s is None else min(longest, budget_s)
+    return Estimate(
+        cases=count_cases(groups),
+        groups=len(groups),
+        shortest_s=min(shortest, longest),
+        longest_s=longest,
+        rates=rates,
+    )
+
+
+def estimate_run_s(flops: Mapping[str, float], rates: Mapping[str, float]) -> float:
+    """Of one run of all phases; 0 where nothing is known.
+
+    >>> estimate_run_s({"float32": 6e9, "int8": 4e9}, {"float32": 1e9, "bfloat16": 5e8})
+    10.0
+    """
+    if FALLBACK not in rates:
+        return 0.0
+    return sum(count / rates.get(dtype, rates[FALLBACK]) for dtype, count in flops.items())
+
+
+def list_dtypes(groups: Sequence[Group]) -> list[str]:
+    """The dtypes whose rates an estimate needs; none where no FLOPs are declared."""
+    counted = {dtype for group in groups for by in group.flops.values() for dtype in by}
+    floats = {dtype for dtype in counted if dtype.startswith(("float", "bfloat"))}
+    return [FALLBACK, *sorted(floats - {FALLBACK})] if counted else []

@@ -1,0 +1,459 @@
+"""A whole `flopwatch run`, from a suite's name to stored records."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices import environment as machine
+from flopwatch.devices import instruction_sets, system_files
+from flopwatch.devices.measured_peaks import find_peaks, shorten
+from flopwatch.errors import UsageError
+from flopwatch.records.record import Record
+from flopwatch.records.store import Store, read
+from flopwatch.runner import group_runner
+from flopwatch.runner.group_runner import Interrupts
+from flopwatch.runner.local_launcher import Launcher
+from flopwatch.runner.memory_fit import (
+    TOO_MUCH,
+    Division,
+    Room,
+    describe_idle,
+    describe_misfits,
+    divide,
+    fill_in,
+    find_room,
+    is_misfit,
+)
+from flopwatch.runner.rank_processes import LocalMuster, Muster, Request, start_crew
+from flopwatch.runner.resume import Resumption, resume
+from flopwatch.runner.schedule import (
+    RANKS,
+    Description,
+    Estimate,
+    Group,
+    estimate_run,
+    fit_budget,
+    list_dtypes,
+    make_groups,
+    parse_filters,
+    require_budget,
+)
+from flopwatch.runner.torchrun_launcher import (
+    Attendant,
+    Gathering,
+    connect,
+    find_place,
+)
+from flopwatch.settings import Device, Settings
+from flopwatch.suites.catalog import SuiteFile, find_suite
+from flopwatch.worker import allocator, limits
+from flopwatch.worker.rank_team import Seat
+
+RESULTS = Path("results")
+MEMORY_SHARE = 0.9
+"""Share of the free memory that a worker may take, unless the user says otherwise: the rest keeps
+the machine from swapping."""
+
+CALL_LIMIT_S = 3600.0
+"""A called function says nothing until it returns, and a few steps of a large model take long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What the user asked for. None leaves the choice to flopwatch."""
+
+    suite: str
+    settings: Settings
+    device: Device | None = None
+    threads: int | None = None
+    memory_limit_bytes: int | None = None
+    filters: Sequence[str] = ()
+    chosen: Sequence[str] = ()
+    """Values in place of the suite's own, as ``axis=value,value``."""
+    baseline: str | None = None
+    """The variant that the others are compared with, where it is not the suite's own choice."""
+    quick: bool = False
+    preset: str | None = None
+    """The name of other grids of the suite, to be measured instead of its own."""
+    budget_s: float | None = None
+    out: Path | None = None
+    rerun: bool = False
+    force: bool = False
+    skip_corrupt: bool = False
+    command: Sequence[str] = ()
+    """The words of the command line; none where a program asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """What a run would do."""
+
+    suite: str
+    groups: Sequence[Group]
+    misfits: Mapping[str, Mapping[str, str]]
+    """By group and variant: why it would be skipped for lack of memory."""
+    estimate: Estimate
+    on_request: Mapping[str, Sequence[str]]
+    """Values by axis that the suite has, and a run must ask for."""
+    presets: Sequence[str]
+    """Names of grids that the suite has besides the one that would be measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a run did."""
+
+    out: Path
+    measured: Sequence[Record]
+    answered: Sequence[Record]
+    """Records of earlier runs that made measuring unnecessary."""
+    interrupted: bool
+    tried: Sequence[Record] = ()
+    """Of the measured ones, tries of what turned out to be too large, where something smaller was
+    found that fits."""
+
+    @property
+    def judged(self) -> list[Record]:
+        """Records that say how the run went."""
+        tries = {id(record) for record in self.tried}
+        return [r for r in (*self.answered, *self.measured) if id(r) not in tries]
+
+
+def preview(options: Options) -> Preview:
+    """Expand a suite without measuring any of it; torch is only loaded where the suite does, or
+    where FLOPs must be turned into time."""
+    suite_file = find_suite(options.suite)
+    instruction_set = instruction_sets.probe()
+    facts = machine.machine(suite_file.path.parent)
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with _launch(instruction_set, settings, preload=()) as launcher:
+        description, groups = _plan(options, suite_file, launcher, settings)
+        # Only a GPU's memory has to be asked for, from a process with torch.
+        knows = settings.device == "cpu"
+        environment = facts if knows else _complete(facts, instruction_set, launcher, settings)
+        divided = divide(groups, _find_room(options, settings, environment))
+        require_budget(options.budget_s, divided.fitting)
+        estimate = _estimate(options, divided.fitting, launcher, settings)
+    return Preview(
+        suite=description.name,
+        groups=groups,
+        misfits={group.id: reasons for group, reasons in divided.misfits},
+        estimate=estimate,
+        on_request=description.list_unasked(parse_filters(options.filters)),
+        presets=[name for name in description.presets if name != options.preset],
+    )
+
+
+def run(options: Options, watcher: group_runner.Watcher) -> Report:
+    """Measure what is not measured yet."""
+    suite_file = find_suite(options.suite)
+    instruction_set = instruction_sets.probe()
+    facts = machine.machine(suite_file.path.parent)
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with (
+        closing(_find_muster(lambda: _launch(instruction_set, settings))) as muster,
+        _launch(instruction_set, settings) as launcher,
+    ):
+        description, groups = _plan(options, suite_file, launcher, settings)
+        context = group_runner.Context(
+            suite_file=suite_file,
+            launcher=launcher,
+            muster=muster,
+            settings=settings,
+            environment={
+                **_complete(facts, instruction_set, launcher, settings),
+                **({"command": machine.read_command(options.command)} if options.command else {}),
+            },
+            cache_bytes=system_files.read_last_level_caches_bytes(),
+            run=group_runner.new_run_id(),
+            # Who has started several processes kills them soon after it has asked them to end.
+            interrupts=Interrupts(is_urgent=find_place() is not None),
+        )
+        return _measure_what_is_left(options, description, groups, context, watcher)
+
+
+def follow_runner(place: Seat) -> None:
+    """As one of the ranks that torchrun has started, but not the first: start this rank's workers
+    when the runner, which is the first, says so."""
+    # Ctrl-C reaches all processes of a job, and what becomes of it the runner decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    instruction_set = instruction_sets.probe()
+
+    def launch(request: Request) -> Launcher:
+        return _launch(instruction_set, msgspec.convert(request["settings"], Settings))
+
+    with (
+        closing(connect(place)) as line,
+        closing(Attendant(line, place.rank, launch)) as attendant,
+    ):
+        attendant.attend()
+
+
+def _find_muster(launch: Callable[[], Launcher]) -> Muster:
+    """Other ranks are processes that torchrun has started, or else ours."""
+    place = find_place()
+    return LocalMuster(launch) if place is None else Gathering(place)
+
+
+def read_environment() -> dict[str, Any]:
+    """The environment that a record would carry if it were taken here and now, by default."""
+    facts = machine.machine(Path.cwd())
+    load = machine.load()  # before our own processes add to it
+    instruction_set = instruction_sets.probe()
+    options = Options(suite="", settings=Settings())
+    settings = _settle(options, facts, instruction_set.cuda_devices)
+    with _launch(instruction_set, settings) as launcher:
+        return {**_complete(facts, instruction_set, launcher, settings), "load": load}
+
+
+def call(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    device: Device | None = None,
+    threads: int | None = None,
+    ranks: int | None = None,
+) -> Any:
+    """What ``package.module:function`` returns, as plain data, from a process that is set up like
+    one that measures: with torch, threads, a limit on memory, and only instructions that work.
+
+    Where the process dies, the tool says so and goes on. With `ranks`, so many processes call it at
+    once, torch.distributed between them, and the first one's answer counts.
+    """
+    instruction_set = instruction_sets.probe()
+    patient = Settings(silence_limit_s=CALL_LIMIT_S)
+    options = Options(suite="", settings=patient, device=device, threads=threads)
+    settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
+    muster = LocalMuster(lambda: _launch(instruction_set, settings))
+    with _launch(instruction_set, settings) as launcher, closing(muster):
+        start = None if ranks is None else partial(start_crew, launcher, muster, ranks=ranks)
+        given = {**arguments, "device": settings.device}
+        return group_runner.call(launcher, function, given, settings, start)
+
+
+def _launch(
+    instruction_set: instruction_sets.InstructionSet,
+    settings: Settings,
+    preload: Sequence[str] = ("torch",),
+) -> Launcher:
+    return Launcher(
+        preload=preload,
+        environment={
+            **instruction_sets.environment(instruction_set),
+            **allocator.preload_environment(settings.allocator),
+            **limits.thread_environment(settings.threads),
+        },
+        fork=settings.device == "cpu",  # a process that has used CUDA must not fork
+    )
+
+
+def _complete(
+    facts: dict[str, Any],
+    instruction_set: instruction_sets.InstructionSet,
+    launcher: Launcher,
+    settings: Settings,
+) -> dict[str, Any]:
+    """The machine's facts with what only a worker can tell."""
+    environment = {
+        **facts,
+        "isa": instruction_sets.describe(instruction_set),
+        **group_runner.read_torch_environment(launcher, settings),
+    }
+    peaks = find_peaks(environment, settings)
+    return environment if peaks is None else {**environment, "peaks": shorten(peaks)}
+
+
+def _refuse_cold_ranks(groups: Sequence[Group], settings: Settings) -> None:
+    if settings.cache == "cold" and any(group.ranks is not None for group in groups):
+        raise UsageError(
+            "--cache cold is not for jobs of ranks, whose steps are far larger than any cache; "
+            "leave it out"
+        )
+
+
+def _measure_what_is_left(
+    options: Options,
+    description: Description,
+    groups: list[Group],
+    context: group_runner.Context,
+    watcher: group_runner.Watcher,
+) -> Report:
+    out = options.out or RESULTS / f"{description.name}.jsonl"
+    divided = divide(groups, _find_room(options, context.settings, context.environment))
+    with Store.open(out) as store:
+        if (told := store.repaired) is not None:
+            watcher.say(told)
+        require_budget(options.budget_s, divided.fitting)
+        known = [] if options.rerun else _read_known(options, out, watcher)
+        groups, failures, tried = _fill_in(divided.fitting, known, context, store, watcher)
+        fitted = fit_budget(options.budget_s, groups, context.settings)
+        resumption = _resume(groups, known, replace(context, settings=fitted))
+        skipped_before = {record.id for record in known if is_misfit(record)}
+        if resumption.answered:
+            number = len(resumption.answered)
+            watcher.say(f"{number} cases are in {out} already; --rerun measures them again")
+        _announce(options, resumption.left, divided, context, watcher)
+        left = _foretell(resumption.left, context)
+        measured = group_runner.measure_groups(
+            left, context, store=store, watcher=watcher, budget_s=options.budget_s
+        )
+        # Last, as the largest are in most grids.
+        skipped = [
+            r for group, why in divided.misfits for r in group_runner.skip(group, context, why)
+        ]
+        for record in skipped:
+            if record.id not in skipped_before:
+                store.append(record)
+        if store.repaired is not None and store.repaired != told:
+            watcher.say(store.repaired)  # another run on the same file was killed meanwhile
+    return Report(
+        out=out,
+        measured=[*failures, *measured.records, *skipped],
+        answered=resumption.answered,
+        interrupted=measured.interrupted,
+        tried=tried,
+    )
+
+
+def _read_known(options: Options, out: Path, watcher: group_runner.Watcher) -> list[Record]:
+    contents = read(out, skip_corrupt=options.skip_corrupt)
+    for warning in contents.warnings:
+        watcher.say(warning)
+    return contents.records
+
+
+def _resume(
+    groups: Sequence[Group], known: Sequence[Record], context: group_runner.Context
+) -> Resumption:
+    return resume(
+        groups,
+        known,
+        settings=context.settings,
+        environment=context.environment,
+        suite_path=context.suite_file.path,
+    )
+
+
+def _fill_in(
+    groups: Sequence[Group],
+    known: Sequence[Record],
+    context: group_runner.Context,
+    store: Store,
+    watcher: group_runner.Watcher,
+) -> tuple[list[Group], list[Record], list[Record]]:
+    """The groups, with the largest values that fit where that was asked for; what failed while they
+    were looked for; and of that, what only showed that something was too large."""
+    filled: list[Group] = []
+    failures: list[Record] = []
+    tried: list[Record] = []
+
+    def attempt(group: Group) -> list[Record]:
+        earlier = _resume([group], known, context)
+        # Who fails ends a try, so that of the others nothing is known, nor needed.
+        failed = [record for record in earlier.answered if record.status != "ok"]
+        if failed or not earlier.left:
+            return failed
+        failed = group_runner.attempt(group, context, watcher)
+        watcher.say(f"{group.label} {'does not run' if failed else 'fits'}")
+        for record in failed:
+            store.append(record)
+        return failed
+
+    for group in groups:
+        found = fill_in(group, attempt)
+        failures += found.failures
+        if found.group is not None:
+            filled.append(found.group)
+            tried += [record for record in found.failures if record.status in TOO_MUCH]
+    return filled, failures, tried
+
+
+def _foretell(groups: Sequence[Group], context: group_runner.Context) -> list[Group]:
+    """With what is to be expected of them, said before anything is measured."""
+    from flopwatch.prediction.calibration import foretell_group
+
+    return [
+        replace(group, predictions=foretell_group(group, context.environment, context.settings))
+        for group in groups
+    ]
+
+
+def _announce(
+    options: Options,
+    left: Sequence[Group],
+    divided: Division,
+    context: group_runner.Context,
+    watcher: group_runner.Watcher,
+) -> None:
+    """Say what is about to happen; refuse a budget that cannot hold it."""
+    for sentence in describe_misfits(divided):
+        watcher.say(sentence)
+    place = find_place()
+    idle = None if place is None else describe_idle(left, place.ranks)
+    if idle is not None:
+        watcher.say(idle)
+    require_budget(options.budget_s, left)
+    if left:
+        watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
+
+
+def _find_room(options: Options, settings: Settings, environment: Mapping[str, Any]) -> Room:
+    """With --force, whatever is tried: but never more ranks than there are GPUs or processes."""
+    place = find_place()
+    room = find_room(settings, environment, place)
+    if not options.force:
+        return room
+    is_soft = place is None and settings.device == "cpu"
+    return replace(room, process_bytes=None, ranks=None if is_soft else room.ranks)
+
+
+def _estimate(
+    options: Options, groups: Sequence[Group], launcher: Launcher, settings: Settings
+) -> Estimate:
+    fitted = fit_budget(options.budget_s, groups, settings)
+    dtypes = list_dtypes(groups)
+    rates = group_runner.measure_rates(launcher, dtypes, settings) if dtypes else {}
+    return estimate_run(groups, fitted, rates, options.budget_s)
+
+
+def _plan(
+    options: Options, suite_file: SuiteFile, launcher: Launcher, settings: Settings
+) -> tuple[Description, list[Group]]:
+    if options.quick and options.preset is not None:
+        raise UsageError("--quick and --grid each choose a grid; leave one of them out")
+    filters = parse_filters(options.filters)
+    chosen = parse_filters(options.chosen, "--set")
+    place = find_place()
+    asked = group_runner.Asked(
+        quick=options.quick,
+        preset=options.preset,
+        chosen=chosen,
+        baseline=options.baseline,
+        ranks=None if place is None or RANKS in filters else place.ranks,
+    )
+    description = group_runner.describe(launcher, suite_file, asked, settings)
+    groups = make_groups(description, filters)
+    _refuse_cold_ranks(groups, settings)
+    return description, groups
+
+
+def _settle(options: Options, facts: dict[str, Any], cuda_devices: Sequence[str]) -> Settings:
+    """Settings with the machine's own values where the user left the choice."""
+    if options.device == "cuda" and not cuda_devices:
+        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
+    usable_cores: int = facts["machine"]["usable_cores"]
+    available_bytes: int = facts["machine"]["memory_available_bytes"]
+    return replace(
+        options.settings,
+        device=options.device or ("cuda" if cuda_devices else "cpu"),
+        threads=options.threads or usable_cores,
+        memory_limit_bytes=options.memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
+    )

@@ -1,0 +1,1 @@
+"""The built-in suites, one file each. They use the same public interface as your own."""

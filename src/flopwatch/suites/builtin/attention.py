@@ -1,0 +1,126 @@
+"""Causal self-attention: written out, compiled, and as torch's own kernel.
+
+One layer's attention without its projections, forward and backward, over contexts and head sizes:
+
+    plain      two products with a softmax between them, every step a tensor of its own
+    compiled   the same function through torch.compile, which makes one pass of the steps between
+               the products; the fact compile_s says what compiling took
+    sdpa       torch.nn.functional.scaled_dot_product_attention, which never has all scores at once
+
+The first two hold batch x heads x context x context scores more than once, and are the first to
+run out of memory.
+
+FLOPs are those of the two products over all scores, four times the scores times the head size
+forward and twice that backward, for every variant: half of them fall on masked scores, which
+sdpa leaves out, and sdpa computes some again for its backward pass. So a variant's rate says how
+fast the result was had, and may exceed what the hardware can do.
+
+Each variant is checked against the plain formula in float32, computed in slices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flopwatch
+from flopwatch.errors import UsageError
+from flopwatch.settings import Device
+from flopwatch.suites.axis_values import require_counts
+
+COUNTS = ("batch", "heads", "head_size", "context")
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def accept(axis: str, value: Any) -> None:
+    """Refuse a value from the command line that makes no sense."""
+    if axis not in COUNTS:
+        raise UsageError(f"the suite attention knows only its own values of {axis!r}; use --filter")
+    require_counts(axis, value, 1)
+
+
+AXES: dict[str, list[Any]] = {
+    "batch": [8],
+    "heads": [1],
+    "head_size": [16, 32, 64, 128],
+    "context": [256, 1024, 4096, 8192, 16384],
+    "dtype": ["float32", "bfloat16", "float16"],
+}
+QUICK = {**AXES, "head_size": [64], "dtype": ["float32"]}
+
+
+def ask_for_others(device: Device) -> dict[str, list[Any]]:
+    """Many CPUs emulate short types, at a hundredth of the speed; GPUs are made for them."""
+    return {"dtype": ["bfloat16", "float16"]} if device == "cpu" else {}
+
+
+suite = flopwatch.Suite(
+    "attention",
+    axes=AXES,
+    variants=["plain", "compiled", "sdpa"],
+    quick=[
+        {**QUICK, "context": [256], "variant": ["plain", "sdpa"]},  # compiling takes its time
+        {**QUICK, "context": [1024]},
+    ],
+    on_request=ask_for_others,
+    accepts=accept,
+)
+
+
+@suite.build
+def build(case: flopwatch.Case) -> flopwatch.Workload:
+    from flopwatch.layers.causal_attention import make_workload
+    from flopwatch.layers.layer_workload import Setting
+
+    setting = Setting(device=case.device, dtype=case.dtype)
+    return make_workload(case.variant, find_shape(case), setting)
+
+
+@suite.reference
+def reference(case: flopwatch.Case) -> flopwatch.Workload:
+    from flopwatch.layers.causal_attention import make_reference
+    from flopwatch.layers.layer_workload import Setting
+
+    return make_reference(find_shape(case), Setting(device=case.device, dtype=case.dtype))
+
+
+@suite.flops
+def count_flops(case: flopwatch.Case) -> dict[str, float]:
+    """A multiplication and an addition for each score and feature, in two products; backward, each
+    product has two."""
+    forward = 4 * count_scores(case) * case.head_size
+    return {"forward": forward, "backward": 2 * forward}
+
+
+@suite.memory
+def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
+    """Bytes by part; their sum is what a process with this variant holds at its peak. Left out is
+    the work space of sdpa's threads, a MiB or two for each."""
+    item_bytes = ITEM_BYTES[case.dtype]
+    rows = case.batch * case.heads * case.context
+    scores, values = count_scores(case) * item_bytes, rows * case.head_size * item_bytes
+    sums = rows * 4  # of each row's exponentials, always in float32
+    # On a CPU, compiled code makes all scores of a short type float32 first.
+    is_widened = case.device == "cpu" and case.dtype != "float32"
+    saved, temporary = {
+        # Probabilities and output; then the gradients of probabilities, scores and v.
+        "plain": (scores + values, 2 * scores + values),
+        # The scores' gradient takes the place of the probabilities'.
+        "compiled": (scores + values + sums, 3 * scores if is_widened else scores + values),
+        # The output; then the gradients of q, k and v, and a copy of one of them.
+        "sdpa": (values + sums, 4 * values),
+    }[case.variant]
+    return {
+        "inputs": 4 * values + case.context**2,  # the mask has a byte a score, for all sequences
+        "reference": 4 * rows * case.head_size * 4,  # its output and gradients are kept
+        "saved for backward": saved,
+        "temporary peak": temporary,
+    }
+
+
+def count_scores(case: flopwatch.Case) -> int:
+    scores: int = case.batch * case.heads * case.context**2
+    return scores
+
+
+def find_shape(case: flopwatch.Case) -> tuple[int, int, int, int]:
+    return case.batch, case.heads, case.context, case.head_size

@@ -1,0 +1,166 @@
+"""SwitchBack, int8 linear layers for training, against dense: alone and in models.
+
+Two levels:
+
+    layer     one linear layer, forward and backward; and beside it the published parts (parts:...),
+              operations by themselves on tensors made beforehand, added up. What a layer takes
+              beyond its parts lies between them.
+    model     a whole training step, with the feed-forward layers exchanged or all linear layers of
+              the blocks, and those layers timed inside the running model by hooks
+
+llm-int8 computes the weight's gradient in int8 too, which SwitchBack does not: it shows what that
+restraint costs in time. ``--grid published`` has the published shapes and batches, most of them
+too large for a CPU.
+
+What int8 is compared with matters: float32 on a CPU and bfloat16 on a GPU, unless another dtype is
+asked for. All variants of a group have the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flopwatch
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.step_flops import count_step_flops
+from flopwatch.layers import registry, tolerances
+from flopwatch.layers.published_sums import SUMS
+from flopwatch.settings import Device
+from flopwatch.suites.axis_values import require_counts
+from flopwatch.suites.case import PARTS
+
+MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
+VARIANTS = [
+    *("dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"),
+    *SUMS,
+]
+
+Grid = dict[str, list[Any]]
+DTYPES = ["float32", "bfloat16", "float16"]
+LAYER: Grid = {
+    "level": ["layer"],
+    "tokens": [16, 64, 256, 1024, 4096],
+    "shape": [(768, 3072), (3072, 768), (1024, 4096), (4096, 1024)],
+    "dtype": DTYPES,
+}
+MODEL: Grid = {
+    "level": ["model"],
+    "model": ["opt-125m", "pythia-160m"],
+    "batch": [(1, 128), (4, 128)],  # sequences, tokens
+    "swapped": ["feed-forward", "linear"],
+    "dtype": DTYPES,
+    "variant": MODEL_VARIANTS,
+}
+WIDENING = [
+    *((1024, 4096), (1408, 6144), (1280, 5120), (1664, 8192), (2048, 8192), (4096, 16384)),
+    *((8096, 32384), (1408, 5632), (1664, 6656)),
+]
+PUBLISHED: Grid = {
+    **LAYER,
+    "tokens": [2**power for power in range(10, 18)],
+    "shape": [shape for pair in WIDENING for shape in (pair, pair[::-1])],
+}
+
+
+def ask_for_others(device: Device) -> Grid:
+    """Only what the device is good at is measured unasked: a CPU may emulate short types, at a
+    hundredth of the speed."""
+    usual = {"cpu": "float32", "cuda": "bfloat16"}[device]
+    return {"dtype": [dtype for dtype in DTYPES if dtype != usual]}
+
+
+def is_sensible(case: flopwatch.Case) -> bool:
+    """A model has no parts."""
+    return case.level == "layer" or case.variant not in SUMS
+
+
+def find_tolerance(case: flopwatch.Case) -> float:
+    if case.variant in SUMS:
+        return tolerances.FLOATS[case.dtype]["parts"]
+    return tolerances.find_tolerance(case.variant, case.level, case.dtype)
+
+
+COUNTS = {"tokens": 1, "shape": 2, "batch": 2}
+"""Axes of whole numbers, and how many make a value."""
+
+
+def accept(axis: str, value: Any) -> None:
+    """Refuse a value from the command line that makes no sense."""
+    if axis == "variant":
+        if value.startswith(PARTS) and value not in SUMS:
+            raise UsageError(f"there are no {value!r}; there are {', '.join(SUMS)}")
+        if value not in SUMS:
+            registry.parse(value)
+    elif axis == "model":
+        find_shape(value)
+    elif axis in COUNTS:
+        require_counts(axis, value, COUNTS[axis])
+    else:
+        raise UsageError(
+            f"the suite switchback knows only its own values of {axis!r}; use --filter"
+        )
+
+
+suite = flopwatch.Suite(
+    "switchback",
+    axes=[LAYER, MODEL],
+    variants=VARIANTS,
+    quick=[
+        {**LAYER, "tokens": [64, 512], "shape": [(768, 3072)]},
+        {**LAYER, "tokens": [512], "shape": [(3072, 768)]},
+        {**MODEL, "model": ["opt-6l-768"], "batch": [(1, 128)], "swapped": ["feed-forward"]},
+    ],
+    presets={"published": PUBLISHED},
+    on_request=ask_for_others,
+    where=is_sensible,
+    tolerance=find_tolerance,
+    accepts=accept,
+)
+
+
+@suite.build
+def build(case: flopwatch.Case) -> flopwatch.Workload:
+    home, arguments = find_maker(case)
+    made: flopwatch.Workload = home.make_workload(*arguments)
+    return made
+
+
+@suite.reference
+def reference(case: flopwatch.Case) -> flopwatch.Workload:
+    """The plain formula of nn.Linear with the layer's weights; of parts, the plain arithmetic."""
+    home, arguments = find_maker(case)
+    made: flopwatch.Workload = home.make_reference(*arguments)
+    return made
+
+
+def find_maker(case: flopwatch.Case) -> tuple[Any, tuple[Any, ...]]:
+    """The module that makes the case and its reference, and what it must be given."""
+    from flopwatch.layers import int8_parts
+    from flopwatch.layers import layer_workload as layers
+    from flopwatch.models import training_step as models
+
+    setting = layers.Setting(device=case.device, dtype=case.dtype)
+    if case.level == "model":
+        batch = tuple(case.batch)
+        return models, (find_shape(case.model), case.variant, batch, setting, case.swapped)
+    if case.variant in SUMS:
+        return int8_parts, (SUMS[case.variant], case.tokens, case.shape, setting)
+    return layers, (case.variant, case.tokens, case.shape, setting)
+
+
+@suite.flops
+def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
+    if case.level == "model":
+        return count_step_flops(
+            find_shape(case.model), case.variant, case.batch, dtype=case.dtype, swapped=case.swapped
+        )
+    inputs, outputs = case.shape
+    if case.variant not in SUMS:
+        return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, case.dtype)
+    product = 2.0 * case.tokens * inputs * outputs
+    return {
+        part: {case.dtype if part.startswith("standard") else "int8": product}
+        for part in SUMS[case.variant]
+        if part.endswith(("_fwd", "_bwd", "_gx", "_gw"))
+    }

@@ -1,0 +1,383 @@
+"""Suites: what to measure, declared in plain Python.
+
+    suite = Suite(
+        "gelu",
+        axes={"size": [1024, 4096], "dtype": ["float32", "bfloat16"]},
+        variants=["exact", "tanh"],
+    )
+
+    @suite.build
+    def build(case):
+        ...
+        return Workload(phases={"forward": forward, "backward": backward}, gradients={"x": x})
+
+A suite file is imported by worker processes only, so that it may import torch at its top and may
+even crash: the runner never imports it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+from flopwatch.errors import SuiteError, UsageError
+from flopwatch.settings import Device
+from flopwatch.suites.case import Case, format_value
+from flopwatch.suites.grids import (
+    VARIANT,
+    Axes,
+    Grid,
+    cross,
+    make_grids,
+    make_other_grids,
+    make_quick_grids,
+    put_in,
+    shorten,
+    unite,
+)
+from flopwatch.worker.instruments import Journal
+
+Phase = Callable[..., Any]
+Accepts = Callable[[str, Any], object]
+Candidates = Callable[[Case], Sequence[int]]
+Compared = Literal["first", "all"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+AUTO = "auto"
+"""The value of an axis that is to be the largest that fits."""
+DEVICES: tuple[Device, ...] = get_args(Device)
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
+"""Agreement demanded by default, by the value of the axis `dtype` (float32's where there is none):
+largest deviation over the reference's largest magnitude."""
+
+
+class Stopwatch(Protocol):
+    """Times regions inside a workload. A region is named ``phase/region``, may be entered many
+    times in a run, and its times add up."""
+
+    def start(self, region: str) -> None: ...
+
+    def stop(self, region: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One built case, ready to be run again and again."""
+
+    phases: Mapping[str, Phase]
+    """In order. The first is called with nothing, each other one with what the one before it
+    returned: ``{"forward": lambda: layer(x), "backward": lambda y: y.backward(g)}``."""
+    gradients: Mapping[str, Any] = field(default_factory=dict)
+    """Tensors whose ``.grad``, after all phases, must agree with the reference's, by name."""
+    compare: Compared = "first"
+    """Whose results must agree with the reference's: what the first phase returns (the backward
+    pass shows in the gradients), or what each of all phases returns, for phases that have nothing
+    to do with one another. The reference must say the same."""
+    reset: Callable[[], object] | None = None
+    """Called before every sample and not timed, for example to clear gradients."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """What a fair comparison must have in common and this workload fixes itself, for example
+    ``{"autocast": "off"}``: variants that differ here are marked as not like for like."""
+    facts: Mapping[str, float] | Callable[[], Mapping[str, float]] = field(default_factory=dict)
+    """Numbers about what was built, for example ``{"parameters": 125e6}``; or a function that gives
+    them after the first run, for what is only known then, such as the time to compile."""
+    instrument: Callable[[Stopwatch], AbstractContextManager[object]] | None = None
+    """Puts instruments into the workload (hooks, say) for as long as its context lasts, which
+    start and stop the stopwatch. Every plain sample is then followed by one with instruments, and
+    what they cost is known."""
+    study: Callable[[], Iterable[Mapping[str, float]]] | None = None
+    """Runs once, after the timing, for what samples cannot tell, such as how well a model learns.
+    Each mapping that it yields is a point of the record's curves."""
+    values: Callable[[], Mapping[str, Any]] | None = None
+    """Tensors by name that must agree with the reference's, besides: called once, after the first
+    run, for what is not a whole gradient here, such as those that are sharded over ranks."""
+    journal: Journal | None = None
+    """Where a workload that runs on several ranks notes the collectives that it passes."""
+    renewable: bool = True
+    """Whether it may be built again while it is sampled, so that it does not keep a lucky place in
+    memory, or an unlucky one: no for what shares something with other variants, or has a state."""
+    notes: Sequence[str] = ()
+    """Remarks about how it was built that a reader of its times should know, as sentences; they
+    stand in the record and below the table."""
+
+    @classmethod
+    def of(cls, built: object) -> Workload:
+        """What a build function may return: a Workload, a dict of phases, or one callable."""
+        if isinstance(built, Workload):
+            workload = built
+        elif isinstance(built, Mapping):
+            workload = cls(phases=built)
+        elif callable(built):
+            workload = cls(phases={"call": built})
+        else:
+            raise SuiteError(
+                f"the build function returned {type(built).__name__}; "
+                "return a Workload, a dict of phases, or a callable"
+            )
+        workload._validate()
+        return workload
+
+    def _validate(self) -> None:
+        if not self.phases:
+            raise SuiteError("the build function returned no phase; name at least one")
+        if self.compare not in get_args(Compared):
+            raise SuiteError(
+                f"the workload compares {self.compare!r}; write one of "
+                f"{', '.join(map(repr, get_args(Compared)))}"
+            )
+        if isinstance(self.notes, str) or not all(isinstance(note, str) for note in self.notes):
+            raise SuiteError(f"the notes are {self.notes!r}; make them a list of sentences")
+        for name, text in self.conditions.items():
+            if not isinstance(text, str):
+                raise SuiteError(
+                    f"the condition {name!r} is {text!r}; conditions are text, to be compared and "
+                    "shown as they are"
+                )
+        if not callable(self.facts):
+            self.list_facts()
+
+    def list_facts(self) -> dict[str, float]:
+        """Checked; after the first run where they come from a function."""
+        facts = self.facts() if callable(self.facts) else self.facts
+        for name, number in facts.items():
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise SuiteError(f"the fact {name!r} is {number!r}; facts are finite numbers")
+        return {name: float(number) for name, number in facts.items()}
+
+
+class Suite:
+    """Axes, variants, and the functions that build, check and count a case.
+
+    `axes` is a grid, every combination of which is a case, or a list of grids, each crossed on its
+    own: a case has the axes of its grid. A grid with an entry ``variant`` has only those of the
+    `variants`. The first variant is the baseline unless `baseline` names
+    another. `tolerance` is one number, one for each value of the axis ``dtype``, or a function of
+    the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
+    grids: a list of other ones); without it the first value of every axis is taken. `where` drops
+    combinations. Values in `on_request` (of axes, or of ``variant``) are only measured where a
+    ``--filter`` on their axis names them; it may be a function of the device. `presets` are other
+    grids (each a grid or a list of them, with all axes of one of the suite's own), which
+    ``--grid NAME`` measures instead; what is on request is so there too. `accepts` is called with
+    an axis and a value that ``--set`` asks for; it raises UsageError or ValueError, with a
+    sentence, for what the build function cannot make. Without it, the suite has only its own
+    values. `refuse` does so for a whole case, whose values do not go together: then nothing is
+    measured. An axis in `searches` may be ``auto``: the largest value that fits into memory, of
+    those that the function gives for a case, in ascending order. With `apart`, variants of a group
+    hold nothing together, so that what they need in memory adds up.
+    """
+
+    def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
+        self,
+        name: str,
+        *,
+        axes: Axes | Sequence[Axes],
+        variants: Sequence[str],
+        baseline: str | None = None,
+        tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
+        quick: Axes | Sequence[Axes] | None = None,
+        where: Callable[[Case], bool] | None = None,
+        on_request: Axes | Callable[[Device], Axes] | None = None,
+        presets: Mapping[str, Axes | Sequence[Axes]] | None = None,
+        accepts: Accepts | None = None,
+        refuse: Callable[[Case], object] | None = None,
+        searches: Mapping[str, Candidates] | None = None,
+        apart: bool = False,
+    ) -> None:
+        self.name = name
+        self.grids = make_grids(name, axes)
+        ask = on_request if callable(on_request) else lambda device: on_request or {}
+        self.on_request = {device: make_grids(name, ask(device))[0] for device in DEVICES}
+        self.quick_grids = {
+            device: make_quick_grids(name, self.grids, quick, self.on_request[device])
+            for device in DEVICES
+        }
+        self.presets = {
+            preset: make_other_grids(name, repr(preset), axes, self.grids)
+            for preset, axes in (presets or {}).items()
+        }
+        self.axes = unite(self.grids)
+        self.variants = list(variants)
+        self.baseline = self.variants[0] if baseline is None and variants else baseline
+        self.where = where
+        self.accepts = accepts
+        self.refuse = refuse or (lambda case: None)
+        self.searches = dict(searches or {})
+        self.apart = apart
+        self._tolerance = tolerance
+        self._functions: dict[str, Callable[[Case], Any]] = {}
+        self._validate()
+
+    def build(self, function: Function) -> Function:
+        """Decorator: the function that makes a case's Workload."""
+        return self._register("build", function)
+
+    def reference(self, function: Function) -> Function:
+        """Decorator: makes the Workload that a case must agree with, plain and obviously right.
+
+        It is built from the same random seed as the case. Without it, or where it gives None, the
+        baseline is the reference of the other variants.
+        """
+        return self._register("reference", function)
+
+    def flops(self, function: Function) -> Function:
+        """Decorator: floating-point operations by phase; a number, or numbers by dtype."""
+        return self._register("flops", function)
+
+    def bytes(self, function: Function) -> Function:
+        """Decorator: bytes that a phase must move, by phase."""
+        return self._register("bytes", function)
+
+    def memory(self, function: Function) -> Function:
+        """Decorator: bytes that a process with the case needs at its peak, by part.
+
+        A case that cannot fit is skipped, with these numbers, unless ``--force`` is given.
+        """
+        return self._register("memory", function)
+
+    @property
+    def can_build(self) -> bool:
+        return "build" in self._functions
+
+    def build_case(self, case: Case) -> Workload:
+        return Workload.of(self._functions["build"](case))
+
+    def build_reference(self, case: Case) -> Workload | None:
+        """The suite's own reference for the case, or None where it has none for it."""
+        function = self._functions.get("reference")
+        built = None if function is None else function(case)
+        return None if built is None else Workload.of(built)
+
+    def count_flops(self, case: Case) -> dict[str, dict[str, float]]:
+        counts = self._functions["flops"](case) if "flops" in self._functions else {}
+        dtype = str(case.params.get("dtype", "unknown"))
+        return {
+            phase: dict(count) if isinstance(count, Mapping) else {dtype: float(count)}
+            for phase, count in counts.items()
+        }
+
+    def count_bytes(self, case: Case) -> dict[str, float]:
+        counts = self._functions["bytes"](case) if "bytes" in self._functions else {}
+        return {phase: float(count) for phase, count in counts.items()}
+
+    def estimate_memory(self, case: Case) -> dict[str, float]:
+        parts = self._functions["memory"](case) if "memory" in self._functions else {}
+        return {part: float(count) for part, count in parts.items()}
+
+    def list_candidates(self, case: Case) -> dict[str, list[int]]:
+        """By axis that is ``auto`` in the case: the values to choose the largest from."""
+        asked = [axis for axis in self.searches if case.params.get(axis) == AUTO]
+        return {axis: list(self.searches[axis](case)) for axis in asked}
+
+    def tolerance(self, case: Case) -> float:
+        dtype = str(case.params.get("dtype", "float32"))
+        if isinstance(self._tolerance, int | float):
+            return float(self._tolerance)
+        if callable(self._tolerance):
+            return float(self._tolerance(case))
+        table = TOLERANCES if self._tolerance is None else self._tolerance
+        if dtype not in table:
+            raise SuiteError(
+                f"suite {self.name!r} has no tolerance for dtype {dtype!r}; "
+                f"it has them for {', '.join(table)}"
+            )
+        return float(table[dtype])
+
+    def list_grids(
+        self, *, quick: bool = False, preset: str | None = None, device: Device = "cpu"
+    ) -> list[Grid]:
+        """The grids that such a run measures."""
+        if preset is None:
+            return self.quick_grids[device] if quick else self.grids
+        if preset not in self.presets:
+            known = f"it has {', '.join(self.presets)}" if self.presets else "it has only its own"
+            raise UsageError(f"suite {self.name!r} has no grid {preset!r}; {known}")
+        return self.presets[preset]
+
+    def expand(
+        self,
+        *,
+        quick: bool = False,
+        preset: str | None = None,
+        device: Device = "cpu",
+        chosen: Grid | None = None,
+    ) -> list[Case]:
+        """All cases, those of one group next to each other.
+
+        `chosen` values are taken in place of the suite's own.
+        """
+        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset, device=device))
+        if not grids:  # only quick grids may lack the chosen axes
+            short = [shorten(grid, self.on_request[device]) for grid in self.grids]
+            grids = put_in(chosen or {}, short)
+        cases = [
+            Case(suite=self.name, variant=variant, params=point, device=device)
+            for point, variants in cross(grids, self.variants)
+            for variant in variants
+        ]
+        return cases if self.where is None else [case for case in cases if self.where(case)]
+
+    def _register(self, role: str, function: Function) -> Function:
+        if role in self._functions:
+            raise SuiteError(f"suite {self.name!r} has two {role} functions; keep one")
+        self._functions[role] = function
+        return function
+
+    def _validate(self) -> None:
+        if not self.variants:
+            raise SuiteError(f"suite {self.name!r} has no variants; name at least one")
+        if len(set(self.variants)) < len(self.variants):
+            raise SuiteError(f"suite {self.name!r} names a variant twice: {self.variants}")
+        if self.baseline not in self.variants:
+            raise SuiteError(
+                f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
+                f"variants {', '.join(self.variants)}"
+            )
+        for grids in (self.grids, *self.quick_grids.values(), *self.presets.values()):
+            for grid in grids:
+                self._validate_variants(grid.get(VARIANT, self.variants))
+        for device in DEVICES:
+            self._validate_on_request(self.on_request[device])
+        reserved = {"suite", "device", "params", "id", "group"} & set(self.axes)
+        if reserved:
+            raise SuiteError(
+                f"suite {self.name!r} has an axis {min(reserved)!r}, a name that cases use "
+                "themselves; choose another"
+            )
+
+    def _validate_variants(self, variants: Sequence[Any]) -> None:
+        """Of one grid."""
+        unknown = [variant for variant in variants if variant not in self.variants]
+        if unknown:
+            raise SuiteError(
+                f"suite {self.name!r} has a grid with the variant {unknown[0]!r}, which is not one "
+                f"of its variants {', '.join(self.variants)}"
+            )
+        if self.baseline not in variants:
+            raise SuiteError(
+                f"suite {self.name!r} has a grid without its baseline, {self.baseline!r}; add it"
+            )
+
+    def _validate_on_request(self, on_request: Grid) -> None:
+        known = {**self.axes, VARIANT: self.variants}
+        for axis, values in on_request.items():
+            if axis not in known:
+                raise SuiteError(
+                    f"suite {self.name!r} has {axis!r} on request, which is not one of its axes "
+                    f"{', '.join(known)}"
+                )
+            unknown = [value for value in values if value not in known[axis]]
+            if unknown:
+                raise SuiteError(
+                    f"suite {self.name!r} has {axis}={format_value(unknown[0])} on request, which "
+                    f"is not one of its values {', '.join(map(format_value, known[axis]))}"
+                )
+        if self.baseline in on_request.get(VARIANT, []):
+            raise SuiteError(
+                f"suite {self.name!r} has its baseline, {self.baseline!r}, on request; the others "
+                "are compared with it, so it is always measured"
+            )

@@ -1,0 +1,1 @@
+"""The child side of a run: build, check, warm up, sample."""

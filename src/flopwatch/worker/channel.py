@@ -1,0 +1,223 @@
+"""What a worker and the runner share: a pipe of JSON lines, and a board of two bytes.
+
+The board is shared memory that says which variant is in work and at which stage. A process that
+dies by a signal can say nothing any more; the board still tells whom it was measuring.
+
+How samples and points reach the runner while they are taken: in batches, now and then.
+
+What was taken is not lost when the runner asks the worker to end: the batch that has gathered by
+then is the worker's last word.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from flopwatch.devices.backends import Target
+from flopwatch.worker.sampling import Observer, Progress, Series
+
+STAGES = (
+    "start",
+    "joining",
+    "build",
+    "check",
+    "reference",
+    "sampling",
+    "memory",
+    "study",
+    "finish",
+)
+BOARD_BYTES = 2
+NOBODY = 255
+
+
+class Posted(NamedTuple):
+    variant_index: int | None
+    stage: str
+
+
+class Board:
+    """Byte 0: index of the variant in work (or NOBODY). Byte 1: index of the stage."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, BOARD_BYTES)
+
+    def write(self, variant_index: int, stage: str) -> None:
+        self._memory[1] = STAGES.index(stage)
+        self._memory[0] = variant_index
+
+    def point_at(self, variant_index: int) -> None:
+        """Only the variant: cheap enough to be done before every sample."""
+        self._memory[0] = variant_index
+
+    def read(self) -> Posted:
+        index = self._memory[0]
+        return Posted(None if index == NOBODY else index, STAGES[self._memory[1]])
+
+
+def make_board() -> tuple[IO[bytes], Board]:
+    """A file to hand to a worker, and the runner's view of the same memory."""
+    # In memory where the system has that: a full disk should not keep anyone from measuring.
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create("flopwatch-board"), "r+b")
+    else:
+        file = tempfile.TemporaryFile()
+    file.write(bytes([NOBODY, 0]))
+    file.flush()
+    return file, Board(file.fileno())
+
+
+class Channel:
+    """The worker's end."""
+
+    def __init__(self, events_descriptor: int, board: Board) -> None:
+        self._descriptor = events_descriptor
+        self._busy = 0
+        self._ending = False
+        self._say_last_words: Callable[[], None] = lambda: None
+        self.board = board
+
+    def send(self, event: str, **content: Any) -> None:
+        data = memoryview(msgspec.json.encode({"event": event, **content}) + b"\n")
+        with self.busy():
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def on_terminate(self, say_last_words: Callable[[], None]) -> None:
+        """On SIGTERM, call this and end the process."""
+        self._say_last_words = say_last_words
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Meanwhile SIGTERM waits: a message cut in two would be none."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+        if self._ending and not self._busy:
+            self._end()
+
+    def _on_terminate(self, number: int, frame: object) -> None:
+        self._ending = True
+        if not self._busy:
+            self._end()
+
+    def _end(self) -> None:
+        self._busy += 1  # once is enough
+        try:
+            self._say_last_words()
+        finally:
+            os._exit(0)
+
+
+SEND_EVERY_S = 0.25
+"""Seldom enough not to disturb, often enough to lose little and not to be taken for hung."""
+
+
+class SampleStream(Observer):
+    """Follows a sampler and sends its new samples. `index` is each variant's on the board."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        target: Target,
+        index: Mapping[str, int],
+        fail: Callable[[str, Exception], None],
+    ) -> None:
+        self._channel = channel
+        self._target = target
+        self._index = index
+        self._fail = fail
+        self._series: Sequence[Series] = ()
+        self._sent: dict[str, int] = {}
+        self._sent_instrumented: dict[str, int] = {}
+        self._last_s = time.monotonic()
+        self._progress: Progress | None = None
+        channel.on_terminate(self.send)
+
+    def begin(self, series: Sequence[Series]) -> None:
+        self._series = series
+        self._sent = dict.fromkeys((one.variant for one in series), 0)
+        self._sent_instrumented = dict(self._sent)
+
+    def announce(self, variant: str) -> None:
+        # Before every run, not after every round: a round of many slow variants is no silence.
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send()
+        self._channel.board.point_at(self._index[variant])
+
+    def fail(self, variant: str, error: Exception) -> None:
+        self._fail(variant, error)
+
+    def observe(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def send(self) -> None:
+        with self._channel.busy():
+            self._target.look()
+            self._last_s = time.monotonic()
+            samples = {one.variant: self._take_new(one) for one in self._series}
+            self._channel.send("samples", samples=samples, progress=self._progress)
+
+    def _take_new(self, one: Series) -> dict[str, Any]:
+        # Loops, and whole instrumented runs, are appended last: what they cover is complete, even
+        # where this is called in the middle of a round because the worker is to end.
+        start, end = self._sent[one.variant], len(one.loops)
+        first, last = self._sent_instrumented[one.variant], len(one.instrumented_ns)
+        self._sent[one.variant], self._sent_instrumented[one.variant] = end, last
+        return {
+            "phases": list(one.workload.phases),
+            "ns": [_round(row) for row in one.phase_ns[start:end]],
+            "rounds": one.rounds[start:end],
+            "loops": one.loops[start:end],
+            "ranks": [
+                [
+                    {**msgspec.to_builtins(share), "phase_ns": _round(share.phase_ns)}
+                    for share in row
+                ]
+                for row in one.shares[start:end]
+            ],
+            "instrumented_ns": _round(one.instrumented_ns[first:last]),
+            "regions": {
+                name: {"calls": region.calls, "samples_ns": _round(region.samples_ns[first:last])}
+                for name, region in one.regions.items()
+            },
+        }
+
+
+class PointStream:
+    """Sends the points of one variant's study."""
+
+    def __init__(self, channel: Channel, variant: str) -> None:
+        self._channel = channel
+        self._variant = variant
+        self._points: list[dict[str, float]] = []
+        self._last_s = time.monotonic()
+        channel.on_terminate(self.send)
+
+    def add(self, point: dict[str, float]) -> None:
+        self._points.append(point)
+        if time.monotonic() - self._last_s >= SEND_EVERY_S:
+            self.send()
+
+    def send(self) -> None:
+        with self._channel.busy():
+            self._last_s = time.monotonic()
+            points, self._points = self._points, []
+            self._channel.send("points", variant=self._variant, points=points)
+
+
+def _round(times_ns: Sequence[float]) -> list[float]:
+    # Never 0: what a coarse clock cannot see still took some time.
+    return [max(round(ns, 1), 0.1) for ns in times_ns]

@@ -1,0 +1,137 @@
+"""Exceptions of measured code, as a record tells them.
+
+Which project files a case was built from, so that a changed one is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import site
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.records.record import Status
+from flopwatch.worker import limits
+from flopwatch.worker.agreement import WrongResult
+from flopwatch.worker.study import Diverged
+
+PACKAGE = Path(__file__).resolve().parent.parent
+MEASURED_PARTS = ("suites", "layers", "models")
+"""The parts of flopwatch itself that are subjects of measurement; the rest is the engine, whose
+version is in the environment."""
+
+
+def digest_sources(suite_path: Path) -> dict[str, str]:
+    """Digests of the loaded modules that belong to the user's project, by path.
+
+    Paths are relative to the suite file's folder, so that records do not tell where somebody
+    keeps their work, and can be checked from anywhere.
+    """
+    named = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    # Thousands of modules are loaded, nearly all of them installed: sort those out as text, since
+    # resolving every path would take longer than many a measurement.
+    installed = tuple(_installed_folders())
+    files = {
+        Path(file).resolve()
+        for file in named
+        if file and (file.startswith(f"{PACKAGE}/") or not file.startswith(installed))
+    }
+    chosen = sorted(file for file in files | {suite_path} if _is_subject(file, suite_path))
+    # Some modules name a file that does not exist.
+    digests = {_name(file, suite_path): digest_file(file) for file in chosen}
+    return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+def is_unchanged(sources: dict[str, str], suite_path: Path) -> bool:
+    """Whether the files still are what they were when the record was made."""
+    return bool(sources) and all(
+        digest_file(suite_path.parent / name) == digest for name, digest in sources.items()
+    )
+
+
+def digest_file(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def is_project_file(file: str) -> bool:
+    """Whether a file is neither installed nor part of flopwatch's own machinery."""
+    if file.startswith(f"{PACKAGE}/"):
+        return Path(file).relative_to(PACKAGE).parts[0] in MEASURED_PARTS
+    return not file.startswith((*_installed_folders(), "<frozen"))
+
+
+def _is_subject(file: Path, suite_path: Path) -> bool:
+    if file == suite_path:
+        return True
+    return file.suffix == ".py" and file.name != "__init__.py" and is_project_file(str(file))
+
+
+def _name(file: Path, suite_path: Path) -> str:
+    return Path(os.path.relpath(file, suite_path.parent)).as_posix()
+
+
+def _installed_folders() -> set[str]:
+    """As they are written in `sys.path` and as they really are, each with a closing slash."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    paths = [*(sysconfig.get_path(kind) for kind in kinds), *site.getsitepackages(), site.USER_SITE]
+    return {f"{form}/" for path in paths if path for form in (path, os.path.realpath(path))}
+
+
+def explain(error: BaseException) -> str:
+    """An exception as one line, with the place in the user's code where it arose."""
+    message = " ".join(str(error).split())
+    if isinstance(error, FlopwatchError | Unsupported | WrongResult | Diverged):
+        return message
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_project_file(frame.filename)]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return ": ".join(filter(None, [type(error).__name__, message])) + place
+
+
+LOSSES = (
+    *("connection closed", "connection reset", "connection refused", "broken pipe"),
+    *("socket closed", "timed out", "application timeout", "connectfullmesh failed"),
+)
+"""What torch.distributed says where another rank has ended or stays away, in small letters."""
+
+
+def is_loss_of_peer(error: BaseException) -> bool:
+    """Whether it only tells that another rank is gone, which has a reason of its own."""
+    said = str(error).lower()
+    return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
+
+
+NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
+"""What is said where a thread cannot be had, in small letters: for lack of memory for its stack, or
+because there are too many."""
+
+
+def tell(error: BaseException, limit_bytes: int | None) -> tuple[Status, str]:
+    """Status and reason; where there is no memory left, not even for a thread, with the limit."""
+    status, reason = classify(error), explain(error)
+    if isinstance(error, MemoryError) or any(text in reason.lower() for text in NO_THREAD):
+        shortage = limits.describe_shortage(limit_bytes)
+        if shortage is not None:
+            return "oom", f"{reason}: {shortage}"
+    return status, reason
+
+
+def classify(error: BaseException) -> Status:
+    """The status that an exception gives its variant."""
+    message = str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    if isinstance(error, RuntimeError) and "can't allocate memory" in message:
+        return "oom"
+    if isinstance(error, WrongResult | Diverged):
+        return "wrong"
+    if isinstance(error, Unsupported | NotImplementedError) or "not implemented for" in message:
+        return "unsupported"
+    return "crash"

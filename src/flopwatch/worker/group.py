@@ -1,0 +1,260 @@
+"""A group on its way through a worker: built, checked, sampled, studied."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices.backends import Target
+from flopwatch.errors import Unsupported
+from flopwatch.records.record import Check
+from flopwatch.settings import Settings
+from flopwatch.suites.case import Case
+from flopwatch.suites.suite import Suite, Workload
+from flopwatch.worker import agreement, limits
+from flopwatch.worker.channel import NOBODY, Channel, PointStream, SampleStream
+from flopwatch.worker.compilation import is_compiler_used
+from flopwatch.worker.failure import classify, explain, is_loss_of_peer, tell
+from flopwatch.worker.limits import from_seed
+from flopwatch.worker.rank_roles import Alone, Leader
+from flopwatch.worker.renewal import Renewal
+from flopwatch.worker.sampling import First, Sampler, run_once
+from flopwatch.worker.study import Diverged, take_points
+
+TOGETHER = (agreement.WrongResult, Diverged, Unsupported)
+"""What goes wrong on all ranks alike, or after all are done."""
+
+PROBES = 3
+
+
+class Disbanded(Exception):
+    """Ranks have lost each other: whatever is left to do needs new ones."""
+
+
+class Group:
+    """The cases of one group on their way through the worker."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        cases: list[Case],
+        baseline: str,
+        settings: Settings,
+        target: Target,
+        channel: Channel,
+        leader: Alone | Leader,
+    ) -> None:
+        # The baseline first: it is the reference of the others where the suite declares none.
+        self.cases = sorted(cases, key=lambda case: case.variant != baseline)
+        self.index = {case.variant: position for position, case in enumerate(cases)}
+        self.suite = suite
+        self.baseline = baseline
+        self.settings = settings
+        self.target = target
+        self.channel = channel
+        self.leader = leader
+        self.workloads: dict[str, Workload] = {}
+        self.first_calls: dict[str, First] = {}
+        self._first_s = 0.0
+        """What building and running all variants for the first time has taken."""
+        self._baseline_values: dict[str, Any] | None = None
+        self._is_lent = False
+        """Whether these are only in case that another variant has no reference."""
+
+    def measure(self, *, is_probe: bool = False) -> None:
+        """All that there is to do; a probe only tries whether the group can run."""
+        self.build()
+        if self._is_lent:  # all are checked, and what is held is measured
+            self._baseline_values = None
+        if is_probe:
+            self.try_out()
+            return
+        self.sample()
+        self.study()
+        self.measure_memory()  # last: whatever goes wrong in it costs nobody their times
+
+    def try_out(self) -> None:
+        """Run all a few times more: only the first run has made what an optimizer keeps, and memory
+        comes to lie in pieces."""
+        for _ in range(PROBES):
+            for variant, workload in list(self.workloads.items()):
+                self.channel.board.write(self.index[variant], "sampling")
+                try:
+                    run_once(workload)
+                except Exception as error:
+                    self.fail(variant, error)
+        self.channel.send("finished", stop=None, notes=[], studies=[], renewed_rounds=[])
+
+    def build(self) -> None:
+        """Build and check all. Disbanded where memory ran out.
+
+        Memory that was freed by the one that failed is not always found again by the next: a heap
+        that is never given back comes to lie in pieces. Who fits must not fail for that.
+        """
+        for case in self.cases:
+            position = self.index[case.variant]
+            try:
+                self.channel.board.write(position, "build")
+                started_s = time.perf_counter()
+                make = partial(from_seed, self.settings.seed, self.suite.build_case, case)
+                workload = self.leader.build(case.variant, make)
+                self.channel.board.write(position, "check")
+                first = self.leader.gather(case.variant, workload)
+                self._first_s += time.perf_counter() - started_s
+                shares = self.leader.take_shares(1)
+                check, notes = self._check(case, first.values)
+                flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
+                facts = {**workload.list_facts(), **self.leader.list_facts()}
+            except Exception as error:
+                self.fail(case.variant, error)
+                if classify(error) == "oom":
+                    raise Disbanded from None
+                continue
+            self.workloads[case.variant] = self.leader.lead(case.variant, workload)
+            self.first_calls[case.variant] = First(phase_ns=first.phase_ns, shares=shares)
+            self.channel.send(
+                "built",
+                variant=case.variant,
+                check=check,
+                flops=flops,
+                bytes=bytes_,
+                conditions=dict(workload.conditions),
+                facts=facts,
+                first_page_faults=first.page_faults,
+                notes=[*workload.notes, *notes],
+            )
+
+    def sample(self) -> None:
+        if not self.workloads:
+            return
+        self.channel.board.write(NOBODY, "sampling")
+        stream = SampleStream(self.channel, self.target, self.index, self.fail)
+        renewal = Renewal(self._build_anew, self._first_s, time.perf_counter)
+        outcome = Sampler(
+            self.workloads,
+            baseline=self.baseline,
+            settings=self.settings,
+            target=self.leader,
+            observer=stream,
+            first_calls=self.first_calls,
+        ).run(renewal if self._can_renew() else None)
+        stream.send()
+        studies = [variant for variant, load in self.workloads.items() if load.study is not None]
+        notes = self.target.notes()
+        self.channel.send(
+            "finished",
+            stop=outcome.stop,
+            notes=notes,
+            studies=studies,
+            renewed_rounds=renewal.rounds,
+        )
+
+    def _can_renew(self) -> bool:
+        """Whether workloads may be built more than once, and gain by it."""
+        return (
+            self.settings.device == "cpu"
+            and isinstance(self.leader, Alone)
+            and all(load.renewable and load.study is None for load in self.workloads.values())
+            and not is_compiler_used()
+        )
+
+    def _build_anew(self, variant: str) -> Workload:
+        self.channel.board.point_at(self.index[variant])  # should it crash, this is whom to blame
+        case = next(case for case in self.cases if case.variant == variant)
+        self.workloads[variant] = from_seed(self.settings.seed, self.suite.build_case, case)
+        return self.workloads[variant]
+
+    def measure_memory(self) -> None:
+        for variant, workload in self.workloads.items():
+            self.channel.board.write(self.index[variant], "memory")
+            prepare = workload.reset or (lambda: None)
+            try:
+                memory = self.target.measure_memory(prepare, workload.phases)
+            except Exception:
+                if isinstance(self.leader, Leader):
+                    raise Disbanded from None
+                memory = None  # it was timed without fault; not to be watched is not its own
+            if memory is not None:
+                self.channel.send(
+                    "memory",
+                    variant=variant,
+                    held_bytes=memory.held_bytes,
+                    peak_bytes=memory.peak_bytes,
+                    phases=msgspec.to_builtins(memory.phases),
+                )
+
+    def study(self) -> None:
+        for variant, workload in list(self.workloads.items()):
+            if workload.study is None:
+                continue
+            self.channel.board.write(self.index[variant], "study")
+            stream = PointStream(self.channel, variant)
+            try:
+                for point in from_seed(self.settings.seed, take_points, workload.study):
+                    stream.add(point)
+            except Exception as error:
+                stream.send()
+                self.fail(variant, error)
+                if isinstance(self.leader, Leader):  # others may be at another point of theirs
+                    raise Disbanded from None
+            else:
+                stream.send()
+                self.channel.send("studied", variant=variant)
+
+    def fail(self, variant: str, error: Exception) -> None:
+        self.workloads.pop(variant, None)
+        failure = describe_failure(error)
+        is_alone = isinstance(self.leader, Leader) and not isinstance(error, TOGETHER)
+        if is_alone:
+            failure["reason"] = f"rank 0: {failure['reason']}"
+        self.channel.send("failed", variant=variant, **failure)
+        if is_alone:
+            # The others may be waiting in a collective that this rank will never come to.
+            raise Disbanded
+        self.leader.drop(variant)
+
+    def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
+        """Compare with the suite's reference, or else with the baseline."""
+        is_baseline = case.variant == self.baseline
+        against, expected, doubt = "the reference", None, None
+        try:
+            expected = self._run_reference(case)
+        except Exception as error:
+            # Not the variant's fault: it is measured, but nobody can say that it is right.
+            doubt = f"its reference failed: {explain(error)}"
+        if expected is None and doubt is None:
+            if is_baseline:
+                self._baseline_values = values
+                return None, []
+            against, expected = self.baseline, self._baseline_values
+            if expected is None:
+                doubt = f"its reference, {self.baseline}, is not measured here"
+        check = None
+        if expected is not None:
+            tolerance = self.suite.tolerance(case)
+            check = agreement.compare(values, expected, against=against, tolerance=tolerance)
+        if is_baseline:  # kept all the same, unless it is wrong: not all need have a reference
+            self._baseline_values, self._is_lent = values, True
+        if expected is None:
+            return None, [f"not checked: {doubt}"]
+        notes = [] if check else ["not checked: its phases return nothing that can be compared"]
+        return check, notes
+
+    def _run_reference(self, case: Case) -> dict[str, Any] | None:
+        """What the suite's own reference gives; None where it declares none."""
+        self.channel.board.write(self.index[case.variant], "reference")
+        reference = from_seed(self.settings.seed, self.suite.build_reference, case)
+        return None if reference is None else agreement.gather(reference, self.target.clock).values
+
+
+def describe_failure(error: Exception) -> dict[str, Any]:
+    status, reason = tell(error, limits.read_limit())
+    return {
+        "status": status,
+        "reason": reason,
+        "is_loss": is_loss_of_peer(error),
+        "check": error.check if isinstance(error, agreement.WrongResult) else None,
+    }

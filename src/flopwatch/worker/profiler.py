@@ -1,0 +1,397 @@
+"""A training step under torch's profiler, in a worker.
+
+Steps with and without the profiler take turns, so that what profiling adds is told from what else
+changes meanwhile. Every part of the model is marked as it runs (`flopwatch.models.regions`).
+
+Regions for models that mark none themselves, those of the library transformers, by hooks.
+
+What a module is, its name and the name of its class tell; architectures differ, and what is not
+recognised falls to what is around it, or to "other". The arithmetic between modules of attention
+(scores, softmax, the use of rotary positions) has the region of the whole.
+
+A timeline that opens in Perfetto, with regions in the backward pass too.
+
+The profiler writes what was marked: phases, and regions of the forward pass. In the backward pass
+there are only autograd's nodes, whose regions the ledger knows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.autograd.profiler import profile as run_profiler
+from torch.autograd.profiler import record_function
+
+from flopwatch.analysis.profile_breakdown import (
+    Event,
+    Kernel,
+    Ledger,
+    Role,
+    list_node_regions,
+    make_ledger,
+)
+from flopwatch.analysis.profile_request import PHASES, Phase, Profile, Request
+from flopwatch.devices.backends import open_target
+from flopwatch.errors import UsageError
+from flopwatch.jobs.activation_memory import footprint_of
+from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.step_memory import Plan
+from flopwatch.jobs.variants import Mode, Recompute
+from flopwatch.models import builder
+from flopwatch.models.regions import listening, region
+from flopwatch.models.step_workload import Job, ModeStep, share_model
+from flopwatch.models.transformer import Transformer
+from flopwatch.output.units import format_bytes
+from flopwatch.runner.memory_fit import PROCESS_BYTES
+from flopwatch.settings import Device
+from flopwatch.worker.limits import Collector
+
+PATTERNS: dict[str, str] = {
+    "head": r"(lm_head|embed_out)$",
+    "attention/rotation": r":\w*RotaryEmbedding$",
+    "embedding": r"(embed_\w+|wte|wpe|word_embeddings)$|:\w*Embedding$",
+    "norm": r":\w*Norm\w*$",
+    "attention/qkv": r"([qkv]_proj|qkv_proj|q_[ab]_proj|kv_[ab]_proj\w*|query_key_value|c_attn|"
+    r"Wqkv|in_proj|query|key|value)$",
+    "attention/output": r"(o_proj|out_proj)$|.*(attn|attention)\.(c_proj|dense|proj)$",
+    "attention": r":\w*Attention\w*$",
+    "feed-forward/up": r"(up_proj|gate_proj|gate_up_proj|fc1|c_fc|fc_in|dense_h_to_4h|w1|w3)$",
+    "feed-forward/activation": r"(act|act_fn|activation|activation_fn|activation_func)$",
+    "feed-forward/down": r"(down_proj|fc2|fc_out|dense_4h_to_h|w2)$|.*mlp\.c_proj$",
+    "feed-forward": r"(mlp|feed_forward|ffn)$|:\w*(MLP|FeedForward)$",
+}
+"""By region, what modules there are called: the last part of the name, or with a dot the whole
+name, or after a colon the class. The first that matches counts."""
+
+
+def find_region(name: str, class_name: str) -> str | None:
+    """
+    >>> find_region("model.layers.0.self_attn.q_proj", "Linear")
+    'attention/qkv'
+    >>> find_region("model.layers.0.input_layernorm", "LlamaRMSNorm")
+    'norm'
+    >>> find_region("model.layers.0", "LlamaDecoderLayer")
+    """
+    last = name.rpartition(".")[2]
+    names = (last, name, f":{class_name}")
+    return next(
+        (
+            found
+            for found, pattern in PATTERNS.items()
+            if any(re.match(pattern, each) for each in names)
+        ),
+        None,
+    )
+
+
+@contextmanager
+def marking(model: Any) -> Iterator[None]:
+    """Have every module that is recognised enter its region, for as long as this lasts."""
+    entered: list[AbstractContextManager[object]] = []
+
+    def enter(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            entered.append(region(name))
+            entered[-1].__enter__()
+
+        return hook
+
+    def leave(*_: object) -> None:
+        entered.pop().__exit__(None, None, None)
+
+    hooks = []
+    for path, module in model.named_modules():
+        name = find_region(path, type(module).__name__)
+        if name is not None:
+            hooks.append(module.register_forward_pre_hook(enter(name)))
+            # Always: checkpointing leaves a module by an exception once it has what it needs.
+            hooks.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with _marking_loss(model):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _marking_loss(model: Any) -> Iterator[None]:
+    """The loss is no module, but a function that models of transformers can be given."""
+    original = getattr(model, "loss_function", None)
+    if original is None:
+        yield
+        return
+
+    def marked(*arguments: Any, **options: Any) -> Any:
+        with region("loss"):
+            return original(*arguments, **options)
+
+    model.loss_function = marked
+    try:
+        yield
+    finally:
+        model.loss_function = original
+
+
+NODE = "autograd::engine::evaluate_function"
+"""How the name of an event begins that is autograd's evaluation of one node."""
+MARGIN_US = 0.001
+"""By which a region reaches beyond its nodes, so that it is around them for every reader."""
+
+
+def add_regions(path: Path, events: Sequence[Event]) -> None:
+    """`events` are those of the step that the trace is of."""
+    trace = msgspec.json.decode(path.read_bytes())
+    nodes = [one for one in trace["traceEvents"] if one.get("name", "").startswith(NODE)]
+    nodes.sort(key=lambda node: node["ts"])
+    regions = list_node_regions(events)
+    if len(nodes) != len(regions):  # a node of another thread, say; which is which is not known
+        return
+    trace["traceEvents"] += [*_join(list(zip(nodes, regions, strict=True)))]
+    path.write_bytes(msgspec.json.encode(trace))
+
+
+def _join(placed: Sequence[tuple[dict[str, Any], str]]) -> Iterator[dict[str, Any]]:
+    """An event around neighbours that belong to the same region."""
+    for (tid, place), run in groupby(placed, lambda one: (one[0]["tid"], one[1])):
+        nodes = [node for node, _ in run]
+        start = nodes[0]["ts"] - MARGIN_US
+        yield {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": place,
+            "pid": nodes[0]["pid"],
+            "tid": tid,
+            "ts": start,
+            "dur": nodes[-1]["ts"] + nodes[-1]["dur"] + MARGIN_US - start,
+        }
+
+
+WARMUP_ROUNDS = 2
+
+NSYS_VARIABLE = "NSYS_PROFILING_SESSION_ID"
+"""Set by Nsight Systems for what it runs."""
+
+Marker = Callable[[str], AbstractContextManager[object]]
+
+
+def profile(request: Mapping[str, Any], device: Device) -> Profile:
+    """What `Request` says, as plain data."""
+    wanted = Request(**request)
+    try:
+        require_room(wanted, device, find_room_bytes(device))
+        return Profiler(wanted, device).run()
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        raise _refuse(wanted, "more memory than there is") from None
+
+
+def find_room_bytes(device: Device) -> int | None:
+    """What this process may take for its tensors; None where nothing limits it."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes - PROCESS_BYTES
+
+
+def require_room(request: Request, device: Device, room_bytes: int | None) -> None:
+    """What is certain to fail would take minutes to do so, and everybody's memory meanwhile."""
+    shape = find_shape(request.model).stretch(request.context)
+    if room_bytes is None or not shape.is_ours:  # others take seconds to survey
+        return
+    plan = Plan(
+        batch=request.batch,
+        context=request.context,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        attention=request.attention,
+        checkpointed=request.checkpointed,
+        device=device,
+    )
+    needed_bytes = footprint_of(shape, plan).peak_bytes
+    if needed_bytes > room_bytes:
+        raise _refuse(
+            request,
+            f"{format_bytes(needed_bytes)} of memory, and there are {format_bytes(room_bytes)}",
+        )
+
+
+def _refuse(request: Request, needs: str) -> UsageError:
+    return UsageError(
+        f"a training step of {request.model} with {request.batch} x {request.context} tokens needs "
+        f"{needs}; choose a smaller batch, context or model, or try --checkpointing or "
+        "--optimizer sgd"
+    )
+
+
+def is_marking_ranges(
+    request: Request, device: Device, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether another profiler watches, to which NVTX ranges are all that it needs."""
+    if request.nvtx and device == "cpu":
+        raise UsageError("--nvtx marks ranges of a GPU, and there is none; leave it out")
+    under_nsys = device == "cuda" and NSYS_VARIABLE in environ
+    if under_nsys and request.trace:
+        raise UsageError("under nsys its own report has the timeline; leave --trace out")
+    return request.nvtx or under_nsys
+
+
+def make_step(request: Request, device: Device) -> ModeStep:
+    job = Job(
+        shape=find_shape(request.model).stretch(request.context),
+        batch=request.batch,
+        context=request.context,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        device=device,
+    )
+    torch.manual_seed(0)
+    recompute: Recompute = "full" if request.checkpointed else "none"
+    mode = Mode(attention=request.attention, recompute=recompute)
+    return ModeStep(share_model(job), mode, {}, job.setting.cast)
+
+
+class Profiler:
+    """Runs steps with and without torch's profiler, in turns."""
+
+    def __init__(self, request: Request, device: Device) -> None:
+        self.request = request
+        self.device: Device = device
+        self.nvtx = is_marking_ranges(request, device)
+        self.clock = open_target(device).clock
+        self.step = make_step(request, device)
+        self.model = self.step.shared.model
+        self.plain_ns: list[list[float]] = []
+        self.profiled_ns: list[list[float]] = []
+        self.events: list[list[Event]] = []
+
+    def run(self) -> Profile:
+        if self.nvtx:
+            self._run_with_ranges(torch.cuda.nvtx.range)
+        else:
+            self._run_rounds()
+        phases = [
+            Phase(
+                name=name,
+                plain_samples_ns=[times[position] for times in self.plain_ns],
+                profiled_samples_ns=[times[position] for times in self.profiled_ns],
+            )
+            for position, name in enumerate(PHASES)
+        ]
+        ledger = Ledger(entries=(), operators=())
+        if self.events:
+            plain_ns = {phase.name: phase.plain_ns for phase in phases}
+            ledger = make_ledger(self.events, plain_ns, by_kernels=self.device == "cuda")
+        return Profile(
+            request=self.request,
+            device=self.device,
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
+            attention=builder.find_attention(self.model),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            phases=phases,
+            entries=ledger.entries,
+            operators=ledger.operators[: self.request.top],
+        )
+
+    def _run_rounds(self) -> None:
+        with Collector(time.monotonic) as collector:
+            for position in range(-WARMUP_ROUNDS, self.request.steps):
+                collector.collect_if_due()
+                plain_ns = self._time_step()
+                profiled_ns, events, profiler = self._profile_step()
+                if position >= 0:
+                    self.plain_ns.append(plain_ns)
+                    self.profiled_ns.append(profiled_ns)
+                    self.events.append(events)
+        if self.request.trace is not None:
+            profiler.export_chrome_trace(self.request.trace)
+            add_regions(Path(self.request.trace), self.events[-1])
+
+    def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:
+        """The times of the phases, in nanoseconds."""
+        self.step.prepare()
+        marks = [self.clock.mark()]
+        value: tuple[Any, ...] = ()
+        for name, phase in self.step.phases.items():
+            with mark(name):
+                result = phase(*value)
+            value = (result,)
+            marks.append(self.clock.mark())
+        return self.clock.elapsed_ns(marks)
+
+    def _profile_step(self) -> tuple[list[float], list[Event], Any]:
+        """Times of phases, events, and the profiler that has heard them."""
+        names: set[str] = set()
+
+        def record(name: str) -> AbstractContextManager[object]:
+            names.add(name)
+            return record_function(name)
+
+        device = self.device if self.device == "cuda" else None
+        with (
+            self._listening(record),
+            run_profiler(use_kineto=True, use_device=device) as profiler,
+        ):
+            times_ns = self._time_step(record)
+        return times_ns, read_events(profiler.function_events, names), profiler
+
+    def _run_with_ranges(self, mark: Marker) -> None:
+        """For another profiler, which sees NVTX ranges; torch's own would be in its way."""
+        for position in range(-WARMUP_ROUNDS, self.request.steps):
+            plain_ns = self._time_step()
+            with self._listening(mark):
+                marked_ns = self._time_step(mark)
+            if position >= 0:
+                self.plain_ns.append(plain_ns)
+                self.profiled_ns.append(marked_ns)
+
+    @contextmanager
+    def _listening(self, mark: Marker) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(listening(mark))
+            if not isinstance(self.model, Transformer):
+                stack.enter_context(marking(self.model))
+            yield
+
+
+USER_SCOPE, BACKWARD_SCOPE = 7, 1
+"""at::RecordScope, as events have it."""
+
+
+def read_events(found: Any, names: set[str]) -> list[Event]:
+    """The profiler's events as ours; `names` are those of phases and regions."""
+    return [
+        Event(
+            name=one.name,
+            role=_find_role(one, names),
+            start_ns=one.time_range.start * 1e3,
+            end_ns=one.time_range.end * 1e3,
+            thread=one.thread,
+            sequence=one.sequence_nr if one.sequence_nr >= 0 else None,
+            forward_thread=one.fwd_thread,
+            kernels=[Kernel(name=k.name, time_ns=k.duration * 1e3) for k in one.kernels],
+        )
+        for one in found
+        if one.device_type.name == "CPU" and not one.is_async
+    ]
+
+
+def _find_role(one: Any, names: set[str]) -> Role:
+    if one.scope == USER_SCOPE:
+        is_phase = one.name in PHASES
+        return "phase" if is_phase else "region" if one.name in names else "scope"
+    if one.name.startswith(NODE):
+        return "node"
+    return "scope" if one.scope == BACKWARD_SCOPE else "operator"

@@ -1,0 +1,249 @@
+"""The ranks of a job, seen from inside one of them.
+
+Rank 0 leads: it builds, checks, samples and reports as a worker without company does. Before
+whatever all ranks must do together it gives an order, which the others wait for. Orders and reports
+go over a group of their own (gloo, on the CPU), so that they meet none of the job's collectives,
+and only between runs, so that none of it is timed.
+
+    build    V      make variant V
+    gather   V      run it once, for the check
+    run      V, N   run it, as run number N
+    report   N      tell how run N went
+    study    V      run its study
+    drop     V      forget it
+    leave           nothing is left to do
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from flopwatch.devices.clock import Clock
+from flopwatch.errors import WorkerError
+from flopwatch.settings import Device
+from flopwatch.suites.suite import Workload
+from flopwatch.worker import agreement
+from flopwatch.worker.agreement import Gathered
+from flopwatch.worker.rank_times import Run, Share, Stop
+
+BACKENDS: dict[Device, str] = {"cpu": "gloo", "cuda": "nccl"}
+START_AFTER_NS = 1_000_000
+"""Time for the word of a common start to reach all ranks."""
+SPARE_S = 30.0
+"""So much later than the runner, ranks lose patience themselves."""
+JOIN_S = 60.0
+"""Ranks are started together; one that is so much later does not come."""
+PINGS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """One rank's place in a job, as the runner assigns it."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    """Among the ranks of its machine; on GPUs the number of its device."""
+    local_ranks: int
+    """How many there are on its machine."""
+    machine_ranks: int
+    """The same on every machine; where machines differ, all ranks, as if there were one."""
+    address: str
+    port: int
+    """Where rank 0 waits for the others."""
+
+
+class PortTaken(WorkerError):
+    """Where ranks were to meet, another program has come first."""
+
+
+class Team:
+    """All ranks, from one of them."""
+
+    def __init__(self, seat: Seat, device: Device, patience_s: float) -> None:
+        from torch import distributed
+
+        _publish(seat)
+        store = _open_store(seat)
+        distributed.init_process_group(
+            BACKENDS[device],
+            store=store,
+            rank=seat.rank,
+            world_size=seat.ranks,
+            timeout=timedelta(seconds=patience_s + SPARE_S),
+        )
+        self.seat = seat
+        self._device = device
+        self._distributed = distributed
+        # Who waits for an order waits as long as it takes: the runner sees to it that it ends.
+        self._control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
+        self._offset_ns = self._compare_clocks()
+
+    @property
+    def leads(self) -> bool:
+        return self.seat.rank == 0
+
+    def order(self, *words: Any) -> None:
+        """Only for who leads."""
+        self._tell(words)
+
+    def await_order(self) -> tuple[Any, ...]:
+        words: tuple[Any, ...] = self._tell(None)
+        return words
+
+    def start_together(self, workload: Workload) -> float:
+        """Prepare for a run, wait until all others have, and start at the same time; the time of
+        the start on the clock that all share."""
+        if workload.reset is not None:
+            workload.reset()
+        if workload.journal is not None:
+            workload.journal.clear()
+        if self._device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+        self._distributed.barrier(group=self._control)
+        start_ns = self._tell(self._now_ns() + START_AFTER_NS)
+        while self._now_ns() < start_ns:
+            pass  # sleeping would end at another time on every rank
+        return self._now_ns()
+
+    def collect(self, value: Any) -> list[Any]:
+        """Everybody's value, by rank, for who leads; nothing for the others."""
+        values = [None] * self.seat.ranks if self.leads else None
+        self._distributed.gather_object(value, values, dst=0, group=self._control)
+        return values or []
+
+    def gather(self, workload: Workload, clock: Clock) -> tuple[Gathered, list[Share]]:
+        """What `agreement.gather` gives, run by all at once, and what each took."""
+        ready = replace(workload, reset=lambda: self.start_together(workload))
+        found = agreement.gather(ready, clock)
+        # Between its phases a check copies results: it has times, but no common run.
+        rows: list[list[float]] = self.collect(found.phase_ns)
+        slowest_ns = [max(column) for column in zip(*rows, strict=True)]
+        shares = [Share(row, 0.0, 0.0) for row in rows]
+        return replace(found, phase_ns=slowest_ns), shares
+
+    def part(self) -> None:
+        """When all is done; nccl wants it."""
+        with suppress(Exception):
+            self._distributed.destroy_process_group()
+
+    def _now_ns(self) -> float:
+        return time.perf_counter_ns() - self._offset_ns
+
+    def _tell(self, value: Any) -> Any:
+        """The leader's value, for all."""
+        box = [value]
+        self._distributed.broadcast_object_list(box, src=0, group=self._control)
+        return box[0]
+
+    def _compare_clocks(self) -> float:
+        """How far this rank's clock is ahead of the leader's: the half-way point of the shortest of
+        some exchanges. On one machine all have the same clock."""
+        mine = _read_boot_id()
+        boots: list[str | None] = [None] * self.seat.ranks
+        self._distributed.all_gather_object(boots, mine, group=self._control)
+        self.machines = len(set(boots))
+        offset_ns = 0.0
+        for rank, theirs in enumerate(boots):
+            if theirs is None or theirs != boots[0]:
+                found_ns = self._exchange_times(rank)
+                offset_ns = found_ns if rank == self.seat.rank else offset_ns
+        return offset_ns
+
+    def _exchange_times(self, rank: int) -> float:
+        if rank == 0 or self.seat.rank not in (0, rank):
+            return 0.0
+        trips = [self._ping(rank) for _ in range(PINGS)]
+        return min(trips)[1]  # the shortest one's
+
+    def _ping(self, rank: int) -> tuple[float, float]:
+        """How long there and back took, and how far the clock of `rank` is ahead, seen by it."""
+        import torch
+
+        box = torch.zeros(1, dtype=torch.int64)
+        peer = 0 if self.seat.rank else rank
+        if self.leads:
+            self._distributed.recv(box, src=peer, group=self._control)
+            box[0] = time.perf_counter_ns()
+            self._distributed.send(box, dst=peer, group=self._control)
+            return 0.0, 0.0
+        before_ns = time.perf_counter_ns()
+        self._distributed.send(box, dst=peer, group=self._control)
+        self._distributed.recv(box, src=peer, group=self._control)
+        after_ns = time.perf_counter_ns()
+        return after_ns - before_ns, (before_ns + after_ns) / 2 - int(box[0])
+
+
+def resolve(clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Any]) -> Run:
+    """A run, from the marks that were made at its start and after each phase."""
+
+    def tell(mark: Any) -> float:
+        (elapsed_ns,) = clock.elapsed_ns([marks[0], mark])
+        return began_ns + elapsed_ns
+
+    return Run(
+        began_ns,
+        tuple(tell(mark) for mark in marks[1:]),
+        tuple(Stop(tell(v.arrived), None if v.left is None else tell(v.left)) for v in visits),
+    )
+
+
+def _open_store(seat: Seat) -> Any:
+    """Where ranks find each other. Made by hand: by a URL, ranks under torchrun would all look for
+    torchrun's own."""
+    from torch import distributed
+
+    try:
+        return distributed.TCPStore(  # type: ignore[attr-defined]
+            seat.address,
+            seat.port,
+            seat.ranks,
+            is_master=seat.rank == 0,
+            timeout=timedelta(seconds=JOIN_S),
+        )
+    except RuntimeError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise PortTaken(
+            f"port {seat.port}, which was free a moment ago, is in use by another program; run it "
+            "again"
+        ) from None
+
+
+def choose_device(seat: Seat) -> None:
+    """A GPU for this rank; where it is shown only one, that."""
+    import torch
+
+    torch.cuda.set_device(seat.local_rank if torch.cuda.device_count() > 1 else 0)
+
+
+def _publish(seat: Seat) -> None:
+    """What libraries expect to find, as torchrun would have set it."""
+    os.environ.update(
+        RANK=str(seat.rank),
+        WORLD_SIZE=str(seat.ranks),
+        LOCAL_RANK=str(seat.local_rank),
+        LOCAL_WORLD_SIZE=str(seat.machine_ranks),
+        MASTER_ADDR=seat.address,
+        MASTER_PORT=str(seat.port),
+    )
+    if seat.local_ranks == seat.ranks and Path("/sys/class/net/lo").exists():
+        # On one machine no name of it needs to be found, nor a firewall passed.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _read_boot_id() -> str | None:
+    """Equal on processes that share a machine, and so a clock; None where it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,412 @@
+"""Sampling a group: warm-up, interleaved rounds, and knowing when to stop.
+
+A round takes one sample of every variant, in an order drawn anew, so that drift, neighbours and
+the previous variant's leavings hit all alike. There is one loop of rounds from the first call on:
+
+    round 0                   the very first call, taken while the variant was checked
+    round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
+                              then until every variant's samples are steady
+    ... the rest              measured, until precise, stalled, or out of budget; a variant that has
+                              instruments is run once more with them after each of its samples; now
+                              and then all are built anew (`renewal`)
+
+Nothing is thrown away: warm-up samples are stored in front of the others and counted.
+
+This module knows neither torch nor processes. Clock, order, caches and failures are handed in, so
+that tests get exact results from a fake clock.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Protocol
+
+from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
+from flopwatch.devices.clock import Clock
+from flopwatch.errors import SuiteError
+from flopwatch.records.record import Region, Stop
+from flopwatch.settings import Settings
+from flopwatch.suites.suite import Workload
+from flopwatch.worker.instruments import ClockStopwatch, Reading
+from flopwatch.worker.limits import Collector
+from flopwatch.worker.rank_times import Share
+from flopwatch.worker.renewal import Renewal
+from flopwatch.worker.steady_state import is_stalled, is_steady
+
+CLOCK_STEPS = 1000
+"""A sample lasts about this many steps of the clock, so that its resolution does not matter."""
+MIN_SAMPLE_NS = 200_000
+"""And about this long, so that short calls do not make a million samples."""
+PRIME_BELOW_NS = 200_000_000
+"""A hot-cache sample shorter than this is preceded by an untimed call: the variant before it has
+taken over the caches, and refilling them would be measured. That takes a few milliseconds at the
+most, which is nothing beside a longer sample."""
+MIN_ROUNDS = 12
+MIN_MEASURED_S = 0.5
+"""Shorter than that, one busy moment of the machine could be all that was seen."""
+MAX_WARMUP_ROUNDS = 1000
+WARMUP_SHARE = 0.5
+"""Warm-up may take this share of the budget; then sampling begins, and says so."""
+LEAST_WARMUP_ROUNDS = 7
+"""But so many rounds it may take in any case, unless somebody has set the budget: with fewer, slow
+calls could not be found steady."""
+
+
+@dataclass(kw_only=True)
+class Series:
+    """The samples of one variant, growing."""
+
+    variant: str
+    workload: Workload
+    phase_ns: list[list[float]] = field(default_factory=list)
+    """One row a sample: time of one call of each phase."""
+    rounds: list[int] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    loop_count: int = 1
+    shares: list[list[Share]] = field(default_factory=list)
+    """One row a sample: what each rank of a job took; empty rows where there are no ranks."""
+    instrumented_ns: list[float] = field(default_factory=list)
+    """Whole runs with instruments on, one after each measured sample."""
+    regions: dict[str, Region] = field(default_factory=dict)
+
+    def add(
+        self, round_: int, loops: int, phase_ns: list[float], shares: Sequence[Share] = ()
+    ) -> None:
+        self.phase_ns.append(phase_ns)
+        self.shares.append(list(shares))
+        self.rounds.append(round_)
+        self.loops.append(loops)
+
+    def add_instrumented(self, total_ns: float, readings: Mapping[str, Reading]) -> None:
+        calls = {region: reading.calls for region, reading in readings.items()}
+        if not self.instrumented_ns:
+            self.regions = {region: Region(calls=n, samples_ns=[]) for region, n in calls.items()}
+        before = {region: known.calls for region, known in self.regions.items()}
+        for region in sorted(before.keys() | calls.keys()):
+            if before.get(region) != calls.get(region):
+                raise SuiteError(
+                    f"region {region!r} ran {before.get(region, 0)} times in one run and "
+                    f"{calls.get(region, 0)} times in another; instrument a part that runs equally "
+                    "often in all"
+                )
+        for region, reading in readings.items():
+            self.regions[region].samples_ns.append(reading.ns)
+        self.instrumented_ns.append(total_ns)
+
+    @property
+    def totals_ns(self) -> list[float]:
+        return [sum(row) for row in self.phase_ns]
+
+    @property
+    def last_sample_ns(self) -> float | None:
+        """How long the last sample took, all its runs together."""
+        return sum(self.phase_ns[-1]) * self.loops[-1] if self.loops else None
+
+    def settled_totals_ns(self) -> list[float]:
+        """Totals since the loop count last changed: the ones that can be compared."""
+        settled = [
+            sum(r) for r, n in zip(self.phase_ns, self.loops, strict=True) if n == self.loop_count
+        ]
+        return [total * self.loop_count for total in settled]
+
+    def grow(self, min_sample_ns: float) -> bool:
+        """Raise the loop count where the last sample was too short; True if it changed."""
+        per_call_ns = max(sum(self.phase_ns[-1]), 1.0)
+        sample_ns = per_call_ns * self.loop_count
+        if sample_ns >= 0.8 * min_sample_ns:
+            return False
+        # Tenfold at the most: the first calls mislead about how long later ones take.
+        wanted = min(min_sample_ns / per_call_ns, 10 * self.loop_count)
+        self.loop_count = max(self.loop_count + 1, round(wanted))
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    warmup_rounds: int
+    steady: bool
+    stop: Stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a group is, for whoever watches."""
+
+    rounds: int
+    warmup_rounds: int | None
+    """None while warm-up goes on."""
+    steady: bool | None
+    half_width: float | None
+    """Of the widest interval; None while unknown."""
+    elapsed_s: float
+    budget_s: float
+
+
+class Observer:
+    """Whoever follows a sampler. This one looks away, and lets errors through."""
+
+    def begin(self, series: Sequence[Series]) -> None:
+        """Sampling starts; these series will grow."""
+
+    def announce(self, variant: str) -> None:
+        """The next run is of this variant: should it crash, this is whom to blame."""
+
+    def observe(self, progress: Progress) -> None:
+        """A round is over, or warm-up is."""
+
+    def fail(self, variant: str, error: Exception) -> None:
+        """A call has raised. If this returns, the variant is dropped and the others go on."""
+        raise error
+
+
+class Timing(Protocol):
+    """What a sampler needs of a device."""
+
+    clock: Clock
+
+    def evict(self) -> None:
+        """Overwrite the caches."""
+
+    def take_shares(self, loops: int) -> Sequence[Share]:
+        """What each rank of a job took in the sample just taken, which was of so many runs; nothing
+        where there are no ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class First:
+    """A variant's very first call."""
+
+    phase_ns: list[float]
+    shares: Sequence[Share] = ()
+
+
+class Sampler:
+    """Samples the variants of one group.
+
+    `first_calls` holds calls that were made before, for all variants or none; they become round 0.
+    """
+
+    def __init__(
+        self,
+        workloads: dict[str, Workload],
+        *,
+        baseline: str,
+        settings: Settings,
+        target: Timing,
+        observer: Observer | None = None,
+        first_calls: Mapping[str, First] | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
+        self.round = 0
+        if first_calls:
+            for series in self.series:
+                first = first_calls[series.variant]
+                series.add(self.round, 1, first.phase_ns, first.shares)
+            self.round = 1
+        self._baseline = baseline
+        self._settings = settings
+        self._target = target
+        self._evict = target.evict if settings.cache == "cold" else None
+        self._observer = observer or Observer()
+        self._renewal: Renewal | None = None
+        self._now_s = now_s
+        self._random = random.Random(settings.seed)
+        self._collector = Collector(now_s)
+        self._started_s = 0.0
+        self._warmup_rounds: int | None = None
+        self._steady: bool | None = None
+        self._budget_s = settings.budget_s * len(workloads)
+
+    def run(self, renewal: Renewal | None = None) -> Outcome:
+        self._renewal = renewal
+        self._observer.begin(tuple(self.series))
+        with self._collector:
+            self._started_s = self._now_s()
+            steady = self._warm_up()
+            self._steady, self._warmup_rounds = steady, self.round
+            self._report(None)  # what is sampled from now on is known to be measured
+            stop = self._measure(self.round)
+        return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop=stop)
+
+    def _warm_up(self) -> bool:
+        min_sample_ns = max(CLOCK_STEPS * self._target.clock.resolution_ns, MIN_SAMPLE_NS)
+        least_rounds = LEAST_WARMUP_ROUNDS if self._settings.min_rounds else 0
+        while self.series:
+            self._take_round()
+            self._report(None)
+            # A loop would find in the cache what its first pass has put there.
+            grown: list[bool] = []
+            if self._settings.cache == "hot":
+                grown = [series.grow(min_sample_ns) for series in self.series]
+            if not any(grown) and all(
+                is_steady(series.settled_totals_ns()) for series in self.series
+            ):
+                return True
+            is_over = self._elapsed_s() > WARMUP_SHARE * self._budget_s
+            if self.round >= MAX_WARMUP_ROUNDS or (is_over and self.round >= least_rounds):
+                return False
+        return False
+
+    def _measure(self, first: int) -> Stop:
+        started_s = self._elapsed_s()
+        next_look = MIN_ROUNDS
+        widths: dict[int, float | None] = {}
+        if self._renewal is not None:
+            self._renewal.start(self._budget_s)
+        while self.series:
+            self._renew_if_due(first, self._elapsed_s() - started_s)
+            self._take_round()
+            taken = self.round - first
+            enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
+            if enough and taken >= next_look:
+                widths[taken] = self._widest(first)
+                # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
+                next_look = taken + max(1, taken // 10)
+                if _is_within(widths[taken], self._settings.precision):
+                    self._report(widths[taken])
+                    return "precise"
+                if is_stalled(widths):
+                    return "stalled"
+            self._report(widths[max(widths)] if widths else None)
+            if self._elapsed_s() >= self._budget_s and taken >= self._settings.min_rounds:
+                return "budget"
+        return "budget"
+
+    def _renew_if_due(self, first: int, elapsed_s: float) -> None:
+        renewal = self._renewal
+        if renewal is not None and renewal.is_due(self.round, first, elapsed_s):
+            renewal.renew(self.series, self.round, run_once)
+
+    def _take_round(self) -> None:
+        order = list(self.series)
+        self._random.shuffle(order)
+        for series in order:
+            self._observer.announce(series.variant)
+            try:
+                self._take_sample(series)
+                if self._warmup_rounds is not None and series.workload.instrument is not None:
+                    self._observer.announce(series.variant)
+                    self._take_instrumented(series)
+            except Exception as error:
+                self._observer.fail(series.variant, error)
+                self.series.remove(series)
+        self.round += 1
+        self._collector.collect_if_due()
+
+    def _take_sample(self, series: Series) -> None:
+        workload, loops = series.workload, series.loop_count
+        last_ns = series.last_sample_ns
+        if self._evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
+            run_once(workload)
+        elapsed_ns = time_phases(workload, loops, self._target.clock, self._evict)
+        phase_ns = [ns / loops for ns in elapsed_ns]
+        series.add(self.round, loops, phase_ns, self._target.take_shares(loops))
+
+    def _take_instrumented(self, series: Series) -> None:
+        """The sample just taken once more, with instruments."""
+        workload, loops, clock = series.workload, series.loop_count, self._target.clock
+        assert workload.instrument is not None
+        stopwatch = ClockStopwatch(clock)
+        with workload.instrument(stopwatch):
+            elapsed_ns = time_phases(workload, loops, clock, self._evict)
+        readings = stopwatch.read(loops, workload.phases)
+        series.add_instrumented(sum(elapsed_ns) / loops, readings)
+
+    def _widest(self, first_round: int) -> float | None:
+        """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""
+        estimates = list(estimate_group(self.series, self._baseline, first_round))
+        widths = [estimate.half_width for estimate in estimates]
+        known = [width for width in widths if width is not None]
+        return max(known) if len(known) == len(widths) else None
+
+    def _report(self, half_width: float | None) -> None:
+        self._observer.observe(
+            Progress(
+                rounds=self.round,
+                warmup_rounds=self._warmup_rounds,
+                steady=self._steady,
+                half_width=half_width,
+                elapsed_s=self._elapsed_s(),
+                budget_s=self._budget_s,
+            )
+        )
+
+    def _elapsed_s(self) -> float:
+        return self._now_s() - self._started_s
+
+
+def run_once(workload: Workload) -> None:
+    """All phases once, untimed."""
+    if workload.reset is not None:
+        workload.reset()
+    run_phases(workload)
+
+
+def run_phases(workload: Workload) -> None:
+    value: tuple[Any, ...] = ()
+    for phase in workload.phases.values():
+        value = (phase(*value),)
+
+
+def time_phases(
+    workload: Workload,
+    loops: int,
+    clock: Clock,
+    evict: Callable[[], object] | None = None,
+) -> list[float]:
+    """Nanoseconds of each phase, over `loops` runs of all of them."""
+    first, *others = workload.phases.values()
+    if not others and workload.reset is None and evict is None:
+        marks = [clock.mark()]
+        for _ in repeat(None, loops):
+            first()
+        marks.append(clock.mark())
+        return clock.elapsed_ns(marks)
+    # Every run is a whole one, reset included: without that, the second backward of a loop would
+    # add to the gradients of the first, and a variant's time would depend on its loop count.
+    runs = [mark_phases(workload, clock, evict) for _ in repeat(None, loops)]
+    # Read at the end: on a GPU this is where the caller waits for the device.
+    return [sum(phase) for phase in zip(*map(clock.elapsed_ns, runs), strict=True)]
+
+
+def mark_phases(
+    workload: Workload, clock: Clock, evict: Callable[[], object] | None = None
+) -> list[Any]:
+    """Run all phases once, with a mark before, between and after them."""
+    if workload.reset is not None:
+        workload.reset()
+    if evict is not None:
+        evict()
+    passed: tuple[Any, ...] = ()
+    marks = [clock.mark()]
+    for phase in workload.phases.values():
+        passed = (phase(*passed),)
+        marks.append(clock.mark())
+    return marks
+
+
+def estimate_group(series: Sequence[Series], baseline: str, first_round: int) -> list[Estimate]:
+    """Estimates of every variant's median, and of its ratio to the baseline where there is one."""
+    totals = {one.variant: one.totals_ns[_index_of_round(one, first_round) :] for one in series}
+    estimates = [estimate_median(times) for times in totals.values()]
+    if baseline in totals:
+        estimates += [
+            estimate_ratio(times, totals[baseline])
+            for variant, times in totals.items()
+            if variant != baseline
+        ]
+    return estimates
+
+
+def _is_within(width: float | None, precision: float) -> bool:
+    return width is not None and width <= precision
+
+
+def _index_of_round(series: Series, first_round: int) -> int:
+    # One sample a round from round 0 on, so that index and round are the same number.
+    return min(first_round, len(series.rounds))

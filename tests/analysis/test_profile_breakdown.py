@@ -1,0 +1,206 @@
+"""From events to a ledger, on events made by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from flopwatch.analysis.profile_breakdown import (
+    BETWEEN,
+    NAMES,
+    Event,
+    Kernel,
+    Ledger,
+    attribute,
+    find_kind,
+    make_ledger,
+)
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def phase(name: str, start: float, end: float) -> Event:
+    return Event(name=name, role="phase", start_ns=start, end_ns=end)
+
+
+def region(name: str, start: float, end: float) -> Event:
+    return Event(name=name, role="region", start_ns=start, end_ns=end)
+
+
+def operator(name: str, start: float, end: float, **more: Any) -> Event:
+    return Event(name=f"aten::{name}", role="operator", start_ns=start, end_ns=end, **more)
+
+
+def node(name: str, start: float, end: float, **more: Any) -> Event:
+    return Event(name=NODE + name, role="node", start_ns=start, end_ns=end, **more)
+
+
+FORWARD = [
+    phase("forward", 0, 100),
+    region("head", 10, 50),
+    operator("linear", 12, 48, sequence=7),
+    operator("t", 13, 15, sequence=7),
+    operator("mm", 20, 40, sequence=8),
+    region("loss", 50, 90),
+    # 9 is seen by an operator that makes no node, and used by the one after it.
+    operator("to", 52, 53, sequence=9),
+    operator("_log_softmax", 60, 80, sequence=9),
+]
+BACKWARD = [
+    phase("backward", 200, 300),
+    operator("ones_like", 201, 203),
+    node("LogSoftmaxBackward0", 205, 225, sequence=9),
+    operator("_log_softmax_backward_data", 206, 224),
+    node("MmBackward0", 230, 270, sequence=8),
+    operator("mm", 231, 261),
+    node("torch::autograd::AccumulateGrad", 270, 280),
+    operator("add_", 271, 279),
+    node("NeverSeenBackward0", 285, 295, sequence=1),
+    operator("mul", 286, 290),
+]
+OPTIMIZER = [phase("optimizer", 300, 350), operator("_fused_adamw_", 310, 340)]
+STEP = [*FORWARD, *BACKWARD, *OPTIMIZER, operator("zero_", 360, 370)]
+
+
+def as_table(events: list[Event], **options: Any) -> dict[tuple[str, str, str], float]:
+    found = attribute(events, **options)
+    return {(one.part, one.region, one.name.removeprefix("aten::")): one.time_ns for one in found}
+
+
+def total(ledger: Ledger, **wanted: str) -> float:
+    return sum(
+        entry.time_ns
+        for entry in ledger.entries
+        if all(getattr(entry, name) == value for name, value in wanted.items())
+    )
+
+
+def test_every_operator_has_its_own_time_in_the_innermost_region() -> None:
+    assert as_table(FORWARD) == {
+        ("forward", "head", "linear"): 36 - 2 - 20,
+        ("forward", "head", "t"): 2,
+        ("forward", "head", "mm"): 20,
+        ("forward", "loss", "to"): 1,
+        ("forward", "loss", "_log_softmax"): 20,
+    }
+
+
+def test_backward_operators_belong_where_their_node_was_made() -> None:
+    table = as_table(STEP)
+    assert {key: ns for key, ns in table.items() if key[0] != "forward"} == {
+        ("backward", "loss", "ones_like"): 2,
+        ("backward", "loss", "_log_softmax_backward_data"): 18,
+        ("backward", "head", "mm"): 30,
+        ("backward", "head", "add_"): 8,  # a gradient is accumulated by the node after its own
+        ("backward", "other", "mul"): 4,
+        ("optimizer", "optimizer", "_fused_adamw_"): 30,
+    }
+
+
+def test_a_number_of_the_next_region_is_not_the_one_before() -> None:
+    events = [
+        phase("forward", 0, 100),
+        region("norm", 10, 30),
+        operator("type_as", 12, 14, sequence=5),
+        region("head", 30, 60),
+        operator("mm", 32, 50, sequence=5),
+        phase("backward", 100, 200),
+        node("MmBackward0", 110, 150, sequence=5),
+        operator("mm", 111, 149),
+    ]
+    assert as_table(events)["backward", "head", "mm"] == 38
+
+
+def test_regions_in_the_backward_pass_are_computed_again() -> None:
+    events = [
+        *FORWARD,
+        phase("backward", 200, 300),
+        node("MmBackward0", 210, 290, sequence=8),
+        region("feed-forward/up", 211, 251),
+        operator("mm", 220, 250),
+        operator("mm", 260, 285),
+    ]
+    table = as_table(events)
+    assert table["recomputed", "feed-forward/up", "mm"] == 30
+    assert table["backward", "head", "mm"] == 25
+
+
+def test_kinds_tell_apart_what_is_in_no_region_of_attention() -> None:
+    names = ["bmm", "_softmax", "_scaled_dot_product_flash_attention", "mul"]
+    events = [phase("forward", 0, 100), region("attention", 0, 100)]
+    events += [operator(name, 10 * i, 10 * i + 5) for i, name in enumerate(names, 1)]
+    assert [one.region for one in attribute(events)] == [
+        "attention/products", "attention/softmax", "attention/fused", "attention"
+    ]  # fmt: skip
+
+
+def test_the_parts_add_up_to_the_steps_without_profiler() -> None:
+    plain_ns = {"forward": 50.0, "backward": 80.0, "optimizer": 100.0}
+    slow = [*FORWARD, *BACKWARD, phase("optimizer", 300, 400), operator("_fused_adamw_", 310, 390)]
+    slowest = [
+        *FORWARD, *BACKWARD, phase("optimizer", 300, 900), operator("_fused_adamw_", 310, 320)
+    ]  # fmt: skip
+    ledger = make_ledger([slowest, slow, STEP], plain_ns)
+    for name, time_ns in plain_ns.items():
+        assert total(ledger, part=name) == pytest.approx(time_ns)
+    assert total(ledger, part="forward", kind="matrix product") == pytest.approx(20 / 2)
+    assert total(ledger, region=BETWEEN, part="forward") == pytest.approx((100 - 57) / 2)
+    # 60 % of one step's and 80 % of the other's; the slowest of three was disturbed.
+    assert total(ledger, region="optimizer") == pytest.approx(70.0)
+    products = next(one for one in ledger.operators if one.name == "aten::mm")
+    assert products.calls == 2
+    assert products.time_ns == pytest.approx(20 / 2 + 30 * 0.8)
+    assert [one.time_ns for one in ledger.operators] == sorted(
+        (one.time_ns for one in ledger.operators), reverse=True
+    )
+
+
+def on_gpu(kernel_ns: float) -> list[Event]:
+    """Operators launch kernels and go on; the backward pass has a thread of its own."""
+    gemm, copy = Kernel(name="gemm", time_ns=kernel_ns), Kernel(name="copy", time_ns=5.0)
+    return [
+        phase("forward", 0, 30),
+        region("head", 1, 20),
+        operator("mm", 2, 4, sequence=3, kernels=[gemm, copy]),
+        phase("backward", 40, 90),
+        node("MmBackward0", 50, 60, sequence=3, thread=2, forward_thread=1),
+        operator("mm", 51, 55, thread=2, kernels=[gemm]),
+    ]
+
+
+def test_on_a_gpu_kernels_count_as_they_are_and_the_rest_is_waiting() -> None:
+    ledger = make_ledger([on_gpu(60.0)], {"forward": 100.0, "backward": 70.0}, by_kernels=True)
+    assert total(ledger, part="forward", region="head") == 65
+    assert total(ledger, part="forward", region=BETWEEN) == 35
+    assert total(ledger, part="backward", region="head", kind="matrix product") == 60
+    assert total(ledger, part="backward", region=BETWEEN) == 10
+    assert [(one.name, one.calls) for one in ledger.operators] == [("gemm", 2), ("copy", 1)]
+
+
+def test_kernels_that_overlap_are_scaled_to_the_time_that_there_is() -> None:
+    ledger = make_ledger([on_gpu(60.0)], {"forward": 100.0, "backward": 40.0}, by_kernels=True)
+    assert total(ledger, part="backward", region="head") == pytest.approx(40)
+    assert total(ledger, part="backward", region=BETWEEN) == pytest.approx(0)
+
+
+def test_no_operator_is_of_two_kinds() -> None:
+    names = Counter(name for listed in NAMES.values() for name in listed.split())
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "fused attention"),
+        ("aten::_softmax_backward_data", "softmax"),
+        ("aten::masked_fill_", "element-wise"),
+        ("aten::_fused_adamw_", "element-wise"),
+        ("aten::copy_", "memory movement"),
+        ("aten::as_strided", "bookkeeping"),
+        ("mine::add_up", "other"),
+    ],
+)
+def test_operators_by_kind(name: str, kind: str) -> None:
+    assert find_kind(name) == kind

@@ -1,0 +1,317 @@
+"""Verdicts on variants and on runs: what is said, what is not, and what stands beside it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flopwatch.analysis.ratio_tests import (
+    Paired,
+    Separate,
+    bootstrap_error,
+    choose_confidence,
+    student_quantile,
+)
+from flopwatch.analysis.run_spread import Sides, Take, find_spread, weigh
+from flopwatch.analysis.statistics import estimate_median
+from flopwatch.analysis.summary import summarize
+from flopwatch.analysis.verdicts import compare_runs, compare_variants, excuse
+from flopwatch.records.record import Record, Region
+from flopwatch.settings import Settings
+from flopwatch.suites.case import case_id, group_id
+from tests.conftest import make_record
+
+SAMPLES = 40
+
+
+def sample(
+    step_ns: float, variant: str = "dense", seed: int = 0, scatter: float = 0.005, **changes: Any
+) -> Record:
+    """A case with 40 samples about a time, forward a third of it."""
+    noise = random.Random(f"{seed} {variant} {step_ns}")
+    totals = [step_ns * noise.lognormvariate(0, scatter) for _ in range(SAMPLES)]
+    params = changes.pop("params", {"size": 4})
+    content: dict[str, Any] = {
+        "suite": "demo",
+        "variant": variant,
+        "baseline": "dense",
+        "params": params,
+        "id": case_id("demo", variant, params),
+        "group": group_id("demo", params),
+        "run": f"run {seed}",
+        "samples_ns": {"forward": [t / 3 for t in totals], "backward": [2 * t / 3 for t in totals]},
+        "rounds": list(range(SAMPLES)),
+        "loops": [1] * SAMPLES,
+        "warmup_samples": 0,
+        "taken_at": f"2026-01-01T00:00:{seed:02}Z",
+    }
+    return make_record(**{**content, **changes})
+
+
+def test_half_of_the_cases_may_be_slower_and_all_are_found() -> None:
+    """Two tight groups are no scatter."""
+    for slowed in (5, 6, 7):
+        judged = compare_runs(many(seed=1), many(1.3, seed=2, slowed=slowed))
+        verdicts = [one.verdict for one in judged.comparisons]
+        assert verdicts == ["slower"] * slowed + ["same"] * (12 - slowed)
+
+
+def test_repeated_runs_do_not_count_the_scatter_inside_them_twice() -> None:
+    noise = random.Random(0)
+    inside = 0.01
+    sides = [
+        Sides(
+            old=[Take(log_time=noise.gauss(0, inside), error=inside, samples=40) for _ in range(4)],
+            new=[Take(log_time=noise.gauss(0, inside), error=inside, samples=40) for _ in range(4)],
+        )
+        for _ in range(200)
+    ]
+    spread = find_spread(sides)
+    assert spread is not None
+    assert spread.deviation < 0.3 * inside
+
+
+def many(factor: float = 1.0, seed: int = 0, cases: int = 12, slowed: int = 12) -> list[Record]:
+    """A run of so many cases, the first ones slower by a factor."""
+    return [
+        sample(1e6 * (case + 1) * (factor if case < slowed else 1.0), seed=seed,
+               params={"size": case})
+        for case in range(cases)
+    ]  # fmt: skip
+
+
+def test_variants_are_paired_by_round_with_their_baseline() -> None:
+    judged = compare_variants(
+        summarize([sample(2e6), sample(1e6, "fast"), sample(2e6, "as good"), sample(3e6, "slow")])
+    )
+    verdicts = {one.new.variant: one.verdict for one in judged.comparisons}
+    assert verdicts == {"fast": "faster", "as good": "same", "slow": "slower"}
+    fast = judged.comparisons[0]
+    assert fast.old.variant == "dense"
+    assert fast.speedup.value == pytest.approx(2, rel=0.01)
+    assert fast.middles == pytest.approx((2e6, 1e6), rel=0.01)
+    # All three were decided, two of them as different: as in the tables, 1 % of those may be wrong.
+    assert judged.confidence == pytest.approx(1 - 0.01 * 2 / 3)
+
+
+def test_a_slowdown_between_runs_is_found_and_its_parts_are_in_order() -> None:
+    judged = compare_runs(many(seed=1), many(1.2, seed=2, slowed=3))
+    assert [one.verdict for one in judged.comparisons[:3]] == ["slower"] * 3
+    assert {one.verdict for one in judged.comparisons[3:]} == {"same"}
+    first = judged.comparisons[0]
+    assert [part.name for part in first.parts] == ["backward", "forward"]
+    assert [part.share for part in first.parts] == pytest.approx([2 / 3, 1 / 3], abs=0.01)
+    assert first.parts[0].change_ns == pytest.approx(0.2e6 * 2 / 3, rel=0.1)
+
+
+def test_a_region_that_moved_is_named() -> None:
+    def instrumented(record: Record, attention_ns: float) -> Record:
+        totals = [sum(pair) for pair in zip(*record.samples_ns.values(), strict=True)]
+        region = Region(calls=2, samples_ns=[attention_ns] * SAMPLES)
+        return replace(record, instrumented_ns=totals, regions={"forward/attention": region})
+
+    old = [instrumented(sample(3e6, seed=1, scatter=0.001), 0.2e6)]
+    new = [instrumented(sample(3.9e6, seed=2, scatter=0.001), 1.1e6)]
+    (only,) = compare_runs(old, new).comparisons
+    assert only.verdict == "slower"
+    assert [part.name for part in only.parts][:2] == ["forward/attention", "backward"]
+
+
+def test_what_nobody_changed_is_not_called_so() -> None:
+    judged = [compare_runs(many(seed=2 * n), many(seed=2 * n + 1)) for n in range(10)]
+    assert {one.verdict for found in judged for one in found.comparisons} == {"same"}
+
+
+def test_run_to_run_differences_widen_the_intervals() -> None:
+    """Cases that scatter by 10 % from run to run, and by 0.5 % inside a run."""
+    shifts = random.Random(0)
+    old, new = (
+        [
+            sample(1e6 * shifts.lognormvariate(0, 0.1), seed=seed, params={"size": case})
+            for case in range(20)
+        ]
+        for seed in (1, 2)
+    )
+    judged = compare_runs(old, new)
+    assert judged.spread is not None
+    assert judged.spread.source == "cases"
+    assert judged.spread.deviation == pytest.approx(0.1, rel=0.5)
+    assert {one.verdict for one in judged.comparisons} == {"unclear"}
+    assert {one.missing.unit for one in judged.comparisons if one.missing} == {"run"}
+
+
+def test_repeated_runs_tell_how_much_they_differ() -> None:
+    old = [record for seed in (1, 2, 3) for record in many(seed=seed, cases=3)]
+    new = [record for seed in (4, 5, 6) for record in many(1.05, seed=seed, cases=3)]
+    judged = compare_runs(old, new)
+    assert judged.spread is not None
+    assert judged.spread.source == "repeats"
+    assert [one.verdict for one in judged.comparisons] == ["slower"] * 3
+    assert {(one.old_runs, one.new_runs) for one in judged.comparisons} == {(3, 3)}
+    # With one run and few cases, nobody knows.
+    assert compare_runs(many(seed=1, cases=3), many(seed=2, cases=3)).spread is None
+
+
+def test_relative_verdicts_do_not_see_the_speed_of_the_machine() -> None:
+    def take(seed: int, machine: float, own: float) -> list[Record]:
+        return [
+            record
+            for case in range(10)
+            for record in (
+                sample(1e6 * machine, seed=seed, params={"size": case}),
+                sample(5e5 * machine * own, "fast", seed=seed, params={"size": case}),
+            )
+        ]
+
+    old = take(1, 1.0, 1.0)
+    by_time = compare_runs(old, take(2, 1.3, 1.0))
+    assert {one.verdict for one in by_time.comparisons} == {"slower"}
+    assert by_time.common == pytest.approx(1 / 1.3, rel=0.01)
+    relative = compare_runs(old, take(2, 1.3, 1.0), measure="relative")
+    assert [(one.new.variant, one.verdict) for one in relative.comparisons] == [
+        ("fast", "same")
+    ] * 10
+    assert relative.comparisons[0].middles == pytest.approx((0.5, 0.5), rel=0.01)
+    slower = compare_runs(old, take(2, 1.3, 1.1), measure="relative")
+    assert {one.verdict for one in slower.comparisons} == {"slower"}
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"settings": Settings(threads=4)}, {"settings.threads": ("1", "4")}),
+        ({"settings": Settings(cache="cold")}, {"settings.cache": ("hot", "cold")}),
+        ({"conditions": {"autocast": "float16"}}, {"autocast": (None, "float16")}),
+        (
+            {"environment": {"torch": {"version": "3.0"}}},
+            {"torch.version": (None, "3.0")},
+        ),
+        (
+            {"environment": {"software": {"packages": {"triton": "9"}}}},
+            {"software.packages.triton": (None, "9")},
+        ),
+        (
+            {"environment": {"software": {"variables": {"OMP_X": "1"}}}},
+            {"software.variables.OMP_X": (None, "1")},
+        ),
+        (
+            {"environment": {"isa": {"onednn_max_cpu_isa": "AVX2"}}},
+            {"isa.onednn_max_cpu_isa": (None, "AVX2")},
+        ),
+        ({"params": {"size": 4, "batch": 64}}, {"batch": (None, "64")}),
+    ],
+)  # fmt: skip
+def test_what_is_not_like_for_like_is_named_by_field(
+    change: dict[str, Any], fields: dict[str, tuple[str | None, str | None]]
+) -> None:
+    judged = compare_runs([sample(1e6, seed=1)], [sample(2e6, seed=2, **change)])
+    (only,) = judged.comparisons
+    assert only.verdict == "slower"
+    assert {name: only.unlike[name] for name in fields} == fields
+    assert excuse(judged, []) == []
+    assert excuse(judged, ["all"]) == [only]
+    assert excuse(judged, list(only.unlike)) == [only]
+
+
+def test_an_axis_that_moved_as_a_whole_does_not_keep_cases_apart() -> None:
+    old = [sample(1e6, seed=1, params={"size": size, "batch": 32}) for size in (4, 8)]
+    new = [sample(1e6, seed=2, params={"size": size, "batch": 64}) for size in (4, 8)]
+    judged = compare_runs(old, new)
+    assert [one.unlike for one in judged.comparisons] == [{"batch": ("32", "64")}] * 2
+    compiled = [sample(1e6, "compiled", seed=2, params={"size": 4})]
+    (only,) = compare_runs([sample(1e6, "eager", seed=1)], compiled).comparisons
+    assert only.unlike == {"variant": ("eager", "compiled")}
+    # Where one side has both, the axis tells cases apart.
+    assert len(compare_runs(old, [*old, *new]).comparisons) == 2
+
+
+def test_the_same_conditions_are_compared_where_there_are_any() -> None:
+    two = Settings(threads=2)
+    old = [sample(1e6, seed=1), sample(6e5, seed=2, settings=two)]
+    judged = compare_runs(old, [sample(6e5, seed=3, settings=two)])
+    (only,) = judged.comparisons
+    assert (only.verdict, only.unlike) == ("same", {})
+
+
+def test_what_broke_and_what_has_no_partner_is_told() -> None:
+    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "oom", "reason": "too big"}
+    old = [sample(1e6, seed=1), sample(1e6, "gone", seed=1), sample(1e6, "fails", seed=1)]
+    new = [
+        sample(1e6, seed=2),
+        sample(1e6, "here", seed=2),
+        sample(1e6, "fails", seed=2, **failed),
+    ]
+    judged = compare_runs(old, new)
+    assert [one.new.variant for one in judged.comparisons] == ["dense"]
+    assert [record.variant for record in judged.broken] == ["fails"]
+    assert [record.variant for record in judged.only_old] == ["gone"]
+    assert [record.variant for record in judged.only_new] == ["here"]
+    assert [record.variant for record in compare_runs(new, old).mended] == ["fails"]
+
+
+def test_many_comparisons_are_read_at_a_higher_confidence() -> None:
+    noise = random.Random(1)
+    nothing = [Paired(ratios=[noise.lognormvariate(0, 0.1) for _ in range(30)]) for _ in range(50)]
+    assert choose_confidence(nothing, 0.01) == pytest.approx(1 - 0.01 / 50)
+    clear = [Paired(ratios=[1.5 * r for r in one.ratios]) for one in nothing]
+    assert choose_confidence(clear, 0.01) == pytest.approx(0.99)
+    mixed = choose_confidence([*nothing, *clear], 0.01)
+    assert 1 - 0.01 * 52 / 100 <= mixed <= 1 - 0.01 * 50 / 100
+    assert choose_confidence([], 0.01) == pytest.approx(0.99)
+
+
+def test_what_is_missing_would_settle_it() -> None:
+    noise = random.Random(2)
+    ratios = [1.01 * noise.lognormvariate(0, 0.1) for _ in range(30)]
+    missing = Paired(ratios=ratios).find_missing(0.02, 0.99)
+    assert missing is not None
+    assert missing.unit == "sample"
+    more = [1.01 * noise.lognormvariate(0, 0.1) for _ in range(30 + missing.count)]
+    assert estimate_median(more).half_width == pytest.approx(0.02, rel=0.6)
+    few = Paired(ratios=ratios[:3]).find_missing(0.02, 0.99)
+    assert few is not None
+    assert (few.count, few.at_least) == (5, True)
+    far = Separate(log_ratio=0.0, within=0.001, between=0.02, freedom=20, samples=50)
+    runs = far.find_missing(0.03, 0.99)
+    assert runs is not None
+    assert runs.unit == "run"
+    enough = replace(far, between=far.between / (1 + runs.count) ** 0.5, within=0.0)
+    assert (enough.at(0.99).half_width or 1) <= 0.031
+
+
+def test_bootstrap_errors_are_of_the_right_size() -> None:
+    """The median of 60 normal samples scatters by 1.25 times the deviation over the root."""
+    noise = random.Random(3)
+    errors = [
+        bootstrap_error([noise.gauss(0, 0.02) for _ in range(60)], seed) or 0 for seed in range(40)
+    ]
+    assert sum(errors) / 40 == pytest.approx(1.25 * 0.02 / 60**0.5, rel=0.15)
+    # Neighbours that resemble each other are worth less.
+    walk = [0.02 * (n // 15 % 2) + noise.gauss(0, 0.001) for n in range(60)]
+    assert (bootstrap_error(walk) or 0) > 2 * 0.02 / 60**0.5
+    assert bootstrap_error([1.0, 2.0, 3.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "expected"),
+    [(0.975, 10, 2.228), (0.995, 5, 4.032), (0.9995, 20, 3.850), (0.99995, 12, 5.694)],
+)
+def test_student_quantiles(probability: float, freedom: float, expected: float) -> None:
+    assert student_quantile(probability, freedom) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_case_that_differs_more_from_run_to_run_has_a_wider_interval() -> None:
+    def sides(*shifts: float) -> Sides:
+        takes = [Take(log_time=shift, error=0.001, samples=40) for shift in shifts]
+        return Sides(old=takes[:4], new=takes[4:])
+
+    calm = [sides(*[0.001 * ((-1) ** n) for n in range(8)]) for _ in range(9)]
+    wild = sides(*[0.05 * ((-1) ** n) for n in range(8)])
+    spread = find_spread([*calm, wild])
+    first, last = weigh(calm[0], spread), weigh(wild, spread)
+    assert first is not None
+    assert last is not None
+    assert last.between > 2 * first.between

@@ -1,0 +1,184 @@
+"""The command compare: its tables and sentences, and its exit codes as a gate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flopwatch.cli.main import main
+from flopwatch.records.record import Record, encode
+from flopwatch.settings import Settings
+from tests.analysis.test_verdicts import many, sample
+
+
+def write(path: Path, records: Sequence[Record]) -> str:
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return str(path)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> str:
+    return write(tmp_path / "old.jsonl", many(seed=1))
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as leave:
+        main(["compare", *words])
+    assert isinstance(leave.value.code, int)
+    return leave.value.code
+
+
+def test_what_is_printed_of_two_runs(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write(tmp_path / "new.jsonl", many(1.2, seed=2, slowed=2))
+    assert run(old, new) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "demo"
+    assert lines[2].split() == ["size", "variant", "old", "new", "time", "verdict"]
+    assert lines[4].startswith("0      dense      999 µs   1.20 ms   +20.1 % [")
+    assert lines[4].endswith("slower")
+    assert lines[6].endswith("same")
+    said = lines[lines.index("12 comparisons: 2 slower, 10 same") :]
+    assert said[1] == (
+        "dense size=0: slower: backward +134 µs (67 % of it), forward +67.0 µs (33 % of it)"
+    )
+    assert said[2].startswith("dense size=1: slower: backward +2")
+    assert said[3] == (
+        "intervals are at 99.67 %, so that of all that are called faster or slower 2 % is expected "
+        "to be so by chance (Benjamini and Hochberg, 12 comparisons); faster or slower: by at "
+        "least 3 %, same: the interval lies within that"
+    )
+    assert said[4].startswith("from run to run a case differs by 0.")
+
+
+def test_variants_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [sample(2e6), sample(1e6, "fast", conditions={"autocast": "float16"})]
+    assert run(write(tmp_path / "one.jsonl", records)) == 0
+    out = capsys.readouterr().out
+    assert "faster, not like for like" in out
+    assert "not like for like: autocast unknown in the baseline, float16 here" in out
+
+
+@pytest.mark.parametrize(
+    ("factor", "percent", "code"), [(1.2, "3%", 1), (1.2, "30%", 0), (1.0, "3%", 0), (0.8, "3%", 0)]
+)
+def test_the_gate(old: str, tmp_path: Path, factor: float, percent: str, code: int) -> None:
+    new = write(tmp_path / "new.jsonl", many(factor, seed=2))
+    assert run(old, new, "--fail-if-slower", percent) == code
+    assert run(old, new) == 0
+
+
+def test_the_gate_does_not_judge_what_is_not_like_for_like(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slower = [sample(2e6, seed=2, params={"size": 0}, settings=Settings(threads=4))]
+    new = write(tmp_path / "new.jsonl", slower)
+    assert run(old, new, "--fail-if-slower", "3%") == 3
+    assert "nothing was comparable like for like" in capsys.readouterr().err
+    assert run(old, new, "--fail-if-slower", "3%", "--despite", "cache") == 3
+    assert run(old, new, "--fail-if-slower", "3%", "--despite", "threads") == 1
+    assert "slower, or no longer measured: dense size=0" in capsys.readouterr().err
+
+
+def test_a_case_that_fails_now_is_a_regression(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash", "reason": "SIGILL"}
+    broken = write(tmp_path / "new.jsonl", [sample(1e6, params={"size": 0}, **failed)])
+    assert run(old, broken, "--fail-if-slower", "3%") == 1
+    assert "dense size=0: no longer measured: crash: SIGILL" in capsys.readouterr().out
+
+
+def test_nothing_comparable(old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write(tmp_path / "other.jsonl", [sample(1e6, suite="another")])
+    assert run(old, other) == 3
+    told = capsys.readouterr()
+    assert "nothing was comparable: no case was measured on both sides" in told.err
+    assert "nothing was comparable" not in told.out
+    assert run(other) == 3
+    told = capsys.readouterr()
+    assert "no variant has a baseline that was measured in the same run" in told.err
+    assert "both sides" not in told.err
+    assert told.out == ""
+
+
+def test_nothing_is_comparable_where_all_fails_now(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash", "reason": "SIGILL"}
+    broken = write(tmp_path / "new.jsonl", [sample(1e6, params={"size": 0}, **failed)])
+    assert run(old, broken) == 3
+    told = capsys.readouterr()
+    assert told.err.count("nothing was comparable") == 1
+    assert "nothing was comparable" not in told.out
+    assert "no longer measured: crash: SIGILL" in told.out
+
+
+def test_fields_that_may_differ_must_be_fields(
+    old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(old, old, "--fail-if-slower", "3%", "--despite", "thread") == 2
+    err = capsys.readouterr().err
+    assert "--despite 'thread' is no field" in err
+    assert "did you mean settings.threads?" in err
+    for known in ("threads", "torch.version", "torch", "settings", "size", "variant", "all"):
+        assert run(old, old, "--fail-if-slower", "3%", "--despite", known) == 0
+    capsys.readouterr()
+    assert run(old, old, "--despite", "threads") == 2
+    assert "has no effect without" in capsys.readouterr().err
+
+
+def test_verdicts_elsewhere_are_on_each_case_alone(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "the report judge every case by itself, at 99 %"
+    two = [sample(2e6), sample(1e6, "fast"), sample(3e6, "slow")]
+    assert run(write(tmp_path / "one.jsonl", two)) == 0
+    assert sentence in capsys.readouterr().out
+    assert run(old, old) == 0
+    assert sentence not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a", "b", "c"],
+        ["a", "--relative"],
+        ["a", "b", "--threshold", "1%", "--fail-if-slower", "1%"],
+        ["a", "--with", "published:dyad", "--threshold", "1%"],
+        ["a", "--with", "dyad"],
+        ["a", "b", "--fail-if-slower", "lots"],
+        ["a", "--with", "published:nothing"],
+    ],
+)
+def test_misuse_is_one_sentence(
+    words: list[str], old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*(old if word in "abc" else word for word in words)) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_json(old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = write(tmp_path / "new.jsonl", many(1.2, seed=2, slowed=2))
+    assert run(old, new, "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    first = content["comparisons"][0]
+    assert first["verdict"] == "slower"
+    assert first["speedup"]["median"] == pytest.approx(1 / 1.2, rel=0.01)
+    assert [part["name"] for part in first["parts"]] == ["backward", "forward"]
+    assert content["false_share"] == 0.02
+
+
+def test_nothing_beside_published_results_is_nothing_comparable(
+    old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(old, "--with", "published:dyad") == 3
+    told = capsys.readouterr().err
+    assert told == (
+        "flopwatch: nothing was comparable; measure what was published, as by: "
+        "flopwatch run dyad --set model=opt-125m\n"
+    )

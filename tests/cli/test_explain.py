@@ -1,0 +1,201 @@
+"""The command explain: its tables, its JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flopwatch.analysis.step_breakdown import StepLedger, make_ledger
+from flopwatch.analysis.summary import summarize
+from flopwatch.cli.main import main
+from flopwatch.output.breakdown_tables import MOST_CASES, make_page_sheets
+from flopwatch.output.page import render_page
+from flopwatch.records.record import Record, encode
+from tests.analysis.test_step_breakdown import make_job, make_layer
+from tests.conftest import make_record
+from tests.picture_tools import LEDGER, add_peaks, make_step
+
+
+def write(path: Path, records: Sequence[Record]) -> str:
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return str(path)
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> str:
+    return write(tmp_path / "steps.jsonl", LEDGER)
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as leave:
+        main(["explain", *words])
+    assert isinstance(leave.value.code, int)
+    return leave.value.code
+
+
+def read_table(text: str) -> list[str]:
+    """Its lines, without rules and with single spaces."""
+    return [" ".join(line.split()) for line in text.splitlines() if "───" not in line]
+
+
+GOLDEN = """\
+steps model=decoder:hidden_size=64:layers=2:vocabulary=256 batch=8 context=32 precision=fp32 \
+optimizer=adamw, where the time goes
+variant part of the time time share to gain bound by basis
+eager all of it 10.0 ms 100.0 % measured
+eager matrix products at the peak 2.26 ms 22.6 % 0 compute counted
+eager products: lost to shape 1.23 ms 12.3 % 1.23 ms compute foretold
+eager attention 2.21 ms 22.1 % 2.13 ms compute measured
+eager element-wise at full bandwidth 878 µs 8.8 % 0 memory counted
+eager loss at full bandwidth 78.6 µs 0.8 % 0 memory counted
+eager memory: beyond the least 1.50 ms 15.0 % 1.50 ms memory foretold
+eager optimizer 1.00 ms 10.0 % 540 µs memory measured
+eager launches and framework 3.00 ms 30.0 % 3.00 ms overhead foretold
+eager faster than foretold −2.16 ms −21.6 % 0 unknown left
+"""
+
+
+def test_the_table(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(steps, "--where", "variant = 'eager'") == 0
+    lines = read_table(capsys.readouterr().out)
+    assert "\n".join(lines[: GOLDEN.count("\n")]) + "\n" == GOLDEN
+    assert lines[-2:] == [
+        "counted: FLOPs over the peak, bytes over the bandwidth; foretold: by the cost model; to "
+        "gain: at the most, the time above the ideal",
+        "counted with float32 100 GFLOP/s (measured here on 2026-11-16: a float32 product of "
+        "8x8x8), memory 10.0 GB/s (measured here: triad); the cost model's parameters are those "
+        "that one expects, fitted to nothing here",
+    ]
+
+
+def test_more_than_was_measured(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(steps, "--where", "variant = 'compiled'") == 0
+    assert "faster than foretold −" in "\n".join(read_table(capsys.readouterr().out))
+
+
+def test_unsteady_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = add_peaks(make_record(samples_ns={"call": [1e6] * 9 + [2e6] * 11}), 1e11, 1e10)
+    assert run(write(tmp_path / "busy.jsonl", [record])) == 0
+    assert "a: its fastest run took 1.00 ms, and the median 2.00 ms: what other work" in (
+        capsys.readouterr().out
+    )
+
+
+def test_the_roofline(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(steps, "--roofline", "--most", "1") == 0
+    out = "\n".join(read_table(capsys.readouterr().out))
+    assert "1 more case like that: `flopwatch explain --most 2`" in out
+    assert "variant operation time FLOPs/byte reached limit limit by" in out
+    assert "eager optimizer 1.00 ms 0.43" in out
+
+
+def test_no_roofline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "bare.jsonl", [make_record()]), "--roofline") == 0
+    assert "there is no roofline" in capsys.readouterr().err
+
+
+def test_json(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(steps, "--json") == 0
+    eager, compiled = json.loads(capsys.readouterr().out)
+    assert math.fsum(row["time_ns"] for row in eager["rows"]) == eager["total_ns"] == 10e6
+    assert eager["limits"]["bandwidth_bytes_per_s"] == 1e10
+    assert {o["name"] for o in eager["operations"]} > {"forward", "backward", "optimizer"}
+    assert compiled["rows"][-1]["name"] == "faster than foretold"
+
+
+def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write(tmp_path / "jobs.jsonl", [make_job()])) == 0
+    out = "\n".join(read_table(capsys.readouterr().out))
+    assert "ddp moving data between ranks 2.00 ms 20.0 % 2.00 ms network measured" in out
+    assert "ddp computing 6.50 ms 65.0 % unknown measured" in out
+    assert "run `flopwatch peaks`, then measure again, and products have rows" in out
+
+
+def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = {**LEDGER[0].samples_ns, "optimizer": [3e6] * 20}
+    later = replace(LEDGER[0], samples_ns=slow, run="later", regions={}, instrumented_ns=[])
+    new = write(tmp_path / "new.jsonl", [later])
+    assert run(steps, new) == 0
+    lines = read_table(capsys.readouterr().out)
+    assert lines[1:3] == ["of the", "variant part of the time old new change change"]
+    assert lines[3] == "eager all of it 10.0 ms 12.0 ms +2.00 ms 100.0 %"
+    assert any(line.startswith("eager optimizer 1.00 ms 3.00 ms +2.00 ms 100.0") for line in lines)
+    assert "1 case only in the old results: compiled" in "\n".join(lines)
+    assert lines[-1] == "`flopwatch compare` says which changes are more than noise"
+    assert run(steps, new, "--json") == 0
+    (movement,) = json.loads(capsys.readouterr().out)["movements"]
+    assert movement["change_ns"] == pytest.approx(2e6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["{steps}", "{steps}", "{steps}"], "explain takes one file or two, an old and a new one"),
+        (["{steps}", "{steps}", "--roofline"], "--roofline is for one file"),
+        (["{steps}", "--where", "variant = 'x'"], "no case was measured for which"),
+        (["{steps}", "--where", "nobody = 1"], "there is no such column"),
+        (["{empty}"], "nothing to explain: no case was measured; measure some with:"),
+        (["{failed}"], "nothing to explain: no case was measured; measure some with:"),
+        (["{steps}", "{other}"], "no case was measured in both files"),
+        (["{missing}"], "missing.jsonl"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str], sentence: str, steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = make_record(status="crash", samples_ns={}, rounds=[], loops=[])
+    files = {
+        "steps": steps,
+        "empty": write(tmp_path / "empty.jsonl", []),
+        "failed": write(tmp_path / "failed.jsonl", [failed]),
+        "other": write(tmp_path / "other.jsonl", [make_record()]),
+        "missing": str(tmp_path / "missing.jsonl"),
+    }
+    assert run(*(word.format(**files) for word in words)) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert sentence in " ".join(told.err.split())
+
+
+# The page
+
+
+def test_the_page_has_the_ledger() -> None:
+    page = render_page(LEDGER)
+    assert "where the time goes" in page
+    assert "Where the time goes, beside what the hardware allows" in page
+    assert "matrix products at the peak" in page
+    assert "where the time goes" not in render_page([make_record()])
+
+
+def test_a_page_makes_few_ledgers_of_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [
+        add_peaks(make_layer(id=str(n), group=str(n), taken_at=f"{n:06}"), 1e11, 1e10)
+        for n in range(3000)
+    ]
+    many = [
+        replace(record, params={**record.params, "tokens": n + 1})
+        for n, record in enumerate(layers)
+    ]
+    rows = summarize(many)
+    explained: list[Record] = []
+
+    def explain(record: Record) -> StepLedger | None:
+        explained.append(record)
+        return make_ledger(record)
+
+    monkeypatch.setattr("flopwatch.output.breakdown_tables.make_ledger", explain)
+    (sheet,) = make_page_sheets(rows)
+    assert len(explained) == MOST_CASES
+    assert len(sheet.groups) == MOST_CASES
+    assert sheet.remarks[0] == "2,988 more cases like that: `flopwatch explain --most 3000`"
+
+
+def test_a_step_without_peaks_is_no_picture_of_limits() -> None:
+    assert "beside what the hardware allows" not in render_page([make_step()])

@@ -1,0 +1,202 @@
+"""flopwatch predict and plan, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from flopwatch.cli.main import cli
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import find_dimensions
+from flopwatch.prediction.hardware import find_machine
+from flopwatch.prediction.plans import Plan, Wish, make_plan
+from flopwatch.prediction.questions import share_batch
+from flopwatch.prediction.software_stacks import choose_stack
+
+SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return result.stdout
+
+
+def refuse(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code != 0
+    return str(result.exception) if isinstance(result.exception, UsageError) else result.stderr
+
+
+def test_a_job_has_a_speed_a_ledger_and_a_memory() -> None:
+    text = call("predict", *SEVEN, "--checkpoint", "full", "--precision", "bf16", "--parameters")
+    assert "7b on 8 x A100-SXM-80GB: 4 x 2,048 tokens at a time, full-shard" in text
+    for words in ("tokens/s", "9 of 10", "linear layers of blocks", "communication", "activations"):
+        assert words in text
+    assert "product_efficiency" in text
+    assert "no multiple of 8" in text
+
+
+def test_the_ledger_adds_up_and_lists_are_combined() -> None:
+    found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--shard", "ddp,full",
+                            "--json"))  # fmt: skip
+    assert [(each["micro_batch"], each["shard"]) for each in found] == [
+        (1, "ddp"), (1, "full"), (2, "ddp"), (2, "full"),
+    ]  # fmt: skip
+    for each in found:
+        assert sum(part["time_s"] for part in each["parts"]) == pytest.approx(each["step_s"])
+        assert each["low"] < each["predicted_tokens_per_s"] < each["high"]
+        assert sum(each["memory_bytes"].values()) > 0
+    assert [each["fits"] for each in found] == [False, True, False, True]
+
+
+def test_a_table_of_several_says_once_what_they_share() -> None:
+    text = call("predict", *SEVEN, "--hardware", "8xA100-80GB,8xH100-SXM")
+    assert "micro_batch=4" in text
+    assert "no data of llm-foundry-2023-late are from H100-SXM" in text
+    assert "(1 of 2)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--hardware", "8xFOO"], "no device is called 'FOO'"),
+        (["--hardware", "0xA100-80GB"], "has no device"),
+        (["--model", "nope"], "there is no model 'nope'"),
+        (["--precision", "fp7"], "there is no precision 'fp7'"),
+        (["--micro-batch", "0"], "not a whole number"),
+        (["--micro-batch", "many"], "not a whole number"),
+        (["--shard", "halfway"], "choose from none, ddp"),
+        (["--checkpoint", "some"], "choose from none, full"),
+        (["--stack", "mine"], "there is no stack 'mine'"),
+        (["--network", "fast"], "is not a number"),
+        (["--hardware", "2xhere"], "one machine here"),
+        (["--hardware", "2xA100-80GB", "--shard", "hybrid"], "2 ranks are not such groups"),
+        (["--hardware", "V100-SXM-32GB"], "no known peak in bfloat16"),
+        (["--micro-batch", ",".join(map(str, range(1, 2500)))], "give shorter lists"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: list[str], complaint: str) -> None:
+    assert complaint in refuse("predict", *SEVEN, *words)
+
+
+@pytest.mark.parametrize("option", ["--precision", "--optimizer", "--shard", "--checkpoint"])
+def test_empty_lists_are_refused(option: str) -> None:
+    assert f"{option} ',' names nothing" in refuse("predict", *SEVEN, option, ",")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([*SEVEN, "--accumulation", "2", "--global-batch-tokens", "4M"], "give one of them"),
+        ([*SEVEN, "--hardware", "here", "--network", "100"], "--hardware here is one; leave it"),
+        (["--rows", "jobs.csv", "--parameters"], "leave --parameters out"),
+        (["--rows", "jobs.csv", "--precision", "bf16"], "leave --precision out"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words: list[str], complaint: str) -> None:
+    assert complaint in refuse("predict", *words)
+
+
+def test_combinations_that_cannot_be_are_left_out_with_their_reason() -> None:
+    words = [*SEVEN, "--hardware", "8xA100-80GB,8xT4"]
+    assert "left out: T4 has no known peak in bfloat16; choose one of" in call("predict", *words)
+    (found,) = json.loads(call("predict", *words, "--json"))
+    assert found["device"] == "A100-SXM-80GB"
+    assert "T4 has no known peak" in refuse("predict", *SEVEN, "--hardware", "8xT4")
+
+
+def test_what_plans_print_can_be_asked_for() -> None:
+    assert call("predict", *SEVEN, "--shard", "hybrid-shard") == call(
+        "predict", *SEVEN, "--shard", "hybrid"
+    )
+
+
+def test_what_is_missing_is_named() -> None:
+    assert "--seq-len, --hardware, --micro-batch" in refuse("predict", "--model", "7b")
+    assert "one value of --model" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
+    assert "one value of --precision" in refuse("plan", *SEVEN[:6], "--precision", "bf16,fp32")
+
+
+def test_this_machine_must_have_been_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOPWATCH_PEAKS", str(tmp_path / "none"))
+    assert "measure them with `flopwatch peaks`" in refuse("predict", *SEVEN, "--hardware", "here")
+
+
+def plan(model: str, hardware: str, **given: Any) -> Plan:
+    ranks, machine = find_machine(hardware)
+    usual: dict[str, Any] = {
+        "shape": find_dimensions(model),
+        "tokens": 4096,
+        "ranks": ranks,
+        "machine": machine,
+        "stack": choose_stack(machine),
+        "batch_tokens": 4e6,
+        "precision": "bf16-autocast",
+    }
+    return make_plan(Wish(**{**usual, **given}))
+
+
+def test_the_best_fits_and_none_that_fits_is_faster() -> None:
+    found = plan("13b", "64xA100-80GB")
+    best = found.best[0]
+    assert best.memory.fits
+    speeds = [each.tokens_per_s for each in found.best]
+    assert speeds == sorted(speeds, reverse=True)
+    assert best.job.step_tokens == pytest.approx(4e6, rel=0.05)
+    for loser in found.losers:
+        assert loser.best is None or loser.best.tokens_per_s <= best.tokens_per_s
+        assert loser.reason
+
+
+def test_more_devices_train_faster_whatever_divides_the_batch() -> None:
+    """4M tokens are 61 texts for each of 32 devices, and 61 is prime."""
+    best = [plan("7b", f"{n}xA100-80GB", tokens=2048).best[0] for n in (24, 32, 40, 48, 64)]
+    speeds = [each.tokens_per_s / each.job.ranks for each in best]
+    assert min(speeds) > 0.95 * max(speeds)
+    assert all(each.job.step_tokens == pytest.approx(4e6, rel=0.05) for each in best)
+
+
+def test_a_plan_leaves_some_memory_free() -> None:
+    for model, hardware in (("7b", "24xA100-80GB"), ("1b", "8xA100-40GB")):
+        memory = plan(model, hardware, tokens=2048).best[0].memory
+        assert memory.total_bytes < 0.95 * (memory.available_bytes or 0)
+
+
+def test_absurd_batches_are_answered_or_refused_at_once() -> None:
+    assert plan("7b", "8xA100-80GB", batch_tokens=9e14).best
+    with pytest.raises(UsageError, match="more than the 1,000,000 to train on"):
+        plan("7b", "8xA100-80GB", budget_tokens=1e6)
+
+
+def test_what_does_not_fit_says_what_is_too_large() -> None:
+    found = plan("13b", "64xA100-80GB")
+    reasons = {loser.value: loser.reason for loser in found.losers if loser.axis == "shard"}
+    assert reasons["ddp"].startswith("does not fit: ")
+    with pytest.raises(UsageError, match="nothing fits: the smallest configuration needs"):
+        plan("70b", "8xA100-40GB")
+
+
+def test_a_plan_says_how_long_and_how_much() -> None:
+    found = plan("7b", "8xH100-SXM", budget_tokens=140e9, price=2.0)
+    best = found.best[0]
+    assert found.find_time_s(best) == pytest.approx(140e9 / best.tokens_per_s)
+    assert found.find_cost(best) == pytest.approx(16 * found.find_time_s(best) / 3600)
+    assert plan("1b", "A100-80GB").best[0].job.sharding == "plain"
+    text = call("plan", *SEVEN[:6], "--tokens", "140B", "--price", "2")
+    for words in ("GPU-hours", "cost", "what the others lose", "140G in all"):
+        assert words in text
+    answer = json.loads(call("plan", *SEVEN[:6], "--json"))
+    assert answer["best"][0]["gpu_hours"] > 0
+    assert {other["axis"] for other in answer["others"]} >= {"shard", "checkpoint"}
+
+
+def test_batches_are_shared_as_nearly_as_can_be() -> None:
+    assert share_batch(4e6, 64 * 4096) == 15
+    assert share_batch(1, 10**6) == 1

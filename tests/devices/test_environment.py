@@ -1,0 +1,449 @@
+"""The environment: exact on file trees of our own, complete on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch.devices import environment, system_files
+from flopwatch.settings import Settings
+
+CPU = "sys/devices/system/cpu"
+XEON = """processor\t: 0
+model name\t: Intel(R) Xeon(R) Platinum 8480+
+cpu MHz\t\t: 2000.125
+flags\t\t: fpu sse4_1 avx avx2 avx512f amx_bf16 hypervisor
+
+processor\t: 1
+model name\t: another
+flags\t\t: sme
+"""
+
+
+def plant(root: Path, files: Mapping[str, str]) -> Path:
+    """Write a file tree."""
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+class TestCpu:
+    def test_x86(self, tmp_path: Path) -> None:
+        plant(tmp_path, {"proc/cpuinfo": XEON})
+
+        assert system_files.read_cpu_model(tmp_path) == "Intel(R) Xeon(R) Platinum 8480+"
+        assert system_files.read_cpu_flags(tmp_path) == [
+            "sse4_1",
+            "avx",
+            "avx2",
+            "avx512f",
+            "amx_bf16",
+        ]
+        assert environment.read_cpu_frequency_hz(tmp_path) == 2000125000
+
+    def test_arm(self, tmp_path: Path) -> None:
+        lines = "processor : 0\nFeatures : fp asimd bf16\nCPU implementer : 0x41\nCPU part : 0xd40"
+        plant(tmp_path, {"proc/cpuinfo": lines})
+
+        assert system_files.read_cpu_model(tmp_path) == "0x41 part 0xd40"
+        assert system_files.read_cpu_flags(tmp_path) == ["asimd", "bf16"]
+
+    def test_frequency(self, tmp_path: Path) -> None:
+        plant(
+            tmp_path,
+            {
+                f"{CPU}/cpu0/cpufreq/scaling_cur_freq": "3100000\n",
+                f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave\n",
+                f"{CPU}/cpu1/cpufreq/scaling_governor": "performance\n",
+                f"{CPU}/cpu2/cpufreq/scaling_governor": "powersave\n",
+            },
+        )
+
+        assert environment.read_cpu_frequency_hz(tmp_path) == 3.1e9
+        assert system_files.read_governor(tmp_path) == "performance,powersave"
+
+    @pytest.mark.parametrize(
+        ("file", "content", "expected"),
+        [
+            ("intel_pstate/no_turbo", "0", True),
+            ("intel_pstate/no_turbo", "1", False),
+            ("cpufreq/boost", "1", True),
+            ("cpufreq/boost", "0", False),
+            ("other", "0", None),
+        ],
+    )
+    def test_boost(self, tmp_path: Path, file: str, content: str, expected: bool | None) -> None:
+        assert system_files.read_boost(plant(tmp_path, {f"{CPU}/{file}": content})) is expected
+
+    @pytest.mark.parametrize(
+        ("file", "content", "expected"),
+        [
+            ("smt/active", "1", True),
+            ("smt/active", "0", False),
+            ("cpu0/topology/thread_siblings_list", "0,32", True),
+            ("cpu0/topology/thread_siblings_list", "0-1", True),
+            ("cpu0/topology/thread_siblings_list", "0", False),
+            ("other", "0", None),
+        ],
+    )
+    def test_smt(self, tmp_path: Path, file: str, content: str, expected: bool | None) -> None:
+        assert system_files.read_smt(plant(tmp_path, {f"{CPU}/{file}": content})) is expected
+
+    def test_last_level_cache(self, tmp_path: Path) -> None:
+        caches = [("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "2048K")]
+        caches += [("3", "Unified", "105M")]
+        for i, (level, kind, size) in enumerate(caches):
+            folder = f"{CPU}/cpu0/cache/index{i}"
+            plant(tmp_path, {f"{folder}/level": level, f"{folder}/type": kind})
+            plant(tmp_path, {f"{folder}/size": size})
+
+        assert system_files.read_last_level_cache_bytes(tmp_path) == 105 * 2**20
+
+
+class TestControlGroups:
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            ({}, None),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, None),
+            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "150000 100000"}, 1.5),
+            (
+                {
+                    "proc/self/cgroup": "0::/a/b",
+                    "sys/fs/cgroup/a/b/cpu.max": "400000 100000",
+                    "sys/fs/cgroup/a/cpu.max": "200000 100000",
+                },
+                2.0,
+            ),
+            # Inside a container: the path is the host's, the files are at the top.
+            ({"proc/self/cgroup": "0::/x/y", "sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5),
+            (
+                {
+                    "proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/docker/f00\n0::/",
+                    "sys/fs/cgroup/cpu,cpuacct/docker/f00/cpu.cfs_quota_us": "300000",
+                    "sys/fs/cgroup/cpu,cpuacct/docker/f00/cpu.cfs_period_us": "100000",
+                },
+                3.0,
+            ),
+            (
+                {
+                    "proc/self/cgroup": "1:cpu:/",
+                    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+                },
+                None,
+            ),
+            ({"proc/self/cgroup": "nonsense"}, None),
+        ],
+    )
+    def test_cpu_quota(self, tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
+        assert system_files.read_cpu_quota_cores(plant(tmp_path, files)) == expected
+
+    def test_usable_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+
+        assert system_files.count_usable_cores(None) == 4
+        assert system_files.count_usable_cores(2.5) == 2
+        assert system_files.count_usable_cores(0.5) == 1
+        assert system_files.count_usable_cores(64.0) == 4
+
+    def test_memory_limit(self, tmp_path: Path) -> None:
+        plant(
+            tmp_path,
+            {
+                "proc/self/cgroup": "0::/a",
+                "sys/fs/cgroup/a/memory.max": "10000",
+                "sys/fs/cgroup/a/memory.current": "8000",
+                "sys/fs/cgroup/a/memory.stat": "anon 7000\ninactive_file 500\n",
+                "sys/fs/cgroup/memory.max": "max",
+            },
+        )
+
+        assert system_files.read_memory_limit(tmp_path) == (10000, 2500)
+        assert system_files.read_machine(tmp_path)["memory_available_bytes"] == 2500
+
+    def test_no_memory_limit(self, tmp_path: Path) -> None:
+        plant(
+            tmp_path,
+            {
+                "proc/self/cgroup": "4:memory:/",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "8000",
+            },
+        )
+
+        assert system_files.read_memory_limit(tmp_path) == (None, None)
+
+
+class TestSystem:
+    def test_huge_pages(self, tmp_path: Path) -> None:
+        path = "sys/kernel/mm/transparent_hugepage/enabled"
+        plant(tmp_path, {path: "always madvise [never]\n"})
+
+        assert system_files.read_choice(path, tmp_path) == "never"
+
+    @pytest.mark.parametrize(
+        ("flags", "files", "expected"),
+        [
+            ("avx2 hypervisor", {}, "unnamed"),
+            ("avx2 hypervisor", {"sys/class/dmi/id/sys_vendor": "QEMU"}, "QEMU/KVM"),
+            ("avx2 hypervisor", {"sys/class/dmi/id/sys_vendor": "Amazon EC2"}, "Amazon EC2"),
+            (
+                "hypervisor",
+                {f"{system_files.CLOCKS}/available_clocksource": "tsc kvm-clock"},
+                "KVM",
+            ),
+            # Bare metal of the same maker: the CPU does not announce a hypervisor.
+            ("avx2", {"sys/class/dmi/id/sys_vendor": "Amazon EC2"}, None),
+        ],
+    )
+    def test_hypervisor(
+        self, tmp_path: Path, flags: str, files: dict[str, str], expected: str | None
+    ) -> None:
+        plant(tmp_path, {"proc/cpuinfo": f"flags : {flags}", **files})
+
+        assert system_files.read_hypervisor(tmp_path) == expected
+
+    @pytest.mark.parametrize(
+        ("files", "environ", "expected"),
+        [
+            ({}, {}, None),
+            ({".dockerenv": ""}, {}, "docker"),
+            ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+            ({"run/.containerenv": ""}, {}, "podman"),
+            ({"proc/self/cgroup": "0::/lxc/a"}, {}, "lxc"),
+        ],
+    )
+    def test_container(
+        self,
+        tmp_path: Path,
+        files: dict[str, str],
+        environ: dict[str, str],
+        expected: str | None,
+    ) -> None:
+        assert system_files.read_container(plant(tmp_path, files), environ) == expected
+
+    def test_the_machine_id_is_a_hash(self, tmp_path: Path) -> None:
+        without = system_files.make_machine_id(tmp_path)
+        plant(tmp_path, {"etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4\n"})
+        with_id = system_files.make_machine_id(tmp_path)
+
+        assert without != with_id
+        assert len(with_id) == 12
+        assert with_id not in "3d1219c7c4c5404aaa1f6d2a48adfda4"
+
+    def test_a_system_that_tells_nothing(self, tmp_path: Path) -> None:
+        facts = system_files.read_machine(tmp_path)
+
+        assert None not in facts.values()
+        assert {"governor", "boost", "smt", "numa_nodes", "clocksource"}.isdisjoint(facts)
+        assert facts["usable_cores"] >= 1
+        assert environment.load(tmp_path)["average"]
+
+
+class TestVariables:
+    def test_only_those_that_matter(self) -> None:
+        environ = {"OMP_NUM_THREADS": "2", "PATH": "/bin", "LD_PRELOAD": "x.so", "LD_PRELOADED": ""}
+
+        assert environment.read_variables(environ) == {"LD_PRELOAD": "x.so", "OMP_NUM_THREADS": "2"}
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("TORCH_API_TOKEN", "harmless"),
+            ("TORCH_URL", "https://me:word@example.org"),
+            ("TORCH_HUB", "hf_abcdef"),
+            ("TRITON_X", "0123456789abcdef0123456789abcdef"),
+        ],
+    )
+    def test_secrets_are_withheld(self, name: str, value: str) -> None:
+        assert environment.read_variables({name: value}) == {name: "(withheld)"}
+
+    def test_settings_are_not_taken_for_secrets(self) -> None:
+        environ = {
+            "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+            "LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512",
+        }
+
+        assert environment.read_variables(environ) == environ
+
+    def test_the_home_folder_is_not_named(self) -> None:
+        environ = {"HOME": "/home/ada", "TRITON_CACHE_DIR": "/home/ada/triton"}
+
+        assert environment.read_variables(environ) == {"TRITON_CACHE_DIR": "~/triton"}
+
+    def test_nor_does_a_command_tell_secrets(self) -> None:
+        words = ["flopwatch", "run", "/home/ada/mine.py", "--filter", "tokens=1024", "hf_abcdef"]
+
+        assert environment.read_command(words, {"HOME": "/home/ada"}) == [
+            *("flopwatch", "run", "~/mine.py", "--filter", "tokens=1024", "(withheld)")
+        ]
+
+    def test_a_command_does_not_make_records_unlike(self) -> None:
+        told = {"command": ["flopwatch", "run", "mine.py"]}
+
+        assert environment.likeness(told, Settings()) == environment.likeness({}, Settings())
+
+
+def test_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name if name == "/opt/clang++" else None)
+
+    assert environment.find_compiler({}) is None
+    assert environment.find_compiler({"CXX": "/opt/clang++"}) == "clang++"
+    assert environment.find_compiler({"CXX": "icpx"}) is None
+
+
+class TestProject:
+    def git(self, folder: Path, *arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", folder, *identity, *arguments], check=True)
+
+    def test_commit_and_changes(self, tmp_path: Path) -> None:
+        self.git(tmp_path, "init", "-q")
+        assert environment.read_project(tmp_path) is None
+
+        plant(tmp_path, {"file": "one"})
+        self.git(tmp_path, "add", "file")
+        self.git(tmp_path, "commit", "-qm", "one")
+        plant(tmp_path, {"untracked": ""})
+        clean = environment.read_project(tmp_path)
+        plant(tmp_path, {"file": "two"})
+        dirty = environment.read_project(tmp_path)
+
+        assert clean is not None
+        assert clean["dirty"] is False
+        assert len(clean["commit"]) == 12
+        assert dirty == {**clean, "dirty": True}
+
+    def test_no_repository(self, tmp_path: Path) -> None:
+        assert environment.read_project(tmp_path / "missing") is None
+        assert "project" not in environment.machine(tmp_path)
+
+    def test_no_git(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+
+        assert environment.read_project(tmp_path) is None
+
+
+ENVIRONMENT: dict[str, Any] = {
+    "machine": {"machine_id": "m", "cpu_model": "c", "memory_available_bytes": 5},
+    "software": {"python": "3.11.7", "flopwatch": "0.1.0"},
+    "torch": {"version": "2.13.0", "cpu_capability": "AVX2", "gpu": {"name": "A100"}},
+    "isa": {"onednn_max_cpu_isa": "AVX2"},
+    "allocator": "glibc defaults",
+    "load": {"average": [1, 2, 3]},
+}
+
+
+class TestLikeness:
+    def test_the_table(self) -> None:
+        assert environment.likeness(ENVIRONMENT, Settings(threads=2)) == {
+            "machine.machine_id": "m",
+            "machine.cpu_model": "c",
+            "isa.onednn_max_cpu_isa": "AVX2",
+            "torch.cpu_capability": "AVX2",
+            "torch.version": "2.13.0",
+            "torch.gpu.name": "A100",
+            "machine.affinity": None,
+            "software.packages": None,
+            "software.variables": None,
+            "software.python": "3.11",
+            "software.flopwatch": "0.1",
+            "allocator": "glibc defaults",
+            "settings.device": "cpu",
+            "settings.threads": 2,
+            "settings.cache": "hot",
+            "settings.allocator": "retain",
+        }
+
+    def test_unknowns(self) -> None:
+        empty = environment.likeness({"machine": None}, Settings())
+
+        assert empty["machine.cpu_model"] is None
+        assert empty["software.python"] is None
+
+    def test_what_makes_a_difference(self) -> None:
+        settings = Settings()
+        likeness = environment.likeness(ENVIRONMENT, settings)
+        newer = {**ENVIRONMENT, "software": {"python": "3.11.9", "flopwatch": "0.1.4"}, "load": {}}
+        other = {**ENVIRONMENT, "software": {"python": "3.12.0", "flopwatch": "0.1.0"}}
+
+        assert environment.likeness(newer, replace(settings, seed=3)) == likeness
+        assert environment.likeness(other, settings) != likeness
+        assert environment.likeness(ENVIRONMENT, replace(settings, cache="cold")) != likeness
+
+
+class TestHere:
+    def test_what_others_rely_on(self) -> None:
+        facts = environment.machine(Path(__file__).parent)
+
+        assert facts["machine"]["usable_cores"] >= 1
+        assert facts["machine"]["memory_available_bytes"] > 0
+        assert facts["software"]["packages"]["torch"]
+
+    def test_it_is_small_and_json(self) -> None:
+        everything = {
+            **environment.machine(Path(__file__).parent),
+            "torch": environment.torch_build(),
+            "load": environment.load(),
+        }
+
+        text = json.dumps(everything, separators=(",", ":"))
+
+        assert json.loads(text) == everything
+        assert len(text) < 2000
+
+    def test_torch_build(self) -> None:
+        import torch
+
+        build = environment.torch_build()
+
+        assert build["version"] == torch.__version__
+        assert build["threads"] == torch.get_num_threads()
+        assert build["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+        assert build["deterministic"] is False
+        assert ("gpu" in build) is torch.cuda.is_available()
+
+    def test_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        class Properties:
+            name, total_memory, major, minor = "H100", 80 * 2**30, 9, 0
+
+        driver = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5"
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+        monkeypatch.setattr(system_files, "read_text", lambda _: driver)
+
+        gpu = environment.torch_build()["gpu"]
+
+        assert gpu["name"] == "H100"
+        assert gpu["count"] == 8
+        assert gpu["memory_bytes"] == 80 * 2**30
+        assert gpu["compute_capability"] == "9.0"
+        assert gpu["driver"] == "550.54.15"
+        assert isinstance(gpu["tf32_matmul"], bool)
+
+    def test_torch_is_not_imported(self) -> None:
+        program = (
+            "import sys; from pathlib import Path\n"
+            "from flopwatch.runner import doctor\n"
+            "from flopwatch.devices import environment\n"
+            "from flopwatch.devices import instruction_sets as isa\n"
+            "from flopwatch.worker import allocator\n"
+            "environment.machine(Path('.')); environment.load()\n"
+            "allocator.preload_environment('retain'); isa.make_cache_key({}, [])\n"
+            "assert 'torch' not in sys.modules\n"
+        )
+
+        subprocess.run([sys.executable, "-c", program], check=True)

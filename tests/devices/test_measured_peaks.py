@@ -1,0 +1,359 @@
+"""What the machine can do at best: how it is kept, found again and told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from flopwatch.cli import machine
+from flopwatch.cli.main import cli
+from flopwatch.devices.matmul_sweep import DTYPES
+from flopwatch.devices.measured_peaks import (
+    VARIABLE,
+    Curve,
+    Exchange,
+    Peaks,
+    Product,
+    Setup,
+    Stream,
+    append,
+    find_file,
+    find_peaks,
+    from_environment,
+    read,
+    read_setup,
+    shorten,
+)
+from flopwatch.errors import StoreError, UsageError
+from flopwatch.output.device_tables import as_dict, list_sheets
+from flopwatch.runner.peaks import describe_time, make_request
+from flopwatch.settings import Settings
+
+GB = 1e9
+ENVIRONMENT: dict[str, Any] = {
+    "machine": {"machine_id": "m", "cpu_model": "A CPU"},
+    "torch": {"version": "2.9", "cpu_capability": "AVX2", "threads": 2},
+}
+SETTINGS = Settings(threads=2)
+
+
+def make_curve(dtype: str, *rates: float, day: str = "2026-01-02", repeats: int = 3) -> Curve:
+    return Curve(
+        dtype=dtype,
+        taken_at=f"{day}T00:00:00+00:00",
+        points=[
+            Product(rows=size, inner=size, columns=size, flops_per_s=rate, turns=5, repeats=repeats)
+            for size, rate in zip((128, 256, 512), rates, strict=False)
+        ],
+    )
+
+
+def make_peaks(**changes: Any) -> Peaks:
+    whole = Peaks(
+        setup=read_setup(ENVIRONMENT, SETTINGS),
+        taken_at="2026-01-02T00:00:00+00:00",
+        quick=False,
+        products=[make_curve("float32", 100 * GB, 180 * GB, 170 * GB), make_curve("bfloat16", GB)],
+        streams=[
+            Stream(kernel=kernel, size_bytes=mib * 2**20, bytes_per_s=rate * GB)
+            for kernel in ("read", "copy", "triad")
+            for mib, rate in ((1, 120), (128, 27), (256, 28))
+        ],
+        cache_bytes=32 * 2**20,
+        exchanges=[
+            Exchange(
+                operation=operation, ranks=4, backend="gloo", size_bytes=size, time_ns=size / 2
+            )
+            for operation in ("all-reduce", "all-gather", "reduce-scatter")
+            for size in (1000, 2000)
+        ],
+    )
+    return replace(whole, **changes)
+
+
+def test_bandwidths_are_counted_as_nccl_tests_do() -> None:
+    bus = {
+        e.operation: (e.algorithm_bytes_per_s, e.bus_bytes_per_s) for e in make_peaks().exchanges
+    }
+    assert bus == {
+        "all-reduce": (2e9, 3e9),
+        "all-gather": (2e9, 1.5e9),
+        "reduce-scatter": (2e9, 1.5e9),
+    }
+
+
+# How it is kept
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "peaks.jsonl"
+    assert find_peaks(ENVIRONMENT, SETTINGS, path) is None
+    append(path, [])
+    assert read(path) == []
+    append(path, [make_peaks()])
+    assert find_peaks(ENVIRONMENT, SETTINGS, path) == make_peaks()
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        (ENVIRONMENT, Settings(threads=1)),
+        ({**ENVIRONMENT, "machine": {"machine_id": "other", "cpu_model": "A CPU"}}, SETTINGS),
+        ({**ENVIRONMENT, "torch": {"version": "3.0", "cpu_capability": "AVX2"}}, SETTINGS),
+        ({**ENVIRONMENT, "isa": {"onednn_max_cpu_isa": "AVX2"}}, SETTINGS),
+        (ENVIRONMENT, Settings(device="cuda", threads=2)),
+    ],
+)
+def test_peaks_of_other_conditions_are_not_these(
+    tmp_path: Path, environment: dict[str, Any], settings: Settings
+) -> None:
+    append(tmp_path / "p", [make_peaks()])
+    assert find_peaks(environment, settings, tmp_path / "p") is None
+
+
+def test_threads_do_not_matter_to_a_gpu(tmp_path: Path) -> None:
+    gpu = {**ENVIRONMENT, "torch": {"version": "2.9", "gpu": {"name": "NVIDIA L4"}}}
+    setup = read_setup(gpu, Settings(device="cuda", threads=2))
+    append(tmp_path / "p", [make_peaks(setup=setup)])
+    assert find_peaks(gpu, Settings(device="cuda", threads=8), tmp_path / "p") is not None
+
+
+def test_the_best_counts_dtype_by_dtype(tmp_path: Path) -> None:
+    newer = make_peaks(
+        taken_at="2026-03-01T00:00:00+00:00",
+        products=[
+            make_curve("float32", 90 * GB, day="2026-03-01"),  # on a busy machine, say
+            make_curve("bfloat16", 900 * GB, day="2026-03-01"),
+            make_curve("int8", 7 * GB, day="2026-03-01"),
+        ],
+        exchanges=[],
+    )
+    append(tmp_path / "p", [make_peaks(), newer])
+    found = find_peaks(ENVIRONMENT, SETTINGS, tmp_path / "p")
+    assert found is not None
+    assert found.exchanges == make_peaks().exchanges
+    peaks = [found.find_peak(dtype) for dtype in ("float32", "bfloat16", "int8", "float16")]
+    assert [peak and peak.flops_per_s for peak in peaks] == [180 * GB, 900 * GB, 7 * GB, None]
+    older, better, *_ = [peak.source for peak in peaks if peak]
+    assert "2026-01-02" in older
+    assert better == "measured here on 2026-03-01: a bfloat16 product of 128x128x128"
+
+
+def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    append(path, [make_peaks()])
+    whole = path.read_bytes()
+    newer = json.dumps({**json.loads(whole), "schema": 99}).encode()
+    odd = json.dumps({**json.loads(whole), "products": 7}).encode()
+    path.write_bytes(b"\n".join([b"\xff{", newer, odd, b"[]", whole[:50]]))
+    append(path, [make_peaks(quick=True)])
+    assert [peaks.quick for peaks in read(path)] == [True]
+
+
+def test_a_file_that_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=f"cannot be written .*; choose .*{VARIABLE}$"):
+        append(tmp_path / "file" / "p", [make_peaks()])
+    with pytest.raises(StoreError, match=f"cannot be read .*; choose another with {VARIABLE}$"):
+        read(tmp_path)
+
+
+def test_the_file_is_where_the_user_says() -> None:
+    assert find_file({VARIABLE: "/x/p", "XDG_CACHE_HOME": "/c"}) == Path("/x/p")
+    assert find_file({"XDG_CACHE_HOME": "/c"}) == Path("/c/flopwatch/peaks.jsonl")
+
+
+def test_a_record_carries_the_bests_only() -> None:
+    content = json.loads(json.dumps(shorten(make_peaks())))
+    found = from_environment({"peaks": content})
+    assert found is not None
+    assert found.find_peak("float32") == make_peaks().find_peak("float32")
+    assert found.find_bandwidth("copy") == make_peaks().find_bandwidth("copy")
+    assert found.find_exchange("all-gather") == make_peaks().find_exchange("all-gather")
+    assert [len(curve.points) for curve in found.products] == [1, 1]
+    assert len(json.dumps(content)) < 2500
+    assert from_environment({}) is None
+    assert from_environment({"peaks": {"schema": 1}}) is None
+
+
+# How it is told
+
+
+def list_remarks(peaks: Peaks) -> list[str]:
+    return [remark for sheet in list_sheets(peaks) for remark in sheet.remarks]
+
+
+def test_the_tables() -> None:
+    best, products, memory, streams, exchanges = list_sheets(make_peaks())
+    assert best.groups[0][0] == ["float32", "180 GFLOP/s", "256x256x256", "1.00x", "3 of 5 turns"]
+    assert best.groups[0][1][:4] == ["bfloat16", "1.00 GFLOP/s", "128x128x128", "0.006x"]
+    assert best.conditions == "cpu, 2 threads, A CPU, torch 2.9"
+    assert products.groups[0] == [
+        ["128x128x128", "100 GFLOP/s", "1.00 GFLOP/s"],
+        ["256x256x256", "180 GFLOP/s", ""],
+        ["512x512x512", "170 GFLOP/s", ""],
+    ]
+    assert memory.groups[0][1] == ["copy", "one array into another", "28.0 GB/s", "256 MiB"]
+    assert streams.groups[0][0] == ["1.00 MiB", *3 * ["120 GB/s"]]
+    assert [len(group) for group in exchanges.groups] == [2, 2, 2]
+    assert exchanges.groups[0][0][2:] == ["500 ns", "2.00 GB/s", "3.00 GB/s"]
+
+
+def test_doubts_are_told() -> None:
+    calm = list_remarks(make_peaks(products=[make_curve("float32", GB)], others_share=0.01))
+    assert len(calm) == 2, "what is counted, twice"
+    doubts = list_remarks(
+        make_peaks(
+            products=[
+                make_curve("float32", 180 * GB, repeats=1),
+                make_curve("bfloat16", GB),
+                replace(make_curve("float16"), reason="no such kernel"),
+            ],
+            others_share=0.4,
+            cache_bytes=2**30,
+            exchanges=make_peaks().exchanges[:2],
+        )
+    )
+    told = "\n".join(doubts)
+    assert "bfloat16 is emulated here: float32 is 180 times as fast" in doubts
+    assert "float16: none (no such kernel)" in doubts
+    assert "seen once and not again: the best of float32; " in told
+    assert "other work took 40 % of all cores' time" in told
+    assert "too little free memory" in told
+    assert "reduce-scatter: gloo does not have it" in doubts
+    assert "all-reduce: gloo" not in told
+
+
+def test_a_known_gpu_has_its_nominal_peaks_beside() -> None:
+    setup = replace(make_peaks().setup, device="cuda", gpu_name="NVIDIA A100-SXM4-80GB")
+    curve = make_curve("bfloat16", 156e12)
+    best, _, memory, *_ = list_sheets(make_peaks(setup=setup, products=[curve]))
+    assert best.columns[-2:] == ["nominal", "of it"]
+    assert best.groups[0][0][-2:] == ["312 TFLOP/s", "50%"]
+    assert memory.columns[-1] == "nominal"
+    assert memory.groups[0][0][-1] == "2039 GB/s"
+
+
+def test_as_json_the_best_is_beside_what_is_stored() -> None:
+    content = as_dict(make_peaks(exchanges=[]))
+    assert content["best"]["flops_per_s"] == {"float32": 180 * GB, "bfloat16": GB}
+    assert content["best"]["memory_bytes_per_s"]["read"] == 28 * GB
+    assert content["best"]["bus_bytes_per_s"]["all-reduce"] is None
+    assert content["products"] == msgspec.to_builtins(make_peaks().products)
+
+
+# The command
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Those that would start processes; they find what `make_peaks` has."""
+    made: list[tuple[str, dict[str, Any]]] = []
+    whole = make_peaks()
+    answers = {
+        "measure": {
+            "torch": ENVIRONMENT["torch"],
+            "products": whole.products,
+            "streams": whole.streams,
+            "cache_bytes": whole.cache_bytes,
+            "others_share": 0.0,
+        },
+        "measure_collectives": whole.exchanges,
+    }
+
+    def call(function: str, arguments: dict[str, Any], **given: Any) -> Any:
+        name = function.removeprefix("flopwatch.devices.peak_measurement:")
+        made.append((name, {**arguments, **given}))
+        return msgspec.to_builtins(answers[name])
+
+    monkeypatch.setattr("flopwatch.runner.session.call", call)
+    monkeypatch.setattr("flopwatch.runner.peaks.count_usable_cores", lambda quota: 4)
+    return made
+
+
+def test_the_command_keeps_and_prints(
+    calls: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "p"))
+    told = CliRunner().invoke(cli, ["peaks", "--quick", "--device", "cpu", "--threads", "2"])
+    assert told.exit_code == 0, told.output
+    assert "180 GFLOP/s" in told.stdout
+    assert "this takes about" in told.stderr
+    (kept,) = read(tmp_path / "p")
+    assert kept.products == make_peaks().products
+    assert kept.setup.threads == 2
+    assert kept.quick
+    assert [name for name, _ in calls] == ["measure", "measure_collectives"]
+    assert calls[0][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
+    assert calls[1][1] == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": 2}
+
+
+def test_the_command_as_json_without_collectives(
+    calls: list[tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    options = ["--device", "cpu", "--dtype", "int8", "--ranks", "1", "--out", str(tmp_path / "p")]
+    told = CliRunner().invoke(cli, ["peaks", "--json", *options])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["best"]["flops_per_s"]["float32"] == 180 * GB
+    assert [name for name, _ in calls] == ["measure"]
+    assert calls[0][1]["dtypes"] == ["int8"]
+    assert calls[0][1]["effort"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"ranks": 5}, "--ranks 5, but there are 4 cores, .* choose at most 4"),
+        ({"dtypes": ["tf32"]}, "there are no tf32 products on cpu; choose --dtype from float32, "),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(
+    calls: list[Any], changes: dict[str, Any], sentence: str
+) -> None:
+    usual = {"device": "cpu", "threads": None, "dtypes": [], "ranks": None, "quick": True}
+    with pytest.raises(UsageError, match=f"^{sentence}"):
+        make_request(**{**usual, **changes})
+    assert not calls
+
+
+def test_where_there_is_no_gpu_no_time_is_promised(
+    calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(cuda_devices=[])
+    monkeypatch.setattr("flopwatch.devices.instruction_sets.probe", lambda: nothing)
+    told = CliRunner().invoke(cli, ["peaks", "--device", "cuda", "--out", str(tmp_path / "p")])
+    assert isinstance(told.exception, UsageError)
+    assert str(told.exception).startswith("--device cuda, but torch finds no CUDA device here")
+    assert (told.output, calls, (tmp_path / "p").exists()) == ("", [], False)
+
+
+def test_the_command_offers_what_there_is() -> None:
+    assert list(DTYPES["cuda"]) == machine.DTYPES
+    assert set(DTYPES["cpu"]) < set(machine.DTYPES)
+
+
+def test_the_time_is_told_by_effort(calls: list[Any]) -> None:
+    usual = {"device": "cpu", "threads": None, "dtypes": [], "ranks": 1}
+    quick, full = (describe_time(make_request(**usual, quick=q)) for q in (True, False))
+    assert quick == "this takes about 15s, and up to 22s while the machine is busy"
+    assert full == "this takes about 50s, and up to 1m32s while the machine is busy"
+
+
+@pytest.mark.slow
+def test_the_whole_command(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "p")]
+    told = CliRunner().invoke(cli, ["peaks", "--device", "cpu", "--quick", "--json", *out])
+    assert told.exit_code == 0, told.output
+    best = json.loads(told.stdout)["best"]
+    assert list(best["flops_per_s"]) == ["float32", "bfloat16", "float16", "int8"]
+    assert all(rate > 1e6 for kind in best.values() for rate in kind.values())
+    (kept,) = read(tmp_path / "p")
+    assert isinstance(kept.setup, Setup)
+    assert kept.find_peak("float32") is not None

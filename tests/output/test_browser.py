@@ -1,0 +1,282 @@
+"""The page in a real browser: Chromium, without a window, one session for all tests.
+
+Skipped where Chromium or Playwright is missing: `make test-all` installs them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch.output.page import render_page
+from flopwatch.records.record import Record
+from tests.output.test_page import make_evil
+from tests.output.test_tables_golden import FAILED, make_record, sampled
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
+PATIENCE_MS = 30_000
+sync_api.expect.set_options(timeout=PATIENCE_MS)
+
+SPEEDS = {"dense": 1.0, "fast": 2.0, "faster": 9.5, "slow": 0.5}
+SIZES = (1, 2, 10, 30)
+
+
+def make_records() -> list[Record]:
+    """Two suites, several variants at several sizes, times that texts and numbers order
+    differently, and a failure."""
+    measured = [
+        sampled(
+            size * 1e5 / speed, size * 2e5 / speed, id=f"{suite}{variant}{size}", suite=suite,
+            variant=variant, params={"tokens": size, "dtype": "float32"}, group=f"{suite}{size}",
+        )
+        for suite in ("layers", "steps")
+        for size in SIZES
+        for variant, speed in SPEEDS.items()
+    ]  # fmt: skip
+    failed = make_record(
+        **FAILED, id="f", suite="layers", variant="broken", baseline="dense", status="crash",
+        reason="died with SIGSEGV", params={"tokens": 30, "dtype": "float32"}, group="layers30",
+    )  # fmt: skip
+    return [*measured, failed]
+
+
+@dataclass
+class Visit:
+    """A page in a tab, and all that the browser had to say about it."""
+
+    tab: Any
+    path: Path
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tab.set_default_timeout(PATIENCE_MS)
+        self.tab.on("console", lambda message: self.complaints.append(message.text))
+        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.tab.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+        self.tab.on("request", lambda request: self.requests.append(request.url))
+        self.tab.goto(self.path.as_uri())
+
+    def column(self, name: str) -> list[str]:
+        """The texts in a column of the first table, as they stand."""
+        heads = self.tab.locator("table.sheet").first.locator("thead th").all_inner_texts()
+        rows = self.tab.locator("table.sheet").first.locator("tbody tr")
+        place = [head.strip() for head in heads].index(name)
+        return [row.split("\t")[place].strip() for row in rows.all_inner_texts()]
+
+    def click_head(self, name: str) -> str | None:
+        """How the column is sorted then."""
+        button = self.tab.locator("table.sheet").first.get_by_role("button", name=name, exact=True)
+        button.click()
+        sort: str | None = button.locator("..").get_attribute("aria-sort")
+        return sort
+
+    def filter(self, selector: str, text: str, told: str | re.Pattern[str]) -> None:
+        """Returns when it is told beside the filter what was found."""
+        self.tab.locator(f"{selector} input").first.fill(text)
+        sync_api.expect(self.tab.locator(f"{selector} output").first).to_have_text(told)
+
+    def settle(self) -> None:
+        """Events of what was scrolled come with the next frame."""
+        frames = "requestAnimationFrame(() => requestAnimationFrame(done))"
+        self.tab.evaluate(f"() => new Promise((done) => {frames})")
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than its window."""
+        script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        width: int = self.tab.evaluate(script)
+        return width
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        # In a container there is no sandbox to be had, and little shared memory.
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        chromium = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render_page(make_records()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def visit(browser: Any, page_file: Path) -> Iterator[Visit]:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    visit = Visit(tab, page_file)
+    yield visit
+    assert visit.complaints == []
+    assert visit.requests == [page_file.as_uri()]
+    tab.close()
+
+
+def test_a_column_is_sorted_by_its_values(visit: Visit) -> None:
+    before = visit.column("total")
+    assert visit.click_head("total") == "ascending"
+    assert visit.column("total")[:3] == ["31.6 µs", "63.2 µs", "150 µs"]
+    assert visit.column("total")[-1] == "crash"  # what has no time comes last
+    assert visit.click_head("total") == "descending"
+    assert visit.column("total")[:2] == ["18.0 ms", "9.00 ms"]
+    assert visit.column("total")[-1] == "crash"
+    assert visit.click_head("total") is None
+    assert visit.column("total") == before  # in groups again, the baseline first
+    assert visit.column("variant")[:4] == list(SPEEDS)
+
+
+def test_a_column_of_words_is_sorted_as_people_do(visit: Visit) -> None:
+    visit.click_head("tokens")
+    assert list(dict.fromkeys(visit.column("tokens"))) == ["1", "2", "10", "30"]
+    visit.tab.keyboard.press("Enter")  # the head has the focus
+    assert visit.column("tokens")[0] == "30"
+
+
+def test_a_table_is_filtered_by_words(visit: Visit) -> None:
+    visit.filter(".block .controls", "FAST 9.50x", told="4 of 17 rows")
+    assert visit.column("variant") == ["faster"] * 4
+    visit.filter(".block .controls", "", told="17 rows")
+    assert len(visit.column("variant")) == 17
+
+
+def test_the_page_is_filtered_in_all_tables(visit: Visit) -> None:
+    visit.filter(".page-filter", "steps slow", told=re.compile("^5 of "))
+    assert not visit.tab.locator("#suite-1").is_visible()
+    assert visit.tab.locator("#suite-2").is_visible()
+    visit.filter(".page-filter", "", told="")
+    assert visit.tab.locator("#suite-1").is_visible()
+
+
+def test_pictures_follow_the_filter(visit: Visit) -> None:
+    marks = visit.tab.locator("#suite-1 .figures svg").first.locator(".mark[data-tip]")
+    number = marks.count()
+    visit.filter(".page-filter", "slow", told=re.compile(r"^\d+ of "))
+    hidden = [mark for mark in marks.all() if not mark.is_visible()]
+    assert 0 < len(hidden) < number
+    assert all("slow" not in (mark.get_attribute("data-tip") or "") for mark in hidden)
+
+
+def test_tips_are_shown_to_pointers_and_keys(visit: Visit) -> None:
+    picture = visit.tab.locator("figure svg").first
+    mark, tip = picture.locator(".mark[data-tip]").first, visit.tab.locator(".tip")
+    assert not tip.is_visible()
+    mark.hover()
+    assert tip.inner_text() == (mark.get_attribute("data-tip") or "").strip()
+    visit.tab.keyboard.press("Escape")
+    assert not tip.is_visible()
+    visit.tab.mouse.move(0, 0)
+    visit.tab.locator("figure").first.locator("xpath=preceding::button[1]").focus()
+    visit.tab.keyboard.press("Tab")
+    while not picture.evaluate("picture => picture === document.activeElement"):
+        visit.tab.keyboard.press("Tab")
+    first = tip.inner_text()
+    visit.settle()  # scrolling there hides the tip
+    visit.tab.keyboard.press("ArrowRight")
+    assert tip.is_visible()
+    assert tip.inner_text() != first
+
+
+def test_a_series_is_switched_off_and_on(visit: Visit) -> None:
+    picture = visit.tab.locator("figure svg:has(.name[data-series])").first
+    name = picture.locator(".name[role=button]").first
+    number = name.get_attribute("data-series")
+    mark = picture.locator(f'.mark[data-series="{number}"]').first
+    assert mark.is_visible()
+    name.click()
+    assert not mark.is_visible()
+    assert name.get_attribute("aria-pressed") == "false"
+    name.focus()
+    visit.tab.keyboard.press("Enter")
+    assert mark.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_tables_and_not_the_page(visit: Visit, scheme: str) -> None:
+    visit.tab.set_viewport_size({"width": 390, "height": 844})
+    visit.tab.emulate_media(color_scheme=scheme)
+    assert visit.overflow() == 0
+    box = visit.tab.locator(".box.tall, .box").first
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    box.evaluate("box => { box.scrollLeft = 1000; }")
+    left = box.locator("tbody th").first.bounding_box()["x"]
+    assert left == pytest.approx(box.bounding_box()["x"], abs=1)  # names stay in sight
+
+
+def test_dark_is_dark(visit: Visit) -> None:
+    def shade(selector: str, style: str) -> int:
+        """From 0, black, to 765."""
+        script = f"element => getComputedStyle(element).{style}"
+        colour = visit.tab.locator(selector).first.evaluate(script)
+        return sum(map(int, colour[4:-1].split(",")))
+
+    assert shade("body", "backgroundColor") > 700
+    assert shade("body", "color") < 150
+    visit.tab.emulate_media(color_scheme="dark")
+    assert shade("body", "backgroundColor") < 100
+    assert shade("body", "color") > 600
+
+
+def test_print_has_no_controls(visit: Visit) -> None:
+    visit.tab.emulate_media(media="print")
+    for selector in (".controls", ".more", "details", ".tip"):
+        assert not any(part.is_visible() for part in visit.tab.locator(selector).all()), selector
+    assert visit.tab.locator("#commands code").first.is_visible()
+
+
+def test_long_tables_are_shown_in_part_and_printed_whole(browser: Any, tmp_path: Path) -> None:
+    records = [
+        sampled(1e6 + n, 2e6, id=str(n), group=str(n), variant="dense", params={"n": n})
+        for n in range(130)
+    ]
+    path = tmp_path / "long.html"
+    path.write_text(render_page(records), encoding="utf-8")
+    tab = browser.new_page()
+    visit = Visit(tab, path)
+    rows, told = tab.locator("table.sheet tbody tr"), tab.locator(".block output")
+    assert rows.count() == 100
+    assert told.inner_text() == "the first 100 of 130 rows"
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert rows.count() == 130
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert rows.count() == 100
+    tab.get_by_role("button", name="show 130").click()
+    assert rows.count() == 130
+    assert told.inner_text() == "130 rows"
+    assert visit.complaints == []
+    tab.close()
+
+
+def test_without_scripts_all_is_there_but_the_controls(browser: Any, page_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(page_file.as_uri())
+    assert tab.locator("table.sheet tbody tr").count() >= 33
+    assert tab.locator("figure svg").first.is_visible()
+    assert tab.locator("button, input").count() == 0
+    context.close()
+
+
+def test_texts_of_records_run_nowhere(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "evil.html"
+    path.write_text(render_page([*make_evil(), *make_records()]), encoding="utf-8")
+    tab = browser.new_page()
+    visit = Visit(tab, path)
+    visit.filter(".page-filter", "<script>", told=re.compile(r"^\d+ of "))
+    for mark in tab.locator("#suite-1 .mark[data-tip]").all()[:3]:
+        mark.hover()
+    assert tab.locator("img, iframe, [onerror], [onmouseover]").count() == 0
+    assert tab.locator("script").count() == 1
+    assert visit.complaints == []
+    assert visit.requests == [path.as_uri()]
+    tab.close()

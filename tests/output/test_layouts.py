@@ -1,0 +1,205 @@
+"""Published layouts: hand-made records in, exact text out."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from flopwatch.analysis.summary import summarize
+from flopwatch.errors import UsageError
+from flopwatch.output.layouts.layouts import LAYOUTS
+from flopwatch.records.record import Record, Region, encode
+from flopwatch.settings import Settings
+from flopwatch.suites.case import case_id, group_id
+from tests.cli.test_main import assert_refused, flopwatch
+from tests.conftest import make_record
+
+OPT = {
+    "level": "model",
+    "model": "opt-125m",
+    "batch": [4, 128],
+    "dtype": "float32",
+    "autocast": "off",
+}
+FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+LARGER = {"model": "opt-350m", "facts": {"hidden_size": 1024, "layers": 24}}
+
+
+def model_record(variant: str, forward_ms: float, backward_ms: float, **changes: object) -> Record:
+    """Twenty runs of a model with two layers; every fourth takes five times as long inside."""
+    params = {**OPT, **{axis: changes.pop(axis) for axis in OPT if axis in changes}}
+    slow = [5.0 if i % 4 == 0 else 1.0 for i in range(20)]  # on average 2
+    content: dict[str, object] = {
+        "id": case_id("dyad", variant, params),
+        "group": group_id("dyad", params),
+        "suite": "dyad",
+        "variant": variant,
+        "baseline": "dense",
+        "params": params,
+        "facts": {"hidden_size": 768, "layers": 12},
+        "instrumented_ns": [1e9] * 20,
+        "regions": {
+            "forward/feed-forward": Region(
+                calls=2, samples_ns=[forward_ms * 1e6 * s for s in slow]
+            ),
+            "backward/feed-forward": Region(
+                calls=2, samples_ns=[backward_ms * 1e6 * s for s in slow]
+            ),
+        },
+    }
+    return make_record(**{**content, **changes})
+
+
+def lines(records: list[Record]) -> str:
+    return "\n".join(LAYOUTS["dyad"](summarize(records)).lines)
+
+
+def test_the_dyad_layout_is_exactly_this() -> None:
+    records = [
+        model_record("dense", 1.5, 3.0),
+        model_record("dyad:it:4", 1.0, 2.0),
+        model_record("dyad:ot:4:cat", 0.9, 2.1, conditions={"autocast": "float16"}),
+        model_record("dyad:auto:8", 1.0, 1.0, **FAILED, status="oom", reason="needs 3 TiB"),
+        model_record("dense", 3.0, 6.0, **LARGER),
+        model_record("dyad:it:4", 1.5, 4.0, **LARGER),
+        model_record("dense", 12.0, 24.0, batch=[32, 128], dtype="bfloat16"),
+        make_record(id="other", suite="other", params=OPT),
+        make_record(id="layer", suite="dyad", params={"level": "layer", "tokens": 512}),
+    ]
+    expected = """\
+        cpu, 1 thread, hot cache, allocator retain
+
+        Batch Size - 4, seq_len - 128 (time in ms), float32, autocast off
+
+        --------opt-125m (hidden_size 768, 12 num_hidden_layers)-----------
+
+        Dense (dense)
+        total avg: 4.5000, fwd_avg: 1.5000, bwd_avg: 3.0000
+
+        Sparse (dyad:it:4)
+        total avg: 3.0000, fwd_avg: 1.0000, bwd_avg: 2.0000
+
+        CONCAT Sparse_out_T (dyad:ot:4:cat)
+        total avg: 3.0000, fwd_avg: 0.9000, bwd_avg: 2.1000, not like for like: autocast unknown in the baseline, float16 here
+
+        dyad:auto:8
+        oom: needs 3 TiB
+
+        --------opt-350m (hidden_size 1024, 24 num_hidden_layers)-----------
+
+        Dense (dense)
+        total avg: 9.0000, fwd_avg: 3.0000, bwd_avg: 6.0000
+
+        Sparse (dyad:it:4)
+        total avg: 5.5000, fwd_avg: 1.5000, bwd_avg: 4.0000
+
+        speedup, Sparse (dyad:it:4)
+        768 - 1.50
+        1024 - 1.64
+
+        speedup, CONCAT Sparse_out_T (dyad:ot:4:cat)
+        768 - 1.50, not like for like
+
+        Batch Size - 32, seq_len - 128 (time in ms), bfloat16, autocast off
+
+        --------opt-125m (hidden_size 768, 12 num_hidden_layers)-----------
+
+        Dense (dense)
+        total avg: 36.0000, fwd_avg: 12.0000, bwd_avg: 24.0000
+    """  # noqa: E501
+    assert lines(records) == textwrap.dedent(expected)
+
+
+def test_what_is_measured_otherwise_is_told_apart() -> None:
+    """Other settings have a part of their own, other axes stand in the heading."""
+    cold = model_record("dense", 2.0, 2.0, settings=Settings(cache="cold"))
+    text = lines([model_record("dense", 1.5, 3.0), cold])
+    assert text.index("hot cache") < text.index("4.5000") < text.index("cold cache")
+    odd = {**OPT, "depth": 6}
+    assert "float32, autocast off, depth 6" in lines([model_record("dense", 1, 1, params=odd)])
+
+
+def test_models_of_one_width_are_named() -> None:
+    cut = {"model": "opt-6l-768"}
+    text = lines(
+        [
+            model_record("dense", 1.5, 3.0),
+            model_record("dyad:it:4", 1.0, 2.0),
+            model_record("dense", 1.5, 3.0, **cut),
+            model_record("dyad:it:4", 1.0, 1.25, **cut),
+        ]
+    )
+    assert "768 - 1.50 (opt-125m)\n768 - 2.00 (opt-6l-768)\n" in text
+
+
+def test_speedups_do_not_cross_runs() -> None:
+    later = {"run": "later", "taken_at": "2026-02-01T00:00:00+00:00"}
+    records = [
+        model_record("dense", 1.5, 3.0),
+        model_record("dyad:it:4", 1.0, 2.0),
+        model_record("dense", 7.0, 8.0, **later),
+    ]
+    text = lines(records)
+    assert "total avg: 15.0000" in text
+    assert "768 - 1.50" in text
+    assert "speedup" not in lines([records[2], records[1]])
+
+
+def test_a_model_that_was_not_instrumented_has_no_averages() -> None:
+    text = lines([model_record("dense", 1.5, 3.0, instrumented_ns=[], regions={})])
+    assert "Dense (dense)\nno run with instruments was made\n" in text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        make_record(suite="dyad", params={"level": "layer", "tokens": 512}),
+        make_record(suite="other", params=OPT),
+        make_record(suite="dyad", params={"level": "model"}),
+    ],
+)
+def test_without_models_it_says_how_to_make_them(record: Record) -> None:
+    with pytest.raises(UsageError, match="flopwatch run dyad --filter level=model"):
+        LAYOUTS["dyad"](summarize([record]))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    path = tmp_path / "dyad.jsonl"
+    records = [model_record("dense", 1.5, 3.0), model_record("dyad:it:8", 1.0, 2.0)]
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return path
+
+
+def test_the_command_prints_the_layout_and_then_the_usual_tables(results: Path) -> None:
+    shown = flopwatch("show", results, cwd=results.parent).stdout
+    assert flopwatch("table", results, cwd=results.parent).stdout == shown
+    laid_out = flopwatch("table", results, "--layout", "dyad", cwd=results.parent)
+    assert laid_out.returncode == 0
+    assert "Sparse_8 (dyad:it:8)\ntotal avg: 3.0000, fwd_avg: 1.0000" in laid_out.stdout
+    assert laid_out.stdout.endswith(shown)
+
+
+def test_the_command_gives_the_same_numbers_as_json(results: Path) -> None:
+    arguments = ["table", results, "--layout", "dyad", "--json"]
+    dense, sparse = json.loads(flopwatch(*arguments, cwd=results.parent).stdout)
+    assert (dense["total_ms"], dense["speedup"]) == (pytest.approx(4.5), None)
+    assert sparse["published_name"] == "Sparse_8"
+    assert sparse["forward_ms"] == pytest.approx(1.0)
+    assert sparse["backward_ms"] == pytest.approx(2.0)
+    assert sparse["speedup"] == pytest.approx(1.5)
+    assert sparse["params"]["batch"] == [4, 128]
+    plain = json.loads(flopwatch("table", results, "--json", cwd=results.parent).stdout)
+    assert plain == json.loads(flopwatch("show", results, "--json", cwd=results.parent).stdout)
+
+
+def test_the_command_refuses_what_it_cannot_lay_out(results: Path, tmp_path: Path) -> None:
+    unknown = flopwatch("table", results, "--layout", "nature", cwd=tmp_path)
+    assert_refused(unknown, "'nature' is not one of", "plain", "dyad")
+    results.write_bytes(encode(make_record()) + b"\n")
+    refused = flopwatch("table", results, "--layout", "dyad", cwd=tmp_path)
+    assert_refused(refused, "flopwatch run dyad --filter level=model")
+    assert flopwatch("table", results, cwd=tmp_path).returncode == 0

@@ -1,0 +1,183 @@
+"""Tables and remarks on a narrow terminal: labels stay, numbers go below, sentences are wrapped."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flopwatch.cli.main import main
+from flopwatch.output.tables import Sheet, fit
+from flopwatch.records.record import Record, encode
+from tests.conftest import make_record
+
+VARIANTS = ("dense", "dyad:it:4:published-cat", "dyad:it:8:published-cat")
+SHAPES = (
+    "768x3072", "1024x4096", "2048x8192", "4096x16384", "8192x32768", "1280x5120", "1408x6144",
+    "1664x8192", "5120x1280", "6144x1408",
+)  # fmt: skip
+
+
+def make_records() -> list[Record]:
+    return [
+        make_record(
+            id=f"{variant} {shape}",
+            group=shape,
+            variant=variant,
+            baseline="dense",
+            params={"shape": shape, "dtype": "float32" if place % 2 else "bfloat16"},
+            samples_ns={"call": [1e6 / (1 + number / 2)] * 4},
+            rounds=[*range(4)],
+            loops=[1] * 4,
+        )
+        for place, shape in enumerate(SHAPES)
+        for number, variant in enumerate(VARIANTS)
+    ]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> str:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in make_records()))
+    return str(path)
+
+
+def show(*words: str) -> int:
+    with pytest.raises(SystemExit) as leave:
+        main(words)
+    assert isinstance(leave.value.code, int)
+    return leave.value.code
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_comparison_keeps_its_variants(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("compare", results) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    for shape in SHAPES:
+        (title,) = (line for line in out.splitlines() if f"shape={shape} " in f"{line} ")
+        assert "variant" not in title
+    rows = [line.split()[0] for line in out.splitlines() if "unclear," in line and "0x" in line]
+    assert rows == [*VARIANTS[1:]] * len(SHAPES)
+
+
+def test_each_row_says_over_what_where_baselines_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [
+        make_record(id=f"o{v}", group="o", run="o", variant=v, baseline="plain", params={"size": 1})
+        for v in ("plain", "fast")
+    ]
+    ours = [
+        make_record(id=f"u{v}", group="u", run="u", variant=v, baseline="dense", params={"size": 1})
+        for v in ("dense", "fast")
+    ]
+    path = tmp_path / "two.jsonl"
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in [*others, *ours]))
+    assert show("compare", str(path)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[:2] == ["over", "variant"]
+    assert [line.split()[:2] for line in lines[4:6]] == [["plain", "fast"], ["dense", "fast"]]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_chosen_columns_keep_their_labels(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = "shape,dtype,variant,total_ns,total_low_ns,speedup,speedup_low,samples,stop,verdict"
+    assert show("table", results, "--columns", columns) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    tables = out.count("shape ")
+    assert tables > 1
+    assert out.count(", continued") == tables - 1
+    for variant in VARIANTS:
+        assert out.count(f" {variant} ") == tables * len(SHAPES)
+    for heading in ("total", "low", "speedup", "samples", "stop", "verdict"):
+        assert heading in out
+    assert out.count("unclear") == len(SHAPES) * 2
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_pivot_keeps_its_labels(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("table", results, "--pivot", "row=variant,col=shape,value=speedup",
+                "--where", "variant <> 'dense'") == 0  # fmt: skip
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    assert all(out.count(f" {shape} ") == 1 for shape in SHAPES)
+    assert "speedup by shape, continued" in out
+    tables = out.count("variant \\ shape")
+    assert all(out.count(f" {variant} ") == tables for variant in VARIANTS[1:])
+
+
+def test_in_a_pipe_nothing_is_split(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = ["shape", "dtype", "variant", *["total_ns", "speedup", "verdict"] * 6]
+    assert show("table", results, "--columns", ",".join(columns)) == 0
+    assert "continued" not in capsys.readouterr().out
+
+
+def test_words_that_a_group_does_not_share_are_in_no_title() -> None:
+    sheet = Sheet(
+        title="t",
+        conditions="",
+        columns=["size", "variant", "part", "time"],
+        text_columns=3,
+        has_verdict=False,
+        optional=[],
+        groups=[[["4", "a", "x" * 30, "1 ms"], ["4", "b", "y" * 30, "2 ms"]]],
+        remarks=["r"],
+    )
+    (narrow,) = fit(sheet, 50)
+    assert narrow.title == "t size=4"
+    assert [cells[0] for cells in narrow.groups[0]] == ["a", "b"]
+    assert narrow.remarks == ["r"]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_remarks_are_wrapped(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("compare", results) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    assert "would settle it" in " ".join(told.split())
+
+
+def test_in_a_pipe_a_remark_is_one_line(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("compare", results) == 0
+    longest = max(capsys.readouterr().out.splitlines(), key=len)
+    assert longest.startswith("  unclear, so many more samples")
+    assert longest.endswith("--precision)")
+
+
+def test_a_terminal_of_80_columns(results: str) -> None:
+    """A real one, whose width nobody has told by a variable."""
+    ours, theirs = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    unset = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from flopwatch.cli.main import main; main()", "compare", results],
+        stdin=theirs, stdout=theirs, stderr=theirs, env={**unset, "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(theirs)
+    text = b""
+    try:
+        while some := os.read(ours, 65536):
+            text += some
+    except OSError:  # which is how the other end is told to be closed
+        pass
+    os.close(ours)
+    assert child.wait() == 0
+    lines = text.decode().replace("\r\n", "\n").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(VARIANTS[1] in line for line in lines) == len(SHAPES)

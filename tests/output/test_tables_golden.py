@@ -1,0 +1,402 @@
+"""Stored records in, exact text out."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from flopwatch.analysis.summary import as_dict, summarize
+from flopwatch.output.progress import (
+    PlainWatcher,
+    TerminalWatcher,
+    TimeLeft,
+    describe_progress,
+    describe_records,
+    make_watcher,
+)
+from flopwatch.output.tables import Sheet, draw, fit, make_sheets
+from flopwatch.records.record import Record
+from flopwatch.runner.record_builder import explain_death, explain_hang
+from flopwatch.runner.schedule import Group
+from flopwatch.settings import Settings
+from tests.conftest import make_record
+
+ROUNDS = list(range(30))
+FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+
+
+def sampled(forward_ns: float, backward_ns: float, **changes: object) -> Record:
+    """30 samples that scatter by 1 %, the first 10 of them warm-up."""
+    wobble = [1 + 0.01 * ((7 * i) % 5 - 2) / 2 for i in ROUNDS]
+    content: dict[str, object] = {
+        "samples_ns": {
+            "forward": [forward_ns * w for w in wobble],
+            "backward": [backward_ns * w for w in wobble],
+        },
+        "rounds": ROUNDS,
+        "loops": [1] * 30,
+        "warmup_samples": 10,
+        "baseline": "dense",
+    }
+    return make_record(**{**content, **changes})
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    small, large = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
+    return [
+        sampled(1e6, 2e6, id="1", variant="dense", params=small, group="g1", bytes={"forward": 6e6}),
+        sampled(0.5e6, 1e6, id="2", variant="fast", params=small, group="g1"),
+        sampled(
+            4e6, 8e6, id="3", variant="dense", params=large, group="g2", stop="budget", steady=False
+        ),
+        make_record(
+            **FAILED, id="4", variant="fast", params=large, group="g2", baseline="dense",
+            status="oom", reason="needs 3 TiB",
+        ),
+    ]  # fmt: skip
+
+
+def drawn(records: list[Record], width: int) -> list[str]:
+    """The lines of the tables of these records on a terminal."""
+    console = Console(file=io.StringIO(), width=width)
+    for sheet in make_sheets(summarize(records)):
+        for part in fit(sheet, width):
+            console.print(draw(part))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_is_exactly_this(records: list[Record]) -> None:
+    expected = """\
+        demo dtype=float32
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          size   variant   forward   backward     total        ±   bandwidth              speedup   verdict
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          4      dense     1.00 ms    2.00 ms   3.00 ms   ±1.0 %   2.00 GB/s                        baseline
+          4      fast       500 µs    1.00 ms   1.50 ms   ±1.0 %               2.00x [2.00, 2.00]   faster
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+          8      dense     4.00 ms    8.00 ms   12.0 ms   ±1.0 %                                    baseline
+          8      fast                               oom
+         ────────────────────────────────────────────────────────────────────────────────────────────────────
+        cpu, 1 thread, hot cache, allocator retain
+    """
+    assert drawn(records, 120) == textwrap.dedent(expected).splitlines()
+    (sheet,) = make_sheets(summarize(records))
+    assert sheet.remarks == [
+        "fast size=8 dtype=float32: oom: needs 3 TiB",
+        "size=8 dtype=float32: no steady state was detected; times may still be changing",
+        "size=8 dtype=float32: ±2 % was not reached in 20 rounds: "
+        "the time budget was spent (--case-budget)",
+    ]
+
+
+def columns(records: list[Record], width: int) -> str:
+    (sheet,) = make_sheets(summarize(records))
+    assert max(map(len, drawn(records, width))) <= width
+    return " ".join(fit(sheet, width)[0].columns)
+
+
+def test_a_narrow_terminal_does_without_some_columns(records: list[Record]) -> None:
+    assert columns(records, 102) == (
+        "size variant forward backward total ± bandwidth speedup verdict"
+    )
+    assert columns(records, 101) == "size variant forward backward total ± speedup verdict"
+    assert columns(records, 78) == "size variant total ± speedup verdict"
+    assert columns(records, 60) == "size variant total speedup verdict"
+
+
+@pytest.fixture
+def described(records: list[Record]) -> list[Record]:
+    """A group of which everything is known."""
+    return [
+        replace(
+            record,
+            flops={"forward": {"float32": n}, "backward": {"float32": 2 * n}},
+            facts={"parameters": 30 * n, "layers": 12},
+            peak_memory_bytes=int(500 * n),
+        )
+        for record, n in zip(records[:2], (8e6, 2e6), strict=True)
+    ]
+
+
+def test_what_is_known_of_a_group_is_in_its_table(described: list[Record]) -> None:
+    expected = """\
+        demo size=4 dtype=float32
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+                                                                                     peak
+          variant   forward   backward     total        ±   FLOP/s   bandwidth     memory   parameters   limit              speedup   verdict
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+          dense     1.00 ms    2.00 ms   3.00 ms   ±1.0 %   8.00 G   2.00 GB/s   3.73 GiB         240M                                baseline
+          fast       500 µs    1.00 ms   1.50 ms   ±1.0 %   4.00 G                954 MiB        60.0M   4.00x   2.00x [2.00, 2.00]   faster
+         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+        cpu, 1 thread, hot cache, allocator retain
+    """
+    assert drawn(described, 160) == textwrap.dedent(expected).splitlines()
+    row = as_dict(summarize(described)[1])
+    assert row["limit"] == 4.0
+    assert row["peak_memory_bytes"] == 1_000_000_000
+    assert row["facts"]["parameters"] == 60e6
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (136, "forward backward total ± FLOP/s bandwidth peak memory parameters limit"),
+        (130, "forward backward total ± FLOP/s bandwidth peak memory limit"),
+        (120, "forward backward total ± FLOP/s bandwidth limit"),
+        (110, "forward backward total ± peak memory limit"),
+        (100, "forward backward total ± limit"),
+        (86, "forward backward total ±"),
+        (80, "total ± limit"),
+        (70, "total ± limit"),
+        (64, "total ±"),
+        (61, "total limit"),
+        (60, "total"),
+    ],
+)
+def test_columns_give_way_by_their_importance(
+    described: list[Record], width: int, shown: str
+) -> None:
+    assert columns(described, width) == f"variant {shown} speedup verdict"
+
+
+def test_behind_every_text_is_its_value(described: list[Record]) -> None:
+    (sheet,) = make_sheets(summarize(described))
+    dense, fast = (dict(zip(sheet.columns, cells, strict=True)) for cells in sheet.values[0])
+    assert fast["variant"] == "fast"
+    assert fast["total"] == pytest.approx(1.5e6)
+    assert fast["±"] == pytest.approx(0.01)
+    assert fast["speedup"] == pytest.approx(2)
+    assert (fast["peak memory"], fast["parameters"], fast["limit"]) == (10**9, 60e6, 4)
+    assert (dense["speedup"], dense["verdict"]) == (None, "baseline")
+    (narrow,) = fit(sheet, 60)
+    assert [len(cells) for cells in narrow.values[0]] == [len(narrow.columns)] * 2
+
+
+def test_a_sheet_of_texts_has_them_as_values() -> None:
+    sheet = Sheet(
+        title="", conditions="", columns=["a", "b"], text_columns=1, optional=[], remarks=[],
+        groups=[[["x", ""]]],
+    )  # fmt: skip
+    assert sheet.values == [[["x", None]]]
+
+
+def test_figures_are_those_that_the_interval_supports() -> None:
+    wobble = [0.8, 0.9, 1.0, 1.1, 1.2] * 6
+    rough = make_record(
+        samples_ns={"call": [1.7234e6 * w for w in wobble]}, rounds=ROUNDS, loops=[1] * 30
+    )
+    (sheet,) = make_sheets(summarize([rough]))
+    assert sheet.groups[0][0][sheet.columns.index("time")] == "1.7 ms"
+
+
+def test_facts_that_do_not_tell_variants_apart_are_no_column(records: list[Record]) -> None:
+    """They may well differ between groups."""
+    layers = [12, 12, 24, None]
+    facts = [{} if n is None else {"layers": float(n)} for n in layers]
+    known = [replace(record, facts=f) for record, f in zip(records, facts, strict=True)]
+    (sheet,) = make_sheets(summarize(known))
+    assert "layers" not in sheet.columns
+
+
+def test_facts_that_only_some_variants_have_are_a_column(records: list[Record]) -> None:
+    known = [records[0], replace(records[1], facts={"compile_s": 19.4}), *records[2:]]
+    (sheet,) = make_sheets(summarize(known))
+    place = sheet.columns.index("compile (s)")
+    assert [cells[place] for cells in sheet.groups[0]] == ["", "19.4"]
+
+
+def test_facts_that_are_sizes_read_as_such(records: list[Record]) -> None:
+    known = [replace(r, facts={"kept_bytes": 2.0**20 * n}) for n, r in enumerate(records, 1)]
+    (sheet,) = make_sheets(summarize(known))
+    place = sheet.columns.index("kept")
+    assert [cells[place] for cells in sheet.groups[0]] == ["1.00 MiB", "2.00 MiB"]
+
+
+def test_other_axes_make_another_sheet(records: list[Record]) -> None:
+    other = sampled(1e6, 2e6, id="9", variant="dense", params={"model": "small"}, group="g9")
+    first, second = make_sheets(summarize([records[0], other, *records[1:]]))
+    assert first.title == "demo dtype=float32"
+    assert len(first.groups) == 2
+    assert second.title == "demo model=small"
+    assert second.columns[0] == "variant"
+
+
+def test_a_very_narrow_terminal_has_a_table_a_group(records: list[Record]) -> None:
+    expected = """\
+        demo dtype=float32 size=4
+         ───────────────────────────────────────────────────
+          variant     total              speedup   verdict
+         ───────────────────────────────────────────────────
+          dense     3.00 ms                        baseline
+          fast      1.50 ms   2.00x [2.00, 2.00]   faster
+         ───────────────────────────────────────────────────
+        demo dtype=float32 size=8
+         ────────────────────────────────────────
+          variant     total   speedup   verdict
+         ────────────────────────────────────────
+          dense     12.0 ms             baseline
+          fast          oom
+         ────────────────────────────────────────
+        cpu, 1 thread, hot cache, allocator retain
+    """
+    assert drawn(records, 53) == textwrap.dedent(expected).splitlines()
+
+
+def test_what_is_not_like_for_like_is_told_beside_the_verdict(records: list[Record]) -> None:
+    dense, fast = (
+        replace(record, conditions={"autocast": autocast})
+        for record, autocast in zip(records[:2], ("off", "float16"), strict=True)
+    )
+    (sheet,) = make_sheets(summarize([dense, fast]))
+    assert [cells[-1] for cells in sheet.groups[0]] == ["baseline", "faster, not like for like"]
+    assert sheet.remarks == [
+        "fast size=4 dtype=float32: not like for like: autocast off in the baseline, float16 here"
+    ]
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
+    console.print(draw(sheet))
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b[32mfaster, not like for like" in console.file.getvalue()
+
+
+def test_a_note_that_cases_share_is_told_once(records: list[Record]) -> None:
+    noted = [
+        replace(record, notes=notes)
+        for record, notes in zip(records, [["odd"], ["odd", "cold"], [], []], strict=True)
+    ]
+    (sheet,) = make_sheets(summarize(noted))
+    assert sheet.remarks[-2:] == [
+        "dense, fast size=4 dtype=float32: odd",
+        "fast size=4 dtype=float32: cold",
+    ]
+    (sheet,) = make_sheets(summarize([replace(record, notes=["odd"]) for record in records]))
+    assert sheet.remarks[-1] == "dense, fast in 2 groups: odd"
+
+
+def test_markup_in_a_record_is_text() -> None:
+    odd = make_record(variant="[red]x", baseline="[red]x", suite="[bold]s", params={"a": "[/]"})
+    text = "\n".join(drawn([odd], 120))
+    assert "[red]x" in text
+    assert "[bold]s" in text
+
+
+def test_a_record_without_samples_is_a_row_too() -> None:
+    (row,) = summarize([make_record(**FAILED)])
+    assert row.total_ns is None
+    assert make_sheets([row])[0].groups
+
+
+def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
+    other_run = sampled(
+        0.5e6, 1e6, id="2", variant="fast", params=records[0].params, group="g1", run="later",
+        taken_at="2026-02-01T00:00:00+00:00",
+    )  # fmt: skip
+    rows = summarize([*records, other_run])
+    newest = next(row for row in rows if row.record.id == "2")
+    assert newest.record.run == "later"
+    assert newest.speedup is None
+
+
+def test_what_is_not_like_for_like_stands_in_tables_of_its_own(records: list[Record]) -> None:
+    cold = sampled(
+        9e6, 9e6, id="1", variant="dense", params=records[0].params, group="g1", run="later",
+        settings=Settings(cache="cold"), taken_at="2026-02-01T00:00:00+00:00",
+    )  # fmt: skip
+    hot_sheet, cold_sheet = make_sheets(summarize([*records, cold]))
+    assert hot_sheet.groups == make_sheets(summarize(records))[0].groups
+    assert cold_sheet.conditions == "cpu, 1 thread, cold cache, allocator retain"
+    assert len(cold_sheet.groups) == 1
+
+
+def test_what_was_interrupted_does_not_hide_what_was_measured(records: list[Record]) -> None:
+    later = "2026-02-01T00:00:00+00:00"
+    skipped = make_record(
+        **FAILED, id="1", group="g1", status="skipped", run="later", params=records[0].params,
+        variant="dense", baseline="dense", taken_at=later,
+    )  # fmt: skip
+    assert summarize([*records, skipped])[0].record.status == "ok"
+    assert summarize([skipped])[0].record.status == "skipped"
+
+
+def test_json_rows_are_plain(records: list[Record]) -> None:
+    row = as_dict(summarize(records)[1])
+    assert row["speedup"] == pytest.approx({"median": 2.0, "low": 2.0, "high": 2.0})
+    assert row["verdict"] == "faster"
+    assert row["samples"] == 20
+    assert row["phases_ns"]["forward"]["median"] == pytest.approx(0.5e6)
+
+
+def test_deaths_are_explained() -> None:
+    assert explain_death(-9, "sampling", "")[0] == "crash"
+    assert explain_death(-9, "sampling", "", "it held 9 of 10 GiB")[0] == "oom"
+    assert explain_death(-6, "build", "terminate called: bad_alloc\n") == (
+        "crash",
+        "died with SIGABRT during build (terminate called: bad_alloc)",
+    )
+    assert explain_death(3, "check", "") == ("crash", "left with exit code 3 during check")
+    stack = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/home/me/mine.py", line 12 in forward\n'
+        '  File "/x/flopwatch/engine/sampling.py", line 1 in run\n'
+    )
+    assert explain_death(-11, "sampling", stack)[1] == (
+        "died with SIGSEGV during sampling at mine.py:12 in forward"
+    )
+    assert explain_hang(5, "build", stack) == (
+        "nothing was heard for 5 s during build at mine.py:12 in forward; "
+        "raise --timeout if it is only slow"
+    )
+
+
+GROUP = Group(suite="demo", baseline="a", params={"size": 4}, variants=("a", "b"))
+
+
+def test_plain_progress_is_a_line_a_group() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    watcher = make_watcher(console)
+    assert type(watcher) is PlainWatcher
+    with watcher:
+        watcher.begin([GROUP, GROUP], Settings())
+        watcher.begin_group(GROUP)
+        watcher.progress({"rounds": 3, "warmup_rounds": None})
+        watcher.end_group(GROUP, [make_record(), make_record(status="oom", **FAILED)])
+    assert isinstance(console.file, io.StringIO)
+    line = console.file.getvalue()
+    assert line.startswith("1/2 size=4: 1 ok, 1 oom (20 rounds), about ")
+    assert line.endswith("left\n")
+
+
+def test_terminal_progress_shows_group_precision_and_time_left() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    watcher = make_watcher(console)
+    assert isinstance(watcher, TerminalWatcher)
+    with watcher:
+        watcher.begin([GROUP], Settings())
+        watcher.begin_group(GROUP)
+        watcher._drawn_s = 0.0
+        watcher.progress({"rounds": 30, "warmup_rounds": 10, "half_width": 0.031})
+    assert isinstance(console.file, io.StringIO)
+    drawn = console.file.getvalue()
+    assert "size=4" in drawn
+    assert "±3.1 % (aim ±2 %)" in drawn
+    assert "about 20s left" in drawn
+
+
+def test_progress_sentences() -> None:
+    assert describe_progress({"rounds": 7, "warmup_rounds": None}, 0.02) == "warming up, round 7"
+    known = {"rounds": 7, "warmup_rounds": 3, "half_width": None}
+    assert describe_progress(known, 0.02) == "±? (aim ±2 %)"
+    assert describe_records([make_record(), make_record()]) == "2 ok (20 rounds)"
+
+
+def test_time_left_learns_from_the_groups_so_far() -> None:
+    left = TimeLeft([GROUP, GROUP], Settings(budget_s=10))
+    assert left.text() == "about 40s left"
+    left.begin_group()
+    left.end_group(GROUP)
+    assert left.text() == "about 1s left"

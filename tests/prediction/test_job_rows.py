@@ -1,0 +1,152 @@
+"""Tables of jobs: what is read, what is foretold of it, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flopwatch.cli.main import cli
+from flopwatch.errors import UsageError
+from flopwatch.prediction.job_rows import parse_rows
+from flopwatch.prediction.questions import answer_rows
+
+HEAD = "d_model,n_layers,n_heads,vocab_size,seq_len,n_gpus,gpu_type,precision,micro_batch_seqs"
+LINE = "4096,32,32,50368,2048,8,a100_80gb,amp_bf16,6"
+
+
+def refuse(head: str, line: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_rows(f"{head}\n{line}\n", "jobs.csv")
+    return str(caught.value)
+
+
+def test_a_row_is_a_job() -> None:
+    (row,) = parse_rows(
+        f"{HEAD},global_batch_seqs,shard_strategy,act_ckpt,tokens_per_s,note\n"
+        f"{LINE},96,SHARD_GRAD_OP,1,37128.5,mine\n",
+        "jobs.csv",
+    )
+    assert (row.job.ranks, row.job.accumulation, row.job.sharding) == (8, 2, "grad-op-shard")
+    assert (row.job.recompute, row.job.precision) == ("full", "bf16-autocast")
+    assert (row.device, row.tokens_per_s, row.cells["note"]) == ("a100_80gb", 37128.5, "mine")
+    assert row.job.shape.head_size == 128
+
+
+def test_what_is_not_said_is_usual() -> None:
+    head = "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs"
+    (row,) = parse_rows(f"\ufeff{head}\n2048,24,512,1,h100_80gb,4\n".lstrip("\ufeff"), "jobs.csv")
+    assert (row.job.shape.heads, row.job.shape.vocabulary, row.tokens_per_s) == (16, 50257, None)
+    assert (row.job.accumulation, row.job.sharding, row.job.recompute) == (1, "full-shard", "none")
+
+
+def test_what_cannot_be_foretold_says_where_it_stands() -> None:
+    rows = parse_rows(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'abacus')}\n", "jobs.csv")
+    with pytest.raises(UsageError, match="jobs.csv, line 3: no device is called 'abacus'"):
+        answer_rows(rows, None, None)
+
+
+def test_doubts_are_told_beside_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'h100_80gb')}\n")
+    result = CliRunner().invoke(cli, ["predict", "--rows", str(path)])
+    assert "are from H100-SXM: it is foretold from its data sheet" in result.stderr
+    assert "(1 of 2)" in result.stderr
+
+
+def test_what_is_computed_again_may_be_selected() -> None:
+    (row,) = parse_rows(f"{HEAD},act_ckpt\n{LINE},selective\n", "jobs.csv")
+    assert row.job.recompute == "selective"
+
+
+def test_gradients_that_are_summed_up_in_16_bits_take_less_time() -> None:
+    text = f"{HEAD},mp_mode\n{LINE},DEFAULT\n{LINE},PURE\n"
+    usual, pure = answer_rows(parse_rows(text, "jobs.csv"), None, None)
+    assert pure.row.job.reduced_bytes == 2
+    assert pure.prediction.tokens_per_s > usual.prediction.tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("cell", "value", "complaint"),
+    [
+        ("d_model", "wide", "d_model is 'wide'; write a whole number"),
+        ("d_model", "1e99", "d_model is '1e99'"),
+        ("d_model", "nan", "d_model is 'nan'"),
+        ("n_layers", "0", "n_layers is '0'"),
+        ("n_layers", "1.5", "n_layers is '1.5'"),
+        ("n_heads", "33", "n_heads=33 does not divide d_model=4096"),
+        ("precision", "fp7", "there is no precision 'fp7'"),
+        ("micro_batch_seqs", "", "micro_batch_seqs is ''"),
+    ],
+)
+def test_a_bad_cell_is_one_sentence_with_its_line(cell: str, value: str, complaint: str) -> None:
+    cells = dict(zip(HEAD.split(","), LINE.split(","), strict=True))
+    said = refuse(HEAD, ",".join({**cells, cell: value}.values()))
+    assert said.startswith("jobs.csv, line 2: ")
+    assert complaint in said
+
+
+def test_other_bad_tables_are_refused_too() -> None:
+    assert "has no column d_model" in refuse("a,b", "1,2")
+    assert "no row below its headings" in refuse(HEAD, "")
+    assert "not a multiple of n_gpus times" in refuse(f"{HEAD},global_batch_seqs", f"{LINE},50")
+    assert "shard_strategy is 'X'" in refuse(f"{HEAD},shard_strategy", f"{LINE},X")
+    assert "mp_mode is 'HALF'" in refuse(f"{HEAD},mp_mode", f"{LINE},half")
+    assert "act_ckpt is 'maybe'" in refuse(f"{HEAD},act_ckpt", f"{LINE},maybe")
+    assert "tokens_per_s is '-1'" in refuse(f"{HEAD},tokens_per_s", f"{LINE},-1")
+    with pytest.raises(UsageError, match="no device is called 'abacus'"):
+        answer_rows(parse_rows(f"{HEAD}\n{LINE.replace('a100_80gb', 'abacus')}\n", "x"), None, None)
+
+
+def run(path: Path, *words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["predict", "--rows", str(path), *words])
+    if isinstance(result.exception, UsageError):
+        return 2, "", str(result.exception)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.csv"
+    lines = [f"{LINE},37128,a", f"{LINE.replace('a100_80gb', 'h100_80gb')},,b"]
+    path.write_text("\n".join([f"{HEAD},tokens_per_s,note", *lines]))
+    return path
+
+
+def test_rows_come_back_with_what_was_foretold(table: Path) -> None:
+    code, out, err = run(table)
+    assert code == 0
+    first, second = csv.DictReader(io.StringIO(out))
+    assert (first["note"], second["note"]) == ("a", "b")
+    for row in (first, second):
+        low, speed, high = (float(row[k]) for k in ("low", "predicted_tokens_per_s", "high"))
+        assert low < speed < high
+        assert row["fits"] == "True"
+    assert float(first["predicted_tokens_per_s"]) == pytest.approx(37128, rel=0.05)
+    assert "1 row with a measured speed: mean absolute error" in err
+    assert "largest" in err
+
+
+def test_rows_as_json_are_numbers_and_truths(table: Path) -> None:
+    code, out, _ = run(table, "--json")
+    first, second = json.loads(out)
+    assert code == 0
+    assert first["fits"] is True
+    assert second["predicted_tokens_per_s"] > first["predicted_tokens_per_s"]
+    # No data are from it: the interval is wider.
+    ratios = [row["high"] / row["low"] for row in (first, second)]
+    assert ratios[1] > ratios[0]
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in run(tmp_path / "missing.csv")[2]
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x01")
+    assert "cannot be read" in run(binary)[2]
+    nul = tmp_path / "nul.csv"
+    nul.write_text(f"{HEAD}\n\0\n")
+    assert run(nul)[0] == 2

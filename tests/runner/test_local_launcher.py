@@ -1,0 +1,99 @@
+"""Whether a worker that was killed was killed for lack of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flopwatch.runner.local_launcher import Watch, count_kills, find_room
+from flopwatch.runner.memory_fit import PROCESS_BYTES
+from flopwatch.runner.record_builder import explain_death
+from flopwatch.worker import limits
+from flopwatch.worker.failure import tell
+
+GIB = 2**30
+
+
+def serve(files: dict[str, str]) -> Callable[[str], str]:
+    """A system with these files, by the last part of their paths."""
+    return lambda path: files.get(path.rpartition("/")[2].replace(".", "_"), "")
+
+
+GROUP_FILES = {"cgroup": "0::/job", "memory_events": "oom 7\noom_kill 2\n", "vmstat": "oom_kill 9"}
+OLD_FILES = {"cgroup": "4:memory:/job\n0::/", "memory_oom_control": "under_oom 0\noom_kill 3\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [(GROUP_FILES, 2), (OLD_FILES, 3), ({"vmstat": "pgfault 12\noom_kill 9\n"}, 9), ({}, None)],
+)
+def test_kills_are_those_of_the_own_group_or_else_of_the_machine(
+    files: dict[str, str], kills: int | None
+) -> None:
+    assert count_kills(serve(files)) == kills
+
+
+def test_a_kill_that_the_system_has_counted_is_evidence() -> None:
+    files = dict(GROUP_FILES)
+    watch = Watch(GIB, serve(files))
+    assert watch.explain(peak_bytes=None) is None
+    files["vmstat"] = "oom_kill 10"  # in somebody else's group
+    assert watch.explain(peak_bytes=None) is None
+    files["memory_events"] = "oom_kill 3\n"
+    assert "has counted such a kill" in str(watch.explain(peak_bytes=None))
+
+
+def test_a_process_that_was_about_as_large_as_it_may_be_is_evidence() -> None:
+    watch = Watch(10 * GIB, serve({}))
+    assert watch.explain(PROCESS_BYTES + 7 * GIB) is None
+    assert watch.explain(PROCESS_BYTES + 9 * GIB) == "it held 9.39 GiB of 10.0 GiB"
+    # Libraries alone make no worker large, however little it may take.
+    assert Watch(GIB // 4, serve({})).explain(PROCESS_BYTES) is None
+
+
+def test_ranks_of_a_machine_share_its_memory() -> None:
+    total = psutil.virtual_memory().total
+    assert find_room({"kind": "describe"}) == total
+    limited = {"settings": {"memory_limit_bytes": 1000}}
+    assert find_room(limited) == 1000
+    assert find_room({**limited, "seat": {"local_ranks": 4}}) == 250
+    assert find_room({"settings": {"memory_limit_bytes": 2 * total}}) == total
+
+
+def test_who_was_killed_without_evidence_has_not_run_out_of_memory() -> None:
+    status, reason = explain_death(-9, "sampling", "")
+    assert status == "crash"
+    assert reason.startswith("killed by SIGKILL during sampling, by somebody or by another program")
+    status, reason = explain_death(-9, "sampling", "", "it held 9 GiB of 10 GiB")
+    assert status == "oom"
+    assert "most likely because memory ran out: it held 9 GiB of 10 GiB; lower" in reason
+
+
+def test_a_thread_that_finds_no_memory_names_the_limit(tmp_path: Path) -> None:
+    error = RuntimeError("can't start new thread")
+    assert tell(error, None) == ("crash", "RuntimeError: can't start new thread")
+    assert tell(error, 2**60)[0] == "crash"  # not for lack of memory
+    status, reason = tell(error, 2**20)
+    assert status == "oom"
+    assert "MiB and may hold 1 MiB; raise --memory-limit" in reason
+    assert tell(MemoryError(), 2**60) == ("oom", "MemoryError")
+    assert "MemoryError: its process holds" in tell(MemoryError(), 2**20)[1]
+    assert tell(ValueError("no"), 2**20)[0] == "crash"  # that has another reason
+    assert limits.describe_shortage(2**20, tmp_path / "nothing") is None
+
+
+def test_what_a_library_said_of_memory_is_told_beside_the_place() -> None:
+    """faulthandler's stack comes after it."""
+    log = (
+        "terminate called after throwing an instance of 'std::system_error'\n"
+        "  what():  Resource temporarily unavailable\n"
+        "Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n"
+        '  File "/x/torch/distributed/distributed_c10d.py", line 7 in _new_process_group_helper\n'
+    )
+    assert explain_death(-6, "joining", log)[1] == (
+        "died with SIGABRT during joining at distributed_c10d.py:7 in _new_process_group_helper "
+        "(what():  Resource temporarily unavailable)"
+    )

@@ -1,0 +1,245 @@
+"""The suite training: what it accepts and refuses, what it counts, and records of real jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flopwatch.errors import Unsupported, UsageError
+from flopwatch.jobs.variants import Mode, parse_mode, parse_training_mode
+from flopwatch.models import training_loop
+from flopwatch.records.record import Record
+from flopwatch.runner import session
+from flopwatch.suites.builtin import training as suite_file
+from flopwatch.suites.builtin.steps import suite as steps
+from flopwatch.suites.builtin.training import (
+    PUBLISHED,
+    accept,
+    build,
+    list_micro_batches,
+    make_job,
+    reference,
+    refuse,
+    suite,
+)
+from flopwatch.suites.case import Case
+from flopwatch.suites.suite import AUTO
+from tests.runner.test_session import QUICK, SilentWatcher
+
+TINY = "gpt:hidden_size=32:layers=2:heads=4:vocabulary=101:positions=16"
+PARAMS: dict[str, Any] = {
+    "model": TINY,
+    "context": 16,
+    "ranks": 2,
+    "micro_batch": 4,
+    "accumulation": 1,
+    "precision": "fp32",
+    "optimizer": "adamw",
+}
+
+
+def make_case(variant: str = "plain", **changes: Any) -> Case:
+    params = {**PARAMS, **changes}
+    if "global_batch" in params:
+        del params["accumulation"]
+    return Case(suite="training", variant=variant, params=params)
+
+
+def test_modes_say_how_ranks_share_the_model() -> None:
+    assert parse_training_mode("ddp") == Mode(sharding="ddp")
+    assert parse_training_mode("compiled+full-shard+selective") == Mode(
+        compiled=True, sharding="full-shard", recompute="selective"
+    )
+    swapped = parse_training_mode("plain+dyad:auto:4@linear+plain-attention")
+    assert (swapped.spec, swapped.match, swapped.attention) == ("dyad:auto:4", "linear", "plain")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("compiled", "does not say how ranks share the model; add one of plain, ddp, full-shard"),
+        ("ddp+full-shard", "two words that cannot both hold, 'full-shard' and one before it"),
+        ("plain+checkpointed+selective", "two words that cannot both hold"),
+        ("zero-shard", "'zero-shard' is none of plain, ddp, full-shard"),
+    ],
+)
+def test_what_is_no_mode_gets_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_training_mode(text)
+    assert words in str(caught.value)
+
+
+def test_ranks_are_not_for_the_suite_steps() -> None:
+    with pytest.raises(UsageError, match="'ddp' says how ranks share a model, which only the"):
+        parse_mode("compiled+ddp")
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "words"),
+    [
+        ("model", "tiny", "there is no model"),
+        ("variant", "compiled", "does not say how ranks share"),
+        ("ranks", 0, "ranks is 0"),
+        ("accumulation", 0, "accumulation is 0"),
+        ("micro_batch", 0, "micro_batch is 0"),
+        ("global_batch", -8, "global_batch is -8"),
+        ("context", 1, "a text needs 2 tokens"),
+        ("precision", "fp16-autocast", "choose one of fp32, bf16-autocast, amp_bf16, bf16"),
+        ("optimizer", "lion", "choose one of adamw"),
+    ],
+)
+def test_bad_values_get_one_sentence(axis: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        accept(axis, value)
+
+
+def test_good_values_pass() -> None:
+    good = {"micro_batch": AUTO, "ranks": 16, "precision": "amp_bf16", "global_batch": 64}
+    for axis, value in good.items():
+        accept(axis, value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro_batch", "multiple"), [(12, 4, 8), (7, AUTO, 2), (4, 4, 8)]
+)
+def test_a_batch_that_ranks_cannot_share_is_refused(
+    batch: int, micro_batch: Any, multiple: int
+) -> None:
+    with pytest.raises(UsageError, match=f"choose a multiple of {multiple}, or a micro_batch"):
+        refuse(make_case(global_batch=batch, micro_batch=micro_batch))
+
+
+def test_it_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="global_batch=12 is not a multiple of ranks=2 times"):
+        run(tmp_path, "global_batch=12", "micro_batch=4", "ranks=2")
+
+
+def test_a_global_batch_gives_the_accumulation() -> None:
+    case = make_case(global_batch=64)
+    refuse(case)
+    assert make_job(case).accumulation == 8
+    assert make_job(case).global_batch == 64
+
+
+def test_another_name_of_a_precision_is_that_precision() -> None:
+    assert make_job(make_case(precision="amp_bf16")).precision == "bf16-autocast"
+
+
+def test_micro_batches_to_choose_from() -> None:
+    assert list_micro_batches(make_case(micro_batch=AUTO))[:4] == [1, 2, 3, 4]
+    shared = list_micro_batches(make_case(micro_batch=AUTO, global_batch=24))
+    assert shared == [1, 2, 3, 4, 6, 12]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_hybrid_shards_of_few_ranks_are_unsupported(ranks: int) -> None:
+    with pytest.raises(Unsupported, match=f"and {ranks} ranks are not such groups"):
+        build(make_case("hybrid-shard", ranks=ranks))
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("again", ["", "+checkpointed", "+selective"])
+def test_flops_are_those_of_all_ranks(again: str, accumulation: int) -> None:
+    """As many as one process has for all texts of the step at once."""
+    found = suite.count_flops(make_case(f"ddp{again}", accumulation=accumulation))
+    mode = again[1:] or "eager"
+    params = {"model": TINY, "batch": 8 * accumulation, "context": 16}
+    params |= {"precision": "fp32", "optimizer": "adamw"}
+    alone = steps.count_flops(Case(suite="steps", variant=mode, params=params))
+    total = {
+        phase: sum(found.get(phase, {}).values())
+        for phase in ("accumulation", "forward", "backward", "optimizer")
+    }
+    products = total["accumulation"] + total["forward"] + total["backward"]
+    expected = sum(alone["forward"].values()) + sum(alone["backward"].values())
+    assert products == pytest.approx(expected)
+    assert total["forward"] * accumulation == pytest.approx(sum(alone["forward"].values()))
+    assert total["optimizer"] == 2 * sum(alone["optimizer"].values())  # each has all parameters
+
+
+def test_shards_share_the_optimizer() -> None:
+    plain, shards, hybrid = (
+        suite.count_flops(make_case(way, ranks=4))["optimizer"]["float32"]
+        for way in ("plain", "full-shard", "hybrid-shard")
+    )
+    assert plain == 2 * hybrid == 4 * shards
+
+
+def test_nothing_is_foretold_of_a_micro_batch_that_is_not_known() -> None:
+    case = make_case(micro_batch=AUTO)
+    assert suite.count_flops(case) == {}
+    assert suite.estimate_memory(case) == {}
+
+
+def test_where_a_whole_model_does_not_fit_the_baseline_is_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert reference(make_case("full-shard")) is not None
+    monkeypatch.setattr(training_loop, "count_free_bytes", lambda device: 1000)
+    assert reference(make_case("full-shard")) is None
+
+
+def test_the_published_grid_has_the_published_batches() -> None:
+    """2048 texts a step, all of them."""
+    cases = suite.expand(preset="mosaic")
+    assert {case.model for case in cases} == set(PUBLISHED)
+    for case in cases:
+        assert make_job(case).global_batch == 2048
+        assert case.variant == "plain" or case.variant == PUBLISHED[case.model][2]
+
+
+def test_every_own_case_can_be_divided() -> None:
+    for case in [*suite.expand(), *suite.expand(quick=True), *suite.expand(preset="mosaic")]:
+        suite_file.refuse(case)
+
+
+def run(folder: Path, *chosen: str, baseline: str | None = None) -> list[Record]:
+    options = session.Options(
+        suite="training",
+        settings=QUICK,
+        chosen=[f"model={TINY}", "context=16", *chosen],
+        baseline=baseline,
+        out=folder / "out.jsonl",
+        force=True,  # one core must do
+    )
+    return list(session.run(options, SilentWatcher()).measured)
+
+
+def test_a_job_gives_complete_records(tmp_path: Path) -> None:
+    measured = run(tmp_path, "ranks=2", "accumulation=2", "micro_batch=2")
+    records = {record.variant: record for record in measured}
+    assert list(records) == ["plain", "ddp", "full-shard"]
+    paths = []
+    for record in records.values():
+        assert record.status == "ok", record.reason
+        assert list(record.samples_ns) == ["accumulation", "forward", "backward", "optimizer"]
+        assert record.check is not None
+        assert "loss" in record.check.errors
+        assert record.facts["global_batch"] == 8
+        assert record.memory_estimate_bytes["parameters"] > 0
+        assert len(record.ranks) == 2
+        paths.append(record.curves["loss"][:5])
+    assert torch.tensor(paths[1:]).allclose(torch.tensor(paths[0]), rtol=1e-5)
+    assert records["full-shard"].facts["parameters"] == records["plain"].facts["parameters"]
+
+
+def test_sharded_accumulated_and_checkpointed_it_trains_as_one_process_does(tmp_path: Path) -> None:
+    variant = "full-shard+checkpointed"
+    (sharded,) = run(
+        tmp_path,
+        *("ranks=2", "micro_batch=1", "accumulation=4", f"variant={variant}"),
+        baseline=variant,
+    )
+    (alone,) = run(
+        tmp_path, "ranks=1", "micro_batch=8", "accumulation=1", "variant=plain", baseline="plain"
+    )
+    assert (sharded.status, alone.status) == ("ok", "ok"), (sharded.reason, alone.reason)
+    assert len(sharded.ranks) == 2
+    steps = min(len(sharded.curves["loss"]), len(alone.curves["loss"]))
+    assert steps > 5
+    ours, plain = (torch.tensor(record.curves["loss"][:steps]) for record in (sharded, alone))
+    assert ours.allclose(plain, rtol=1e-5)
+    assert len(set(plain.tolist())) == steps  # it really moved
