@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
 from flopwatch.devices.device_names import find_device, find_devices, parse_hardware
-from flopwatch.devices.specifications import DEVICES, DTYPES
+from flopwatch.devices.device_table import DEVICES
+from flopwatch.devices.specifications import DTYPES
 from flopwatch.errors import UsageError
 
 DRIVERS = {

@@ -164,7 +164,7 @@ def test_machines_are_made_of_data_sheets_with_their_sources() -> None:
 
 
 def test_a_device_without_a_bandwidth_is_refused() -> None:
-    from flopwatch.devices.specifications import DEVICES
+    from flopwatch.devices.device_table import DEVICES
 
     with pytest.raises(UsageError, match="memory bandwidth of T4 is not known"):
         describe_device(

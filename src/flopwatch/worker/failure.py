@@ -20,7 +20,7 @@ from flopwatch.worker.agreement import WrongResult
 from flopwatch.worker.study import Diverged
 
 PACKAGE = Path(__file__).resolve().parent.parent
-MEASURED_PARTS = ("suites", "layers", "models")
+MEASURED_PARTS = ("suites/builtin/", "layers/", "models/")
 """The parts of flopwatch itself that are subjects of measurement; the rest is the engine, whose
 version is in the environment."""
 
@@ -63,7 +63,7 @@ def digest_file(path: Path) -> str | None:
 def is_project_file(file: str) -> bool:
     """Whether a file is neither installed nor part of flopwatch's own machinery."""
     if file.startswith(f"{PACKAGE}/"):
-        return Path(file).relative_to(PACKAGE).parts[0] in MEASURED_PARTS
+        return file.removeprefix(f"{PACKAGE}/").startswith(MEASURED_PARTS)
     return not file.startswith((*_installed_folders(), "<frozen"))
 
 
