@@ -1,10 +1,10 @@
-"""How well steps on this machine are foretold: from its peaks alone, and calibrated by others.
+"""How well steps on this machine are predicted: from its peaks alone, and calibrated by others.
 
     python benchmarks/predict_here.py                         measures for about ten minutes
     python benchmarks/predict_here.py --results steps.jsonl   judges what was measured before
 
 Wanted are the peaks of this machine (`flopwatch peaks`). Calibrated means by the records of all
-other models: the one that is foretold is left out.
+other models: the one that is predicted is left out.
 """
 
 from __future__ import annotations

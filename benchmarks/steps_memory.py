@@ -1,10 +1,10 @@
-"""How well the memory of a training step is foretold.
+"""How well the memory of a training step is predicted.
 
     python benchmarks/steps_memory.py                     small, medium and large: ten minutes
     python benchmarks/steps_memory.py --model small --context 512 --attention plain
 
 For each model, the peak of all tensors of a process that runs a forward and a backward pass, and of
-one that runs whole steps, beside what `flopwatch memory` foretells. Every measurement has a process
+one that runs whole steps, beside what `flopwatch memory` predicts. Every measurement has a process
 of its own. A model for which there is not enough memory is left out, and said so. Fails where an
 estimate is off by more than 10 %.
 """
@@ -36,7 +36,7 @@ def main() -> int:
     given = parse_arguments()
     models = given.pop("model") or ["small", "medium", "large"]
     plan = Plan(**given)
-    print(f"{'what':20} {'measured':>10} {'foretold':>10} {'error':>9}  model")
+    print(f"{'what':20} {'measured':>10} {'predicted':>10} {'error':>9}  model")
     errors = [error for model in models for error in compare(model, plan)]
     if not errors:
         print("nothing was measured")
@@ -67,11 +67,11 @@ def compare(model: str, plan: Plan) -> list[float]:
               f"and {format_bytes(free_bytes)} are free")  # fmt: skip
         return []
     errors = []
-    foretold = (found.backward_peak_bytes, found.peak_bytes)
-    for what, foretold_bytes in zip(WHATS, foretold, strict=True):
+    predicted = (found.backward_peak_bytes, found.peak_bytes)
+    for what, predicted_bytes in zip(WHATS, predicted, strict=True):
         measured_bytes = measure_apart(model, plan, what)
-        errors.append(foretold_bytes / measured_bytes - 1)
-        sizes = f"{format_bytes(measured_bytes):>10} {format_bytes(foretold_bytes):>10}"
+        errors.append(predicted_bytes / measured_bytes - 1)
+        sizes = f"{format_bytes(measured_bytes):>10} {format_bytes(predicted_bytes):>10}"
         print(f"{what:20} {sizes} {100 * errors[-1]:+7.2f} %  {model}", flush=True)
     return errors
 

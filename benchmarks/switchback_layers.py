@@ -8,7 +8,7 @@ layers      4096 tokens, float32, every variant side by side with `nn.Linear`, u
             allocator and, at width 768, the default one: forward, and forward and backward with all
             gradients
 peer        ours beside torchao's int8 training, compiled (pip install -e ".[peers]")
-crossover   the batch from which on int8 pays
+break_even   the batch from which on int8 pays
 model       the whole training step of OPT-125m at 4 x 128 tokens, with its feed-forward layers
             exchanged, then with all linear layers of its blocks
 memory      the peak of a forward and backward pass
@@ -28,11 +28,11 @@ from collections.abc import Callable, Sequence
 
 from rows import count_missed, describe, describe_speedup, print_step, run
 
-from flopwatch.analysis.break_even import count_tokens, find_crossovers
+from flopwatch.analysis.break_even import count_tokens, find_break_evens
 from flopwatch.analysis.samples import by_round, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import describe_crossover
+from flopwatch.output.break_even_tables import describe_break_even
 from flopwatch.output.units import format_bytes
 
 TOKENS = 4096
@@ -146,11 +146,11 @@ def is_behind(row: Row, peer: Row) -> bool:
 def find_where_it_pays(shapes: Sequence[str], reach: dict[str, float]) -> int:
     rows = run_layers(shapes[:2], JUDGED, "retain", "16,64,256,1024", ["--case-budget", "4s"])
     print("\nThe batch from which on int8 pays, forward and backward, retained allocator")
-    for crossover in find_crossovers(rows):
-        first = crossover.rows[0].record
-        speedups = ", ".join(f"{count_tokens(row)}: {describe(row)}" for row in crossover.rows)
+    for break_even in find_break_evens(rows):
+        first = break_even.rows[0].record
+        speedups = ", ".join(f"{count_tokens(row)}: {describe(row)}" for row in break_even.rows)
         inputs, outputs = first.params["shape"]
-        pays = describe_crossover(crossover)
+        pays = describe_break_even(break_even)
         print(f"{inputs:>5} to {outputs:<5} {first.variant:20} {pays} ({speedups})")
     return 0
 
@@ -233,7 +233,7 @@ def measure_errors(shapes: Sequence[str], reach: dict[str, float]) -> int:
 PARTS: dict[str, Callable[[Sequence[str], dict[str, float]], int]] = {
     "layers": compare_layers,
     "peer": compare_with_peer,
-    "crossover": find_where_it_pays,
+    "break_even": find_where_it_pays,
     "model": compare_steps,
     "memory": measure_memory,
     "error": measure_errors,

@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flopwatch.analysis.break_even import as_dict, find_crossovers
+from flopwatch.analysis.break_even import as_dict, find_break_evens
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.break_even_tables import describe_crossover, make_crossover_sheets
+from flopwatch.output.break_even_tables import describe_break_even, make_break_even_sheets
 from flopwatch.output.layouts.layouts import lay_out_plain
 from flopwatch.output.page import render_page
-from flopwatch.output.plots import choose_pictures
+from flopwatch.output.plots import choose_plots
 from flopwatch.output.plots.svg import draw_svg
 from flopwatch.records.record import Record
 from flopwatch.settings import Settings
@@ -45,11 +45,11 @@ def series(speedups: dict[int, float], variant: str = "fast", **changes: object)
 def test_a_variant_pays_where_it_is_faster_from_there_on(
     speedups: dict[int, float], pays_from: int | None, below: int | None, words: str
 ) -> None:
-    (crossover,) = find_crossovers(summarize(series(speedups)))
-    found = as_dict(crossover)
+    (break_even,) = find_break_evens(summarize(series(speedups)))
+    found = as_dict(break_even)
     assert (found["axis"], found["measured"]) == ("tokens", sorted(speedups))
     assert (found["pays_from"], found["below"]) == (pays_from, below)
-    assert describe_crossover(crossover) == words
+    assert describe_break_even(break_even) == words
 
 
 def test_what_is_unclear_does_not_pay() -> None:
@@ -60,17 +60,17 @@ def test_what_is_unclear_does_not_pay() -> None:
         "warmup_samples": 0,
     }
     unclear = [layer_record(name, {}, tokens=64, **few) for name in ("dense", "fast")]
-    (crossover,) = find_crossovers(summarize([*series({16: 0.5, 256: 1.2}), *unclear]))
-    assert describe_crossover(crossover) == "from 256 tokens on; at 64 that is unclear"
-    (crossover,) = find_crossovers(summarize([*series({16: 0.5}), *unclear]))
-    assert describe_crossover(crossover) == "unclear, up to 64 tokens"
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5, 256: 1.2}), *unclear]))
+    assert describe_break_even(break_even) == "from 256 tokens on; at 64 that is unclear"
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5}), *unclear]))
+    assert describe_break_even(break_even) == "unclear, up to 64 tokens"
 
 
 def test_what_was_not_measured_is_left_out() -> None:
     lost = failed("fast", "oom", "needs 3 TiB", tokens=4096)
     dense = layer_record("dense", {"forward": 1.0}, tokens=4096)
-    (crossover,) = find_crossovers(summarize([*series({16: 0.5, 64: 1.2}), dense, lost]))
-    assert as_dict(crossover)["measured"] == [16, 64]
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5, 64: 1.2}), dense, lost]))
+    assert as_dict(break_even)["measured"] == [16, 64]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_what_was_not_measured_is_left_out() -> None:
 )
 def test_other_cases_make_no_series(records: list[Record]) -> None:
     rows = summarize(records)
-    assert find_crossovers(rows) == []
-    assert make_crossover_sheets(rows) == []
+    assert find_break_evens(rows) == []
+    assert make_break_even_sheets(rows) == []
 
 
 THREE = [
@@ -100,7 +100,7 @@ THREE = [
 
 
 def test_the_table_has_the_speedups_side_by_side() -> None:
-    (sheet,) = make_crossover_sheets(summarize(THREE))
+    (sheet,) = make_break_even_sheets(summarize(THREE))
     assert sheet.title == "switchback level=layer shape=768x3072, speedup by tokens"
     assert sheet.columns == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "pays"]
     first, second = sheet.groups
@@ -120,8 +120,8 @@ def test_what_is_not_like_for_like_is_told() -> None:
         for tokens in (16, 64)
     ]
     dense = [layer_record("dense", {"forward": 1.0}, tokens=tokens) for tokens in (16, 64)]
-    (crossover,) = find_crossovers(summarize([*dense, *unlike]))
-    assert describe_crossover(crossover) == (
+    (break_even,) = find_break_evens(summarize([*dense, *unlike]))
+    assert describe_break_even(break_even) == (
         "at every batch measured, from 16 tokens on, not like for like"
     )
 
@@ -134,18 +134,18 @@ def test_every_row_of_a_series_has_it_in_the_json() -> None:
         "axis": "tokens", "measured": [16, 64], "outcome": "from", "pays_from": 64, "below": 16,
         "crossings": [crossing],
     }  # fmt: skip
-    assert [row["crossover"] for row in rows] == [None, expected, None, expected]
+    assert [row["break-even"] for row in rows] == [None, expected, None, expected]
 
 
 def test_two_batches_make_a_table_and_no_chart() -> None:
     rows = summarize(series({16: 0.5, 64: 1.2}))
-    assert "crossover" not in [picture.name for picture in choose_pictures(rows)]
+    assert "break-even" not in [plot.name for plot in choose_plots(rows)]
     assert "speedup by tokens</h3>" in render_page(series({16: 0.5, 64: 1.2}))
 
 
 def test_labels_of_the_chart_do_not_touch() -> None:
     rows = summarize(series(dict.fromkeys((16, 1000, 1001, 4096), 1.2)))
-    (picture,) = [picture for picture in choose_pictures(rows) if picture.name == "crossover"]
-    words = [e.text for e in ElementTree.fromstring(draw_svg(picture)).iter("text")]
+    (plot,) = [plot for plot in choose_plots(rows) if plot.name == "break-even"]
+    words = [e.text for e in ElementTree.fromstring(draw_svg(plot)).iter("text")]
     assert "1000" in words
     assert "1001" not in words

@@ -1,4 +1,4 @@
-"""Crossovers along any axis of counts, with their points, and the command that tells them."""
+"""BreakEvens along any axis of counts, with their points, and the command that tells them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flopwatch.analysis.break_even import as_dict, choose_axis, find_crossovers, series_as_dict
+from flopwatch.analysis.break_even import as_dict, choose_axis, find_break_evens, series_as_dict
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
-from flopwatch.output.break_even_tables import describe_crossover, make_crossover_sheets
+from flopwatch.output.break_even_tables import describe_break_even, make_break_even_sheets
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from tests.conftest import make_record
@@ -53,7 +53,7 @@ def summarize_series(speedups: dict[int, float], **options: object) -> list[Row]
 def test_the_point_is_interpolated_in_logarithms_and_its_interval_too() -> None:
     """From 0.5 to 2 is as far below 1 as above; ends of intervals are 1 / 1.1 and 1 / 0.9."""
     rows = summarize_series({16: 0.5, 256: 2.0}, times=WIDE)
-    ((crossing,),) = (found.crossings for found in find_crossovers(rows, "batch_size"))
+    ((crossing,),) = (found.crossings for found in find_break_evens(rows, "batch_size"))
     assert crossing.point == pytest.approx(64.0)
     # On the upper ends' curve, from 0.5 / 0.9 to 2 / 0.9: 1 is log(1.8) / log(4) of the way.
     assert crossing.low == pytest.approx(16 * 1.8**2)
@@ -66,7 +66,7 @@ def test_unclear_cases_between_clear_ones_are_part_of_the_curve() -> None:
         *summarize_series({16: 0.5, 256: 2.0}),
         *summarize_series({64: 1.001}, times=WIDE),
     ]
-    (found,) = find_crossovers(rows, "batch_size")
+    (found,) = find_break_evens(rows, "batch_size")
     assert [row.verdict for row in found.rows] == ["slower", "unclear", "faster"]
     (crossing,) = found.crossings
     assert 16 < crossing.point < 64
@@ -93,10 +93,10 @@ def test_how_a_series_comes_out(
     speedups: dict[int, float], outcome: str, words: str, crossings: list[str]
 ) -> None:
     rows = summarize_series(speedups)
-    (found,) = find_crossovers(rows, "batch_size")
+    (found,) = find_break_evens(rows, "batch_size")
     assert found.outcome == outcome
-    assert describe_crossover(found) == words
-    (sheet,) = make_crossover_sheets(rows, "batch_size")
+    assert describe_break_even(found) == words
+    (sheet,) = make_break_even_sheets(rows, "batch_size")
     assert sheet.title == "demo, speedup by batch_size"
     cells = dict(zip(sheet.columns, sheet.groups[0][0], strict=True))
     assert cells.get("crosses 1 at", "") == ", ".join(crossings)
@@ -114,19 +114,19 @@ def test_how_a_series_comes_out(
     ],
 )  # fmt: skip
 def test_single_values_have_a_point_and_no_interval(speedups: dict[int, float], words: str) -> None:
-    (found,) = find_crossovers(summarize_series(speedups, times=[1.0]), "batch_size")
+    (found,) = find_break_evens(summarize_series(speedups, times=[1.0]), "batch_size")
     assert found.is_bare
     assert not found.paying  # that takes verdicts
-    assert describe_crossover(found) == words
+    assert describe_break_even(found) == words
     assert {(each.low, each.high) for each in found.crossings} <= {(None, None)}
 
 
 def test_several_samples_without_an_interval_are_unclear() -> None:
     rows = summarize_series({1: 0.5, 4: 2.0}, times=[1.0] * 3)
     assert {row.verdict for row in rows if row.verdict} == {"unclear"}
-    (found,) = find_crossovers(rows, "batch_size")
+    (found,) = find_break_evens(rows, "batch_size")
     assert (found.is_bare, found.outcome, found.crossings) == (False, "unclear", [])
-    assert describe_crossover(found) == "unclear, up to batch_size 4"
+    assert describe_break_even(found) == "unclear, up to batch_size 4"
 
 
 def test_the_published_name_of_an_axis_is_understood() -> None:
@@ -134,10 +134,10 @@ def test_the_published_name_of_an_axis_is_understood() -> None:
     assert choose_axis(rows, "batch_size") == choose_axis(rows, "tokens") == "tokens"
 
 
-def test_all_published_shapes_of_switchback_have_a_crossover() -> None:
-    found = find_crossovers(summarize(load("switchback")), "tokens")
+def test_all_published_shapes_of_switchback_have_a_break_even() -> None:
+    found = find_break_evens(summarize(load("switchback")), "tokens")
     assert len(found) == 2 * 18
-    assert all(crossover.outcome == "from" for crossover in found)
+    assert all(break_even.outcome == "from" for break_even in found)
     first = series_as_dict(found[0])
     assert first["params"]["shape"] == [1024, 4096]
     assert first["variant"] == "switchback:rowwise"
@@ -171,7 +171,7 @@ def test_series_of_other_baselines_are_apart() -> None:
             ),
         ]
     )  # fmt: skip
-    assert find_crossovers(rows, "batch_size") == []
+    assert find_break_evens(rows, "batch_size") == []
 
 
 @pytest.fixture
@@ -183,12 +183,12 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_command_prints_a_table_or_json(results: Path) -> None:
-    table = CliRunner().invoke(cli, ["crossover", str(results)])
+    table = CliRunner().invoke(cli, ["break-even", str(results)])
     assert table.exit_code == 0, table.output
     assert "demo, speedup by batch_size" in table.stdout
     assert "from batch_size 4 on; at 1 it is slower" in table.stdout
     assert "covers noise and not the curve's shape" in table.stdout
-    arguments = ["crossover", str(results), "--axis", "batch_size", "--variant", "fast", "--json"]
+    arguments = ["break-even", str(results), "--axis", "batch_size", "--variant", "fast", "--json"]
     (found,) = json.loads(CliRunner().invoke(cli, arguments).stdout)
     assert found["speedups"] == [0.5, 2.0]
     assert found["verdicts"] == ["slower", "faster"]
@@ -196,6 +196,6 @@ def test_the_command_prints_a_table_or_json(results: Path) -> None:
 
 
 def test_an_unknown_variant_is_refused(results: Path) -> None:
-    result = CliRunner().invoke(cli, ["crossover", str(results), "--variant", "quick"])
+    result = CliRunner().invoke(cli, ["break-even", str(results), "--variant", "quick"])
     assert isinstance(result.exception, UsageError)
     assert "'quick' was not compared with a baseline; what was: fast" in str(result.exception)

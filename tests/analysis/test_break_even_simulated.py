@@ -1,11 +1,11 @@
-"""How often the interval of a crossover holds the true point."""
+"""How often the interval of a break_even holds the true point."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from flopwatch.analysis.break_even import find_crossovers
+from flopwatch.analysis.break_even import find_break_evens
 from flopwatch.analysis.summary import summarize
 from flopwatch.records.record import Record
 from tests.conftest import make_record
@@ -47,8 +47,8 @@ def test_the_interval_holds_the_true_point(rounds: int, correlation: float) -> N
     held, widths, points = 0, [], []
     for _ in range(150):
         rows = summarize(make_series(rng, rounds, correlation))
-        for crossover in find_crossovers(rows, "batch_size"):
-            for crossing in crossover.crossings if not crossover.is_bare else []:
+        for break_even in find_break_evens(rows, "batch_size"):
+            for crossing in break_even.crossings if not break_even.is_bare else []:
                 assert crossing.low is not None
                 assert crossing.high is not None
                 assert crossing.low <= crossing.point <= crossing.high

@@ -185,7 +185,7 @@ JOB: dict[str, Any] = {
     "suite": "training",
     "variant": "full-shard",
     "baseline": "full-shard",
-    "params": {"model": "gpt-125m", "context": 1024, "precision": "bf16-autocast", "ranks": 4},
+    "params": {"model": "gpt-125m", "context": 1024, "precision": "bf16-mixed", "ranks": 4},
     "facts": {"tokens": TOKENS},
 }
 

@@ -1,4 +1,4 @@
-"""From events to a ledger, on events made by hand."""
+"""From events to a breakdown, on events made by hand."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from flopwatch.analysis.profile_breakdown import (
     BETWEEN,
     NAMES,
+    Breakdown,
     Event,
     Kernel,
-    Ledger,
     attribute,
     find_kind,
-    make_ledger,
+    make_breakdown,
 )
 
 NODE = "autograd::engine::evaluate_function: "
@@ -69,10 +69,10 @@ def as_table(events: list[Event], **options: Any) -> dict[tuple[str, str, str], 
     return {(one.part, one.region, one.name.removeprefix("aten::")): one.time_ns for one in found}
 
 
-def total(ledger: Ledger, **wanted: str) -> float:
+def total(breakdown: Breakdown, **wanted: str) -> float:
     return sum(
         entry.time_ns
-        for entry in ledger.entries
+        for entry in breakdown.entries
         if all(getattr(entry, name) == value for name, value in wanted.items())
     )
 
@@ -142,18 +142,18 @@ def test_the_parts_add_up_to_the_steps_without_profiler() -> None:
     slowest = [
         *FORWARD, *BACKWARD, phase("optimizer", 300, 900), operator("_fused_adamw_", 310, 320)
     ]  # fmt: skip
-    ledger = make_ledger([slowest, slow, STEP], plain_ns)
+    breakdown = make_breakdown([slowest, slow, STEP], plain_ns)
     for name, time_ns in plain_ns.items():
-        assert total(ledger, part=name) == pytest.approx(time_ns)
-    assert total(ledger, part="forward", kind="matrix product") == pytest.approx(20 / 2)
-    assert total(ledger, region=BETWEEN, part="forward") == pytest.approx((100 - 57) / 2)
+        assert total(breakdown, part=name) == pytest.approx(time_ns)
+    assert total(breakdown, part="forward", kind="matrix product") == pytest.approx(20 / 2)
+    assert total(breakdown, region=BETWEEN, part="forward") == pytest.approx((100 - 57) / 2)
     # 60 % of one step's and 80 % of the other's; the slowest of three was disturbed.
-    assert total(ledger, region="optimizer") == pytest.approx(70.0)
-    products = next(one for one in ledger.operators if one.name == "aten::mm")
+    assert total(breakdown, region="optimizer") == pytest.approx(70.0)
+    products = next(one for one in breakdown.operators if one.name == "aten::mm")
     assert products.calls == 2
     assert products.time_ns == pytest.approx(20 / 2 + 30 * 0.8)
-    assert [one.time_ns for one in ledger.operators] == sorted(
-        (one.time_ns for one in ledger.operators), reverse=True
+    assert [one.time_ns for one in breakdown.operators] == sorted(
+        (one.time_ns for one in breakdown.operators), reverse=True
     )
 
 
@@ -171,18 +171,22 @@ def on_gpu(kernel_ns: float) -> list[Event]:
 
 
 def test_on_a_gpu_kernels_count_as_they_are_and_the_rest_is_waiting() -> None:
-    ledger = make_ledger([on_gpu(60.0)], {"forward": 100.0, "backward": 70.0}, by_kernels=True)
-    assert total(ledger, part="forward", region="head") == 65
-    assert total(ledger, part="forward", region=BETWEEN) == 35
-    assert total(ledger, part="backward", region="head", kind="matrix product") == 60
-    assert total(ledger, part="backward", region=BETWEEN) == 10
-    assert [(one.name, one.calls) for one in ledger.operators] == [("gemm", 2), ("copy", 1)]
+    breakdown = make_breakdown(
+        [on_gpu(60.0)], {"forward": 100.0, "backward": 70.0}, by_kernels=True
+    )
+    assert total(breakdown, part="forward", region="head") == 65
+    assert total(breakdown, part="forward", region=BETWEEN) == 35
+    assert total(breakdown, part="backward", region="head", kind="matrix product") == 60
+    assert total(breakdown, part="backward", region=BETWEEN) == 10
+    assert [(one.name, one.calls) for one in breakdown.operators] == [("gemm", 2), ("copy", 1)]
 
 
 def test_kernels_that_overlap_are_scaled_to_the_time_that_there_is() -> None:
-    ledger = make_ledger([on_gpu(60.0)], {"forward": 100.0, "backward": 40.0}, by_kernels=True)
-    assert total(ledger, part="backward", region="head") == pytest.approx(40)
-    assert total(ledger, part="backward", region=BETWEEN) == pytest.approx(0)
+    breakdown = make_breakdown(
+        [on_gpu(60.0)], {"forward": 100.0, "backward": 40.0}, by_kernels=True
+    )
+    assert total(breakdown, part="backward", region="head") == pytest.approx(40)
+    assert total(breakdown, part="backward", region=BETWEEN) == pytest.approx(0)
 
 
 def test_no_operator_is_of_two_kinds() -> None:

@@ -1,4 +1,5 @@
-"""Ledgers of records: rows that add up, what they stand for, and operations below their roofs."""
+"""Breakdowns of records: rows that add up, what they stand for, and operations below their
+roofs."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwatch.analysis.breakdown_moves import find_moved
 from flopwatch.analysis.roofline import place_operations
-from flopwatch.analysis.step_breakdown import LedgerRow, StepLedger, make_ledger
+from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.prediction.calibration import make_stack
@@ -20,20 +21,20 @@ from flopwatch.records.record import Rank, Record, Region
 from flopwatch.settings import Settings
 from tests.analysis.test_peak_share import on_gpu, with_peaks
 from tests.conftest import make_record
-from tests.picture_tools import MODEL, add_peaks, make_step
+from tests.plot_tools import MODEL, add_peaks, make_step
 
 CPU = make_stack(None, "cpu").parameters
 MS = 1e6
 
 
-def explain(record: Record) -> StepLedger:
-    ledger = make_ledger(record)
-    assert ledger is not None
-    assert math.fsum(row.time_ns for row in ledger.rows) == ledger.total_ns
-    return ledger
+def explain(record: Record) -> StepBreakdown:
+    breakdown = make_breakdown(record)
+    assert breakdown is not None
+    assert math.fsum(row.time_ns for row in breakdown.rows) == breakdown.total_ns
+    return breakdown
 
 
-def rows_of(record: Record) -> dict[str, LedgerRow]:
+def rows_of(record: Record) -> dict[str, BreakdownRow]:
     return {row.key: row for row in explain(record).rows}
 
 
@@ -108,17 +109,17 @@ def test_attention_is_what_instruments_saw_less_the_layers_around_it() -> None:
     around_ns += CPU.product_traffic * 114_688 * 4 * 6 / CPU.bandwidth_efficiency / 1e10 * 1e9
     assert seen.time_ns == pytest.approx(3 * MS - around_ns)
     blind = add_peaks(make_step(regions={}, instrumented_ns=[]), 1e11, 1e10)
-    assert rows_of(blind)["attention"].basis == "foretold"
+    assert rows_of(blind)["attention"].basis == "predicted"
     regions = {name: Region(calls=2, samples_ns=[1.0] * 20) for name in make_step().regions}
     assert rows_of(add_peaks(make_step(regions=regions), 1e11, 1e10))["attention"].basis == (
-        "foretold"  # shorter than its layers alone
+        "predicted"  # shorter than its layers alone
     )
 
 
-def test_what_comes_to_more_than_was_measured_is_faster_than_foretold() -> None:
+def test_what_comes_to_more_than_was_measured_is_faster_than_predicted() -> None:
     rows = rows_of(add_peaks(make_step(factor=0.05), 1e11, 1e10))
     assert rows["rest"].time_ns < 0
-    assert rows["rest"].name == "faster than foretold"
+    assert rows["rest"].name == "faster than predicted"
     assert rows["rest"].gain_ns == 0
 
 
@@ -135,9 +136,9 @@ def test_emulated_arithmetic_is_a_loss_to_dtype() -> None:
 
 def test_kernels_that_beat_the_peak_of_their_dtype_are_held_against_a_wider_one() -> None:
     layer = make_layer(flops={"forward": {"int8": 2e9}, "backward": {"int8": 4e9}})
-    ledger = explain(with_peaks(layer, float32=1e11, int8=1e9))
-    assert ledger.rows[0].time_ns == pytest.approx(60 * MS)
-    assert ledger.remarks[-1] == (
+    breakdown = explain(with_peaks(layer, float32=1e11, int8=1e9))
+    assert breakdown.rows[0].time_ns == pytest.approx(60 * MS)
+    assert breakdown.remarks[-1] == (
         "products in int8 were faster than any that was measured for its peak, and are held "
         "against the peak in float32"
     )
@@ -190,7 +191,7 @@ def test_published_jobs_are_counted_by_their_dimensions() -> None:
     record = next(r for r in load("mosaic") if r.params["model"] == "gpt-7b")
     assert not record.flops
     rows = rows_of(record)
-    assert {rows[key].basis for key in ("optimizer", "moving")} == {"foretold"}
+    assert {rows[key].basis for key in ("optimizer", "moving")} == {"predicted"}
     assert rows["products"].basis == "counted"
     assert 0.2 < rows["products"].time_ns / explain(record).total_ns < 0.6
 
@@ -199,8 +200,8 @@ def test_published_jobs_are_counted_by_their_dimensions() -> None:
 
 
 def test_without_peaks_phases_and_regions_are_told() -> None:
-    ledger = explain(make_step())
-    assert {row.key: round(row.time_ns / MS, 6) for row in ledger.rows} == {
+    breakdown = explain(make_step())
+    assert {row.key: round(row.time_ns / MS, 6) for row in breakdown.rows} == {
         "optimizer": 1,
         "forward/attention": 1,
         "forward/head": 0.5,
@@ -208,8 +209,8 @@ def test_without_peaks_phases_and_regions_are_told() -> None:
         "backward/attention": 2,
         "backward": 4,
     }
-    assert {row.gain_ns for row in ledger.rows} == {None}
-    assert ledger.remarks == [
+    assert {row.gain_ns for row in breakdown.rows} == {None}
+    assert breakdown.remarks == [
         "no peak in float32 was known when this was measured: run `flopwatch peaks`, then measure "
         "again, and products have rows"
     ]
@@ -222,13 +223,13 @@ def test_without_peaks_a_job_is_told_by_its_ranks() -> None:
 
 
 def test_without_a_bandwidth_products_still_have_rows() -> None:
-    ledger = explain(with_peaks(make_step(), float32=1e11))
-    assert [row.key for row in ledger.rows] == ["products", "optimizer", "rest"]
-    assert ledger.remarks[0].startswith("no bandwidth of memory was known when this")
+    breakdown = explain(with_peaks(make_step(), float32=1e11))
+    assert [row.key for row in breakdown.rows] == ["products", "optimizer", "rest"]
+    assert breakdown.remarks[0].startswith("no bandwidth of memory was known when this")
 
 
-def test_what_was_not_measured_has_no_ledger() -> None:
-    assert make_ledger(make_record(status="oom", samples_ns={}, rounds=[], loops=[])) is None
+def test_what_was_not_measured_has_no_breakdown() -> None:
+    assert make_breakdown(make_record(status="oom", samples_ns={}, rounds=[], loops=[])) is None
 
 
 @pytest.mark.parametrize(
@@ -277,17 +278,17 @@ def records(draw: st.DrawFn) -> Record:
 @settings(max_examples=300)
 @given(records())
 def test_rows_add_up_whatever_was_measured(record: Record) -> None:
-    ledger = make_ledger(record)
-    assert ledger is not None
-    times_ns = [row.time_ns for row in ledger.rows]
+    breakdown = make_breakdown(record)
+    assert breakdown is not None
+    times_ns = [row.time_ns for row in breakdown.rows]
     largest_ns = max(map(abs, times_ns))
-    if min(map(abs, times_ns)) <= ledger.total_ns / 2:
-        assert math.fsum(times_ns) == ledger.total_ns
-    assert abs(math.fsum(times_ns) - ledger.total_ns) <= math.ulp(largest_ns)
+    if min(map(abs, times_ns)) <= breakdown.total_ns / 2:
+        assert math.fsum(times_ns) == breakdown.total_ns
+    assert abs(math.fsum(times_ns) - breakdown.total_ns) <= math.ulp(largest_ns)
     # Beside a rest of 10^15 times the whole, rounding takes a nanosecond's part from the shortest.
     assert all(time_ns >= -math.ulp(largest_ns) for time_ns in times_ns[:-1])
-    assert all(row.gain_ns is None or row.gain_ns >= 0 for row in ledger.rows)
-    for operation in place_operations(ledger):
+    assert all(row.gain_ns is None or row.gain_ns >= 0 for row in breakdown.rows)
+    for operation in place_operations(breakdown):
         assert operation.share > 0
 
 

@@ -326,7 +326,7 @@ def test_instruments_that_cost_too_much() -> None:
     assert find_doubts([make(1.03)]) == []
 
 
-def test_memory_that_was_foretold_wrong() -> None:
+def test_memory_that_was_predicted_wrong() -> None:
     def make(estimate_bytes: float, **changes: object) -> Record:
         return make_timed(
             held_bytes=600,
@@ -338,7 +338,7 @@ def test_memory_that_was_foretold_wrong() -> None:
     doubt = find([make(1500)], "memory-estimate")
     assert "50 % more than was measured" in doubt.sentence
     assert find_doubts([make(1050)]) == []
-    # Beside tensors of a variant that is not foretold, nobody can tell.
+    # Beside tensors of a variant that is not predicted, nobody can tell.
     assert find_doubts([make(1500), make(0, id="b", variant="b")]) == []
 
 

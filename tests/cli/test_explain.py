@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwatch.analysis.step_breakdown import StepLedger, make_ledger
+from flopwatch.analysis.step_breakdown import StepBreakdown, make_breakdown
 from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import main
 from flopwatch.output.breakdown_tables import MOST_CASES, make_page_sheets
@@ -18,7 +18,7 @@ from flopwatch.output.page import render_page
 from flopwatch.records.record import Record, encode
 from tests.analysis.test_step_breakdown import make_job, make_layer
 from tests.conftest import make_record
-from tests.picture_tools import LEDGER, add_peaks, make_step
+from tests.plot_tools import BREAKDOWN, add_peaks, make_step
 
 
 def write(path: Path, records: Sequence[Record]) -> str:
@@ -28,7 +28,7 @@ def write(path: Path, records: Sequence[Record]) -> str:
 
 @pytest.fixture
 def steps(tmp_path: Path) -> str:
-    return write(tmp_path / "steps.jsonl", LEDGER)
+    return write(tmp_path / "steps.jsonl", BREAKDOWN)
 
 
 def run(*words: str) -> int:
@@ -49,14 +49,14 @@ optimizer=adamw, where the time goes
 variant part of the time time share to gain bound by basis
 eager all of it 10.0 ms 100.0 % measured
 eager matrix products at the peak 2.26 ms 22.6 % 0 compute counted
-eager products: lost to shape 1.23 ms 12.3 % 1.23 ms compute foretold
+eager products: lost to shape 1.23 ms 12.3 % 1.23 ms compute predicted
 eager attention 2.21 ms 22.1 % 2.13 ms compute measured
 eager element-wise at full bandwidth 878 µs 8.8 % 0 memory counted
 eager loss at full bandwidth 78.6 µs 0.8 % 0 memory counted
-eager memory: beyond the least 1.50 ms 15.0 % 1.50 ms memory foretold
+eager memory: beyond the least 1.50 ms 15.0 % 1.50 ms memory predicted
 eager optimizer 1.00 ms 10.0 % 540 µs memory measured
-eager launches and framework 3.00 ms 30.0 % 3.00 ms overhead foretold
-eager faster than foretold −2.16 ms −21.6 % 0 unknown left
+eager launches and framework 3.00 ms 30.0 % 3.00 ms overhead predicted
+eager faster than predicted −2.16 ms −21.6 % 0 unknown left
 """
 
 
@@ -65,7 +65,7 @@ def test_the_table(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = read_table(capsys.readouterr().out)
     assert "\n".join(lines[: GOLDEN.count("\n")]) + "\n" == GOLDEN
     assert lines[-2:] == [
-        "counted: FLOPs over the peak, bytes over the bandwidth; foretold: by the cost model; to "
+        "counted: FLOPs over the peak, bytes over the bandwidth; predicted: by the cost model; to "
         "gain: at the most, the time above the ideal",
         "counted with float32 100 GFLOP/s (measured here on 2026-11-16: a float32 product of "
         "8x8x8), memory 10.0 GB/s (measured here: triad); the cost model's parameters are those "
@@ -75,7 +75,7 @@ def test_the_table(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_more_than_was_measured(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(steps, "--where", "variant = 'compiled'") == 0
-    assert "faster than foretold −" in "\n".join(read_table(capsys.readouterr().out))
+    assert "faster than predicted −" in "\n".join(read_table(capsys.readouterr().out))
 
 
 def test_unsteady_runs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_json(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert math.fsum(row["time_ns"] for row in eager["rows"]) == eager["total_ns"] == 10e6
     assert eager["limits"]["bandwidth_bytes_per_s"] == 1e10
     assert {o["name"] for o in eager["operations"]} > {"forward", "backward", "optimizer"}
-    assert compiled["rows"][-1]["name"] == "faster than foretold"
+    assert compiled["rows"][-1]["name"] == "faster than predicted"
 
 
 def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,8 +117,8 @@ def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow = {**LEDGER[0].samples_ns, "optimizer": [3e6] * 20}
-    later = replace(LEDGER[0], samples_ns=slow, run="later", regions={}, instrumented_ns=[])
+    slow = {**BREAKDOWN[0].samples_ns, "optimizer": [3e6] * 20}
+    later = replace(BREAKDOWN[0], samples_ns=slow, run="later", regions={}, instrumented_ns=[])
     new = write(tmp_path / "new.jsonl", [later])
     assert run(steps, new) == 0
     lines = read_table(capsys.readouterr().out)
@@ -166,15 +166,15 @@ def test_what_is_refused(
 # The page
 
 
-def test_the_page_has_the_ledger() -> None:
-    page = render_page(LEDGER)
+def test_the_page_has_the_breakdown() -> None:
+    page = render_page(BREAKDOWN)
     assert "where the time goes" in page
     assert "Where the time goes, beside what the hardware allows" in page
     assert "matrix products at the peak" in page
     assert "where the time goes" not in render_page([make_record()])
 
 
-def test_a_page_makes_few_ledgers_of_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_makes_few_breakdowns_of_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [
         add_peaks(make_layer(id=str(n), group=str(n), taken_at=f"{n:06}"), 1e11, 1e10)
         for n in range(3000)
@@ -186,16 +186,16 @@ def test_a_page_makes_few_ledgers_of_many_cases(monkeypatch: pytest.MonkeyPatch)
     rows = summarize(many)
     explained: list[Record] = []
 
-    def explain(record: Record) -> StepLedger | None:
+    def explain(record: Record) -> StepBreakdown | None:
         explained.append(record)
-        return make_ledger(record)
+        return make_breakdown(record)
 
-    monkeypatch.setattr("flopwatch.output.breakdown_tables.make_ledger", explain)
+    monkeypatch.setattr("flopwatch.output.breakdown_tables.make_breakdown", explain)
     (sheet,) = make_page_sheets(rows)
     assert len(explained) == MOST_CASES
     assert len(sheet.groups) == MOST_CASES
     assert sheet.remarks[0] == "2,988 more cases like that: `flopwatch explain --most 3000`"
 
 
-def test_a_step_without_peaks_is_no_picture_of_limits() -> None:
+def test_a_step_without_peaks_is_no_plot_of_limits() -> None:
     assert "beside what the hardware allows" not in render_page([make_step()])

@@ -32,7 +32,7 @@ def refuse(*words: str) -> str:
     return str(result.exception) if isinstance(result.exception, UsageError) else result.stderr
 
 
-def test_a_job_has_a_speed_a_ledger_and_a_memory() -> None:
+def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
     text = call("predict", *SEVEN, "--checkpoint", "full", "--precision", "bf16", "--parameters")
     assert "7b on 8 x A100-SXM-80GB: 4 x 2,048 tokens at a time, full-shard" in text
     for words in ("tokens/s", "9 of 10", "linear layers of blocks", "communication", "activations"):
@@ -41,7 +41,7 @@ def test_a_job_has_a_speed_a_ledger_and_a_memory() -> None:
     assert "no multiple of 8" in text
 
 
-def test_the_ledger_adds_up_and_lists_are_combined() -> None:
+def test_the_breakdown_adds_up_and_lists_are_combined() -> None:
     found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--shard", "ddp,full",
                             "--json"))  # fmt: skip
     assert [(each["micro_batch"], each["shard"]) for each in found] == [
@@ -138,7 +138,7 @@ def plan(model: str, hardware: str, **given: Any) -> Plan:
         "machine": machine,
         "stack": choose_stack(machine),
         "batch_tokens": 4e6,
-        "precision": "bf16-autocast",
+        "precision": "bf16-mixed",
     }
     return make_plan(Wish(**{**usual, **given}))
 

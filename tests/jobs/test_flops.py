@@ -201,7 +201,7 @@ def test_a_norm_after_the_last_product_needs_its_result_again() -> None:
 
 def test_bytes_are_those_of_operands_and_results() -> None:
     shape = find_dimensions("llama:hidden_size=64:layers=1:heads=4:key_value_heads=1:vocabulary=10")
-    fp32, autocast = PRECISIONS["fp32"], PRECISIONS["bf16-autocast"]
+    fp32, autocast = PRECISIONS["fp32"], PRECISIONS["bf16-mixed"]
     parts = count_bytes_by_part(shape, sequences=2, tokens=3, precision=fp32)
     assert parts["qkv"].forward == 4 * (64 * 96 + 6 * (64 + 96))
     assert parts["qkv"].backward == 4 * (2 * 64 * 96 + 6 * (2 * 64 + 96))

@@ -185,9 +185,9 @@ def test_the_command_passes_every_option_on() -> None:
         checkpointed=True, device="cuda",
     )  # fmt: skip
     assert content["plan"] == asdict(plan)
-    foretold = estimate(find_shape("medium"), plan)
-    assert content["footprint"]["peak_bytes"] == foretold.peak_bytes
-    assert content["footprint"]["parts"] == foretold.parts()
+    predicted = estimate(find_shape("medium"), plan)
+    assert content["footprint"]["peak_bytes"] == predicted.peak_bytes
+    assert content["footprint"]["parts"] == predicted.parts()
     assert content["room_bytes"] == 2 * 2**30 - PROCESS_BYTES
     assert content["fits"] is True
 

@@ -1,5 +1,5 @@
-"""What a training step is foretold to hold is what it holds: on tensors without memory, where every
-size can be tried, and on real ones."""
+"""What a training step is predicted to hold is what it holds: on tensors without memory, where
+every size can be tried, and on real ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLANS = [
     Plan(batch=batch, context=context, precision=precision, attention=attention, checkpointed=again)
     for (batch, context), precision, attention, again in product(
         [(1, 16), (4, 128), (2, 512)],
-        ["fp32", "bf16-autocast", "bf16"],
+        ["fp32", "bf16-mixed", "bf16"],
         ["sdpa", "plain"],
         [False, True],
     )
@@ -60,15 +60,15 @@ def test_formulas_are_as_every_step_on_fake_tensors(model: str) -> None:
         require_equal(estimate(find_shape(model), plan), survey.estimate(find_shape(model), plan))
 
 
-def require_equal(foretold: Footprint, followed: Footprint) -> None:
-    assert foretold.parameters == followed.parameters
-    assert foretold.buffer_bytes == followed.buffer_bytes
-    assert foretold.block_bytes == pytest.approx(followed.block_bytes, rel=0.002)
-    assert foretold.activation_bytes == pytest.approx(followed.activation_bytes, rel=0.002)
+def require_equal(predicted: Footprint, followed: Footprint) -> None:
+    assert predicted.parameters == followed.parameters
+    assert predicted.buffer_bytes == followed.buffer_bytes
+    assert predicted.block_bytes == pytest.approx(followed.block_bytes, rel=0.002)
+    assert predicted.activation_bytes == pytest.approx(followed.activation_bytes, rel=0.002)
     # Forward alone is coarser: inside a checkpointed block, what is freed early is not told apart.
-    assert foretold.forward_peak_bytes == pytest.approx(followed.forward_peak_bytes, rel=0.06)
-    assert foretold.backward_peak_bytes == pytest.approx(followed.backward_peak_bytes, rel=0.015)
-    assert foretold.peak_bytes == pytest.approx(followed.peak_bytes, rel=0.01)
+    assert predicted.forward_peak_bytes == pytest.approx(followed.forward_peak_bytes, rel=0.06)
+    assert predicted.backward_peak_bytes == pytest.approx(followed.backward_peak_bytes, rel=0.015)
+    assert predicted.peak_bytes == pytest.approx(followed.peak_bytes, rel=0.01)
 
 
 @pytest.fixture
@@ -108,15 +108,15 @@ GPT = "gpt:hidden_size=64:layers=2:heads=2:vocabulary=300:positions=256"
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("model", [DECODER, GPT])
 @pytest.mark.parametrize("attention", ["sdpa", "plain"])
-def test_selective_blocks_hold_what_is_foretold(model: str, attention: Attention) -> None:
+def test_selective_blocks_hold_what_is_predicted(model: str, attention: Attention) -> None:
     plan = Plan(batch=4, context=64, attention=attention)
     once, again, selective = (
         max(measure(model, replace(plan, **change)).values())
         for change in ({}, {"checkpointed": True}, {"selective": True})
     )
     assert again < selective < once
-    foretold = estimate(find_shape(model), replace(plan, selective=True))
-    assert foretold.peak_bytes == pytest.approx(selective, rel=0.03)
+    predicted = estimate(find_shape(model), replace(plan, selective=True))
+    assert predicted.peak_bytes == pytest.approx(selective, rel=0.03)
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -128,20 +128,20 @@ def test_selective_blocks_hold_what_is_foretold(model: str, attention: Attention
         (DECODER, Plan(batch=8, context=64, checkpointed=True, optimizer="sgd")),
         (DECODER, Plan(batch=1, context=8, optimizer="adamw-unfused")),
         (DECODER, Plan(batch=2, context=16, precision="bf16")),
-        (DECODER, Plan(batch=2, context=16, precision="bf16-autocast")),
+        (DECODER, Plan(batch=2, context=16, precision="bf16-mixed")),
         (GPT, Plan(batch=4, context=64)),
         (GPT, Plan(batch=1, context=8)),
     ],
     ids=name,
 )
-def test_real_steps_hold_what_is_foretold(model: str, plan: Plan) -> None:
+def test_real_steps_hold_what_is_predicted(model: str, plan: Plan) -> None:
     measured = measure(model, plan)
-    foretold = estimate(find_shape(model), plan)
-    # CPUs with instructions for bfloat16 copy weights into another order, which nobody foretells.
+    predicted = estimate(find_shape(model), plan)
+    # CPUs with instructions for bfloat16 copy weights into another order, which nobody predicts.
     tolerance = 0.05 if plan.precision == "bf16" else 0.015
-    assert foretold.peak_bytes == pytest.approx(max(measured.values()), rel=tolerance)
-    peaks = [foretold.forward, foretold.backward, foretold.optimizer]
-    held = foretold.parameter_bytes + foretold.buffer_bytes + foretold.optimizer_bytes
+    assert predicted.peak_bytes == pytest.approx(max(measured.values()), rel=tolerance)
+    peaks = [predicted.forward, predicted.backward, predicted.optimizer]
+    held = predicted.parameter_bytes + predicted.buffer_bytes + predicted.optimizer_bytes
     for peak, found in zip(peaks, measured.values(), strict=True):
         # A phase begins with what the one before it has left.
         assert held + peak.total_bytes <= 1.05 * found
@@ -149,20 +149,20 @@ def test_real_steps_hold_what_is_foretold(model: str, plan: Plan) -> None:
 
 def test_the_small_model_holds_what_was_measured_once() -> None:
     """With 12 layers and 128.6 million parameters, by the profiler's count of allocations."""
-    foretold = estimate(find_shape("small"), Plan(batch=4, context=128))
-    assert foretold.peak_bytes == pytest.approx(2_139_544_884, rel=1e-4)
-    held = foretold.parameter_bytes + foretold.buffer_bytes
-    assert foretold.forward_peak_bytes - held == pytest.approx(574_511_112, rel=1e-4)
-    assert foretold.backward_peak_bytes - held == pytest.approx(594_987_016, rel=1e-4)
+    predicted = estimate(find_shape("small"), Plan(batch=4, context=128))
+    assert predicted.peak_bytes == pytest.approx(2_139_544_884, rel=1e-4)
+    held = predicted.parameter_bytes + predicted.buffer_bytes
+    assert predicted.forward_peak_bytes - held == pytest.approx(574_511_112, rel=1e-4)
+    assert predicted.backward_peak_bytes - held == pytest.approx(594_987_016, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", ["small", "gpt-125m", *MODELS])
 def test_gradients_of_all_stages_are_those_of_all_parameters(model: str) -> None:
     shape = find_shape(model)
-    foretold = estimate(shape, Plan())
+    predicted = estimate(shape, Plan())
     block = sum(stage.gradient_bytes for stage in make_block(Sizes(shape, Plan())))
     other = count_parameters(replace(shape, layers=1)) * 4 - block
-    assert foretold.gradient_bytes == shape.layers * block + other
+    assert predicted.gradient_bytes == shape.layers * block + other
     assert count_parameters(replace(shape, layers=2)) * 4 == 2 * block + other
 
 
@@ -176,10 +176,10 @@ def test_matrices_are_those_of_the_model(model: str) -> None:
 
 
 def test_parts_add_up_to_the_peak_and_are_of_one_moment() -> None:
-    foretold = estimate(find_shape("medium"), Plan(context=512))
-    assert foretold.peak.name == "backward, loss"
-    assert sum(foretold.parts().values()) == foretold.peak_bytes
-    assert foretold.parts()["gradients"] == 0  # none yet, where activations are most
+    predicted = estimate(find_shape("medium"), Plan(context=512))
+    assert predicted.peak.name == "backward, loss"
+    assert sum(predicted.parts().values()) == predicted.peak_bytes
+    assert predicted.parts()["gradients"] == 0  # none yet, where activations are most
     few = estimate(find_shape("medium"), Plan(batch=1, context=16))
     assert few.peak.name == "backward, embedding"
     assert few.parts()["activations"] == 0
@@ -206,7 +206,7 @@ def test_on_a_gpu_norms_keep_less_and_softmax_is_lifted() -> None:
     shape = find_shape("small")
     cpu, gpu = (estimate(shape, Plan(device=device)) for device in ("cpu", "cuda"))
     assert cpu.block_bytes - gpu.block_bytes == 2 * 4 * 128 * 768 * 4
-    autocast = Plan(precision="bf16-autocast", attention="plain")
+    autocast = Plan(precision="bf16-mixed", attention="plain")
     cpu, gpu = (estimate(shape, replace(autocast, device=device)) for device in ("cpu", "cuda"))
     lifted = 4 * 12 * 128 * 128 * 4
     assert gpu.block_bytes - cpu.block_bytes == lifted - 2 * 4 * 128 * 768 * 4

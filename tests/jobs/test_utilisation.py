@@ -52,7 +52,7 @@ def make_job(variant: str = "full-shard", **changes: object) -> Record:
     """A step of half a second, of 2 x 4 x 8 texts of 2048 tokens."""
     params = {
         "model": "gpt-125m", "context": 2048, "ranks": 8, "micro_batch": 4, "accumulation": 2,
-        "precision": "bf16-autocast", "optimizer": "adamw",
+        "precision": "bf16-mixed", "optimizer": "adamw",
     }  # fmt: skip
     params |= {axis: changes.pop(axis) for axis in params if axis in changes}
     content: dict[str, object] = {

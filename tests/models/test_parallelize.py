@@ -132,11 +132,11 @@ OTHERS = {
     "in int8": ({}, "grad-op-shard+switchback:global+checkpointed"),
     "sgd": ({"optimizer": "sgd"}, "full-shard"),
     "an operation at a time": ({"optimizer": "adamw-unfused"}, "full-shard"),
-    "short products": ({"precision": "bf16-autocast"}, "full-shard"),
-    "short products, whole": ({"precision": "bf16-autocast"}, "ddp"),
+    "short products": ({"precision": "bf16-mixed"}, "full-shard"),
+    "short products, whole": ({"precision": "bf16-mixed"}, "ddp"),
     "short numbers": ({"precision": "bf16"}, "full-shard+selective"),
 }
-TOLERANCES = {"fp32": 1e-5, "bf16-autocast": 2e-3, "bf16": 5e-3}
+TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 2e-3, "bf16": 5e-3}
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ def measure_all(jobs: list[tuple[TrainingJob, str]]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_ranks_hold_what_is_foretold() -> None:
+def test_ranks_hold_what_is_predicted() -> None:
     jobs = [
         (make_job(2, number, model=MEASURED, context=64, micro_batch=4, precision=precision), way)
         for number, precision, way in HELD
@@ -202,8 +202,8 @@ def test_autocast_shards_gather_16_bits() -> None:
     shape = make_job(1, model=TINY).shape
     short, full = (
         estimate_rank(shape, Plan(precision=precision), "full-shard", 2, 1)
-        for precision in ("bf16-autocast", "fp32")
+        for precision in ("bf16-mixed", "fp32")
     )
-    assert PRECISIONS["bf16-autocast"].dtype == "float32"
+    assert PRECISIONS["bf16-mixed"].dtype == "float32"
     assert short["parameters"] == full["parameters"]
     assert short["gathered parameters"] * 2 == full["gathered parameters"]

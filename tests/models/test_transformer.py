@@ -281,7 +281,7 @@ def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(
 
 def test_sgd_and_precision_are_told_apart() -> None:
     shape = find_shape("small")
-    flops = count_mode_flops(shape, parse_mode("eager"), (1, 8), PRECISIONS["bf16-autocast"], "sgd")
+    flops = count_mode_flops(shape, parse_mode("eager"), (1, 8), PRECISIONS["bf16-mixed"], "sgd")
     assert list(flops["forward"]) == ["bfloat16"]
     assert flops["optimizer"] == {"float32": 2.0 * count_parameters(shape)}
 

@@ -158,7 +158,7 @@ def test_the_page_is_filtered_in_all_tables(visit: Visit) -> None:
     assert visit.tab.locator("#suite-1").is_visible()
 
 
-def test_pictures_follow_the_filter(visit: Visit) -> None:
+def test_plots_follow_the_filter(visit: Visit) -> None:
     marks = visit.tab.locator("#suite-1 .figures svg").first.locator(".mark[data-tip]")
     number = marks.count()
     visit.filter(".page-filter", "slow", told=re.compile(r"^\d+ of "))
@@ -168,8 +168,8 @@ def test_pictures_follow_the_filter(visit: Visit) -> None:
 
 
 def test_tips_are_shown_to_pointers_and_keys(visit: Visit) -> None:
-    picture = visit.tab.locator("figure svg").first
-    mark, tip = picture.locator(".mark[data-tip]").first, visit.tab.locator(".tip")
+    plot = visit.tab.locator("figure svg").first
+    mark, tip = plot.locator(".mark[data-tip]").first, visit.tab.locator(".tip")
     assert not tip.is_visible()
     mark.hover()
     assert tip.inner_text() == (mark.get_attribute("data-tip") or "").strip()
@@ -178,7 +178,7 @@ def test_tips_are_shown_to_pointers_and_keys(visit: Visit) -> None:
     visit.tab.mouse.move(0, 0)
     visit.tab.locator("figure").first.locator("xpath=preceding::button[1]").focus()
     visit.tab.keyboard.press("Tab")
-    while not picture.evaluate("picture => picture === document.activeElement"):
+    while not plot.evaluate("plot => plot === document.activeElement"):
         visit.tab.keyboard.press("Tab")
     first = tip.inner_text()
     visit.settle()  # scrolling there hides the tip
@@ -188,10 +188,10 @@ def test_tips_are_shown_to_pointers_and_keys(visit: Visit) -> None:
 
 
 def test_a_series_is_switched_off_and_on(visit: Visit) -> None:
-    picture = visit.tab.locator("figure svg:has(.name[data-series])").first
-    name = picture.locator(".name[role=button]").first
+    plot = visit.tab.locator("figure svg:has(.name[data-series])").first
+    name = plot.locator(".name[role=button]").first
     number = name.get_attribute("data-series")
-    mark = picture.locator(f'.mark[data-series="{number}"]').first
+    mark = plot.locator(f'.mark[data-series="{number}"]').first
     assert mark.is_visible()
     name.click()
     assert not mark.is_visible()

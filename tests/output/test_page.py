@@ -21,7 +21,7 @@ from flopwatch.runner.memory_fit import NEEDS
 from flopwatch.settings import Settings
 from tests.conftest import make_record
 from tests.output.test_tables_golden import FAILED, sampled
-from tests.picture_tools import SPEEDUPS
+from tests.plot_tools import SPEEDUPS
 
 SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
 

@@ -11,7 +11,7 @@ from flopwatch.cli.main import main
 from flopwatch.output.plots import KINDS
 from flopwatch.records.record import Record, encode
 from tests.conftest import make_record
-from tests.picture_tools import CROSSOVER, GALLERY, LOSSES, SAMPLES, SPEEDUPS, compare
+from tests.plot_tools import BREAK_EVEN, GALLERY, LOSSES, SAMPLES, SPEEDUPS, compare
 
 
 def write(path: Path, records: list[Record]) -> Path:
@@ -33,7 +33,7 @@ def plot(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return left.value.code, out, err
 
 
-def test_the_most_telling_picture_is_drawn_here(
+def test_the_most_telling_plot_is_drawn_here(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(here / "r.jsonl", SPEEDUPS)
@@ -54,7 +54,7 @@ def test_the_ending_says_the_format(
 
 
 @pytest.mark.parametrize("name", GALLERY)
-def test_a_picture_is_drawn_by_its_name(
+def test_a_plot_is_drawn_by_its_name(
     here: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     file = write(here / "r.jsonl", GALLERY[name])
@@ -65,7 +65,7 @@ def test_a_picture_is_drawn_by_its_name(
     assert (here / told["file"]).read_bytes().startswith(b"\x89PNG")
 
 
-def test_several_pictures_are_numbered(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_plots_are_numbered(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(here / "r.jsonl", LOSSES)
     code, _, err = plot(capsys, file, "--plot", "losses", "-o", "loss.png")
     assert code == 0
@@ -73,7 +73,7 @@ def test_several_pictures_are_numbered(here: Path, capsys: pytest.CaptureFixture
     assert {path.name for path in here.glob("*.png")} == {"loss-1.png", "loss-2.png"}
 
 
-def test_tables_have_a_picture_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_have_a_plot_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write(here / "a.jsonl", SPEEDUPS)
     other = [make_record(id=r.id, group=r.group, suite="other/one", variant=r.variant,
                          baseline="dense", samples_ns=r.samples_ns) for r in
@@ -88,10 +88,10 @@ def test_tables_have_a_picture_each(here: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_no_more_than_the_most_are_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(here / "r.jsonl", CROSSOVER)
+    file = write(here / "r.jsonl", BREAK_EVEN)
     code, _, err = plot(capsys, file, "--plot", "samples", "--most", 2)
     assert code == 0
-    assert "only the first 2 pictures; --most draws more" in err
+    assert "only the first 2 plots; --most draws more" in err
     assert len(list(here.glob("*.png"))) == 2
 
 
@@ -104,7 +104,7 @@ def test_where_nothing_tells_more_than_the_table_anything_is_drawn(
     assert err.startswith("wrote demo-samples.png")
 
 
-def test_own_pictures_are_drawn_anew_and_nothing_else_is_lost(
+def test_own_plots_are_drawn_anew_and_nothing_else_is_lost(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(here / "r.jsonl", SPEEDUPS)
@@ -115,7 +115,7 @@ def test_own_pictures_are_drawn_anew_and_nothing_else_is_lost(
     code, out, err = plot(capsys, file, "-o", "holiday.png")
     assert (code, out) == (2, "")
     assert err == (
-        "flopwatch: holiday.png is there and no picture of flopwatch's; choose another name\n"
+        "flopwatch: holiday.png is there and no plot of flopwatch's; choose another name\n"
     )
     assert Path("holiday.png").read_bytes() == b"\x89PNG mine"
 
@@ -134,7 +134,7 @@ def test_nothing_is_written_if_one_file_cannot_be(
     [
         (["-o", "p.gif"], "p.gif does not end in .png, .svg, .pdf"),
         (["-o", "no/where.png"], "no/where.png cannot be written (No such file or directory)"),
-        (["--plot", "pie"], "there is no picture 'pie'; there are speedups,"),
+        (["--plot", "pie"], "there is no plot 'pie'; there are speedups,"),
         (["--plot", "scaling"], "needs jobs on two or more numbers of ranks; measure such with: "
                                 "flopwatch run training --set ranks=1,2"),
         (["--list", "-o", "p.png"], "--list draws nothing"),
@@ -167,12 +167,12 @@ def test_results_without_measurements_are_refused(
 
 
 def test_the_list_says_what_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(here / "r.jsonl", CROSSOVER)
+    file = write(here / "r.jsonl", BREAK_EVEN)
     code, out, err = plot(capsys, file, "--list", "--json")
     assert (code, err) == (0, "")
-    counts = {kind["name"]: kind["pictures"] for kind in json.loads(out)}
+    counts = {kind["name"]: kind["plots"] for kind in json.loads(out)}
     assert counts.keys() == KINDS.keys()
-    assert counts["crossover"] == 1
+    assert counts["break-even"] == 1
     assert counts["samples"] == 4
     assert counts["scaling"] == 0
     code, out, _ = plot(capsys, file, "--list")

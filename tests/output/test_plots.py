@@ -1,4 +1,4 @@
-"""Pictures as data: what is drawn, where, and with what words."""
+"""Plots as data: what is drawn, where, and with what words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError
-from flopwatch.output.plots import KINDS, choose_pictures
+from flopwatch.output.plots import KINDS, choose_plots
 from flopwatch.output.plots.axes import (
     BYTES,
     COUNT,
@@ -24,13 +24,13 @@ from flopwatch.output.plots.axes import (
     make_axis,
     make_count_axis,
 )
-from flopwatch.output.plots.plot import HUGE, MOST_POINTS, Picture, Point, Series, thin
-from flopwatch.output.plots.plot_catalog import describe_missing, make_pictures
+from flopwatch.output.plots.plot import HUGE, MOST_POINTS, Plot, Point, Series, thin
+from flopwatch.output.plots.plot_catalog import describe_missing, make_plots
 from flopwatch.output.plots.plot_frame import clean, shorten, spread
 from flopwatch.output.plots.shapes import choose_dash, choose_ink, choose_marker
 from tests.analysis.test_quality import DENSE, trained
 from tests.conftest import make_record
-from tests.picture_tools import (
+from tests.plot_tools import (
     GALLERY,
     INTENSE,
     JOBS,
@@ -49,13 +49,13 @@ finite = st.floats(min_value=-HUGE, max_value=HUGE)
 ratios = st.floats(min_value=1 / HUGE, max_value=HUGE)
 
 
-def find(picture: Picture, name: str) -> Series:
-    (one,) = [one for one in picture.series if one.name == name]
+def find(plot: Plot, name: str) -> Series:
+    (one,) = [one for one in plot.series if one.name == name]
     return one
 
 
-def ticks(picture: Picture) -> tuple[list[str], list[str]]:
-    return [t.text for t in picture.x.ticks], [t.text for t in picture.y.ticks]
+def ticks(plot: Plot) -> tuple[list[str], list[str]]:
+    return [t.text for t in plot.x.ticks], [t.text for t in plot.y.ticks]
 
 
 # Axes
@@ -156,40 +156,40 @@ def test_thinning_keeps_ends_and_outliers() -> None:
 
 
 def test_speedups_stand_in_lanes_below_their_case() -> None:
-    (picture,) = draw("speedups")
-    assert picture.title == "Speedup over dense"
-    assert picture.subject == "demo"
-    assert [heading.text for heading in picture.headings] == ["size=4", "size=8"]
-    assert [(t.text, t.series) for t in picture.y.ticks] == [("fast", 0), ("slow", 1), ("fast", 0)]
-    assert [note.text for note in picture.notes] == ["2.00x", "0.50x", "2.50x"]
-    assert [p.x for p in find(picture, "fast").points] == [2.0, 2.5]
-    assert find(picture, "slow").points[0].tip == "slow, size=4: 0.50x [0.50, 0.50]"
-    assert picture.lanes == 5
-    lanes = [t.value for t in picture.y.ticks] + [h.y for h in picture.headings]
+    (plot,) = draw("speedups")
+    assert plot.title == "Speedup over dense"
+    assert plot.subject == "demo"
+    assert [heading.text for heading in plot.headings] == ["size=4", "size=8"]
+    assert [(t.text, t.series) for t in plot.y.ticks] == [("fast", 0), ("slow", 1), ("fast", 0)]
+    assert [note.text for note in plot.notes] == ["2.00x", "0.50x", "2.50x"]
+    assert [p.x for p in find(plot, "fast").points] == [2.0, 2.5]
+    assert find(plot, "slow").points[0].tip == "slow, size=4: 0.50x [0.50, 0.50]"
+    assert plot.lanes == 5
+    lanes = [t.value for t in plot.y.ticks] + [h.y for h in plot.headings]
     assert sorted(lanes) == [-4, -3, -2, -1, 0]
-    assert picture.keys == ()
+    assert plot.keys == ()
 
 
 def test_limits_and_unlike_comparisons_are_marked_and_explained() -> None:
     dense, fast = compare({"dense": 1, "fast": 2})
     dense = replace(dense, flops={"call": {"float32": 3e6}})
     fast = replace(fast, flops={"call": {"float32": 1e6}}, conditions={"autocast": "on"})
-    (picture,) = draw("speedups", [dense, fast])
-    (point,) = find(picture, "fast").points
+    (plot,) = draw("speedups", [dense, fast])
+    (point,) = find(plot, "fast").points
     assert point.limit == pytest.approx(3)
     assert point.is_hollow
     assert point.tip.endswith(", limit 3.00x")
-    assert [key.mark for key in picture.keys] == ["limit", "hollow"]
-    assert picture.x.low <= 1
-    assert picture.x.high >= 3
+    assert [key.mark for key in plot.keys] == ["limit", "hollow"]
+    assert plot.x.low <= 1
+    assert plot.x.high >= 3
 
 
 def test_with_one_rival_lanes_are_named_for_their_cases() -> None:
     records = [*compare({"dense": 1, "a": 2}, "1", params={"size": 1}),
                *compare({"dense": 1, "a": 3}, "2", params={"size": 2})]  # fmt: skip
-    (picture,) = draw("speedups", records)
-    assert [tick.text for tick in picture.y.ticks] == ["size=1", "size=2"]
-    assert picture.headings == ()
+    (plot,) = draw("speedups", records)
+    assert [tick.text for tick in plot.y.ticks] == ["size=1", "size=2"]
+    assert plot.headings == ()
 
 
 def test_many_cases_share_a_lane_a_variant() -> None:
@@ -198,10 +198,10 @@ def test_many_cases_share_a_lane_a_variant() -> None:
         for n in range(500)
         for record in compare({"dense": 1, "a": 1 + n / 100, "b": 0.5}, str(n), params={"n": n})
     ]
-    (picture,) = draw("speedups", records)
-    assert picture.lanes == 2
-    assert [note.text for note in picture.notes] == ["1.00x to 5.99x", "0.50x"]
-    drawn = find(picture, "a").points
+    (plot,) = draw("speedups", records)
+    assert plot.lanes == 2
+    assert [note.text for note in plot.notes] == ["1.00x to 5.99x", "0.50x"]
+    drawn = find(plot, "a").points
     assert len(drawn) == MOST_POINTS
     assert (min(p.x for p in drawn), max(p.x for p in drawn)) == (1.0, pytest.approx(5.99))
     assert all(-0.5 < p.y < 0.5 for p in drawn)
@@ -211,63 +211,63 @@ def test_without_a_baseline_there_are_no_speedups() -> None:
     assert draw("speedups", SPEEDUPS[1:3]) == []
 
 
-# Crossovers
+# BreakEvens
 
 
-def test_a_crossover_marks_where_it_begins_to_pay() -> None:
-    (picture,) = draw("crossover")
-    assert picture.title == "Speedup over dense by tokens"
-    assert ticks(picture)[0] == ["16", "64", "256", "1024"]
-    fast = find(picture, "fast")
+def test_a_break_even_marks_where_it_begins_to_pay() -> None:
+    (plot,) = draw("break-even")
+    assert plot.title == "Speedup over dense by tokens"
+    assert ticks(plot)[0] == ["16", "64", "256", "1024"]
+    fast = find(plot, "fast")
     assert [(p.x, p.is_ringed) for p in fast.points] == [
         (16, False), (64, False), (256, True), (1024, False)
     ]  # fmt: skip
-    assert picture.caption.startswith("What pays: fast from tokens=256 on.")
-    down, along = picture.references
+    assert plot.caption.startswith("What pays: fast from tokens=256 on.")
+    down, along = plot.references
     (point, one), (_, bottom) = down.points
     assert 64 < point < 256
-    assert (one, bottom) == (1.0, picture.y.low)
+    assert (one, bottom) == (1.0, plot.y.low)
     assert along.points[0][0] <= point <= along.points[1][0]
-    assert down.series == picture.series.index(fast)
-    assert {p.y for p in find(picture, "dense").points} == {1.0}
+    assert down.series == plot.series.index(fast)
+    assert {p.y for p in find(plot, "dense").points} == {1.0}
 
 
-def test_a_crossover_needs_an_axis_of_counts() -> None:
-    assert draw("crossover", SPEEDUPS[:3]) == []
-    words = [replace(r, params={"dtype": r.params["tokens"] * "x"}) for r in GALLERY["crossover"]]
-    assert draw("crossover", words) == []
+def test_a_break_even_needs_an_axis_of_counts() -> None:
+    assert draw("break-even", SPEEDUPS[:3]) == []
+    words = [replace(r, params={"dtype": r.params["tokens"] * "x"}) for r in GALLERY["break-even"]]
+    assert draw("break-even", words) == []
 
 
 # Samples
 
 
 def test_samples_have_their_warmup_shaded_and_their_median_drawn() -> None:
-    (picture,) = draw("samples")
-    (span,) = picture.spans
+    (plot,) = draw("samples")
+    (span,) = plot.spans
     assert (span.start, span.end) == (0, 1.5)
-    (line,) = picture.references
+    (line,) = plot.references
     assert line.points == ((2, 11 * MS), (19, 11 * MS))
-    (one,) = picture.series
+    (one,) = plot.series
     assert len(one.points) == 20
     assert one.points[1].tip == "a, round 1: 20.0 ms, warm-up"
     assert one.points[2].tip == "a, round 2: 10.0 ms"
-    assert not picture.y.is_log
+    assert not plot.y.is_log
     assert one.end == 11 * MS
 
 
 def test_a_first_call_that_compiles_does_not_press_the_others_flat() -> None:
     (record,) = SAMPLES
     times = [30e9, *record.samples_ns["call"][1:]]
-    (picture,) = draw("samples", [replace(record, samples_ns={"call": times})])
-    assert picture.y.is_log
+    (plot,) = draw("samples", [replace(record, samples_ns={"call": times})])
+    assert plot.y.is_log
 
 
 # Distributions
 
 
 def test_two_modes_are_seen_as_two() -> None:
-    (picture,) = draw("distribution")
-    (one,) = picture.series
+    (plot,) = draw("distribution")
+    (one,) = plot.series
     heights = dict(one.outline)
     top = max(heights.values())
     floor = min(heights.values())
@@ -276,25 +276,25 @@ def test_two_modes_are_seen_as_two() -> None:
     for mode in (10 * MS, 20 * MS):
         assert max(y for x, y in heights.items() if abs(x - mode) < MS) > 0.9 * top
     assert len(one.points) == 20
-    assert [note.text for note in picture.notes] == ["15.0 ms"]
+    assert [note.text for note in plot.notes] == ["15.0 ms"]
 
 
 def test_equal_times_have_a_distribution_too() -> None:
-    (picture,) = draw("distribution", [make_record()])
-    assert all(math.isfinite(v) for point in picture.series[0].outline for v in point)
+    (plot,) = draw("distribution", [make_record()])
+    assert all(math.isfinite(v) for point in plot.series[0].outline for v in point)
 
 
 # The roofline
 
 
 def test_the_roofline_has_slope_and_roof_and_points_below() -> None:
-    (picture,) = draw("roofline")
-    slope, roof = picture.references
+    (plot,) = draw("roofline")
+    slope, roof = plot.references
     assert slope.text == "memory, 10.0 GB/s"
     assert roof.text == "float32, 100 GFLOP/s"
     assert all(y == pytest.approx(1e10 * x) for x, y in slope.points)
     assert roof.points[0] == (pytest.approx(10), 1e11)
-    (point,) = picture.series[0].points
+    (point,) = plot.series[0].points
     assert (point.x, point.y) == (5, 5e9)
     # At 5 FLOPs a byte, memory allows 50 GFLOP/s.
     assert point.tip == "a: 5.00 GFLOP/s at 5.00 FLOPs a byte, 10 % of what its roof allows"
@@ -318,8 +318,8 @@ def test_without_all_that_it_needs_there_is_no_roofline(record: object) -> None:
 
 
 def test_parts_follow_each_other_and_add_up() -> None:
-    (picture,) = draw("parts")
-    bars = {one.name: one.bars[0] for one in picture.series}
+    (plot,) = draw("parts")
+    bars = {one.name: one.bars[0] for one in plot.series}
     # A tenth of an instrumented run is a tenth of a plain one.
     assert {name: (bar.start / MS, bar.end / MS) for name, bar in bars.items()} == {
         "forward, attention": (0, pytest.approx(0.8)),
@@ -328,16 +328,16 @@ def test_parts_follow_each_other_and_add_up() -> None:
         "backward, rest": (pytest.approx(4), pytest.approx(8)),
     }
     assert bars["backward, rest"].tip == "a: backward, rest 4.00 ms, 50.0 %"
-    inks = {one.name: one.number for one in picture.series}
+    inks = {one.name: one.number for one in plot.series}
     assert inks["forward, attention"] == inks["forward, rest"] != inks["backward, rest"]
 
 
 def test_regions_never_leave_their_phase() -> None:
     (record,) = PARTS
     region = replace(record.regions["forward/attention"], samples_ns=[9 * MS] * 20)
-    (picture,) = draw("parts", [replace(record, regions={"forward/attention": region})])
-    assert find(picture, "forward, attention").bars[0].end == pytest.approx(2 * MS)
-    assert find(picture, "backward").bars[0].start == pytest.approx(2 * MS)
+    (plot,) = draw("parts", [replace(record, regions={"forward/attention": region})])
+    assert find(plot, "forward, attention").bars[0].end == pytest.approx(2 * MS)
+    assert find(plot, "backward").bars[0].start == pytest.approx(2 * MS)
 
 
 def test_one_phase_has_no_parts() -> None:
@@ -358,12 +358,12 @@ def test_throughput_is_drawn_over_size_and_over_context() -> None:
 
 
 def test_what_has_no_axis_of_numbers_is_drawn_in_lanes() -> None:
-    (picture,) = draw("throughput", SIZES[:1])
-    assert picture.lanes == 1
-    assert [note.text for note in picture.notes] == ["1.00 ktokens/s"]
+    (plot,) = draw("throughput", SIZES[:1])
+    assert plot.lanes == 1
+    assert [note.text for note in plot.notes] == ["1.00 ktokens/s"]
 
 
-def test_many_lines_are_divided_over_pictures() -> None:
+def test_many_lines_are_divided_over_plots() -> None:
     records = [
         replace(
             r, id=f"{r.id} {batch}", group=f"{r.group} {batch}", params={**r.params, "b": batch}
@@ -371,44 +371,44 @@ def test_many_lines_are_divided_over_pictures() -> None:
         for batch in "vwxyz"
         for r in SIZES
     ]
-    pictures = draw("throughput", records)
-    assert len(pictures) == 2 * 10
-    assert all(len(picture.series) == 1 for picture in pictures)
+    plots = draw("throughput", records)
+    assert len(plots) == 2 * 10
+    assert all(len(plot.series) == 1 for plot in plots)
 
 
 def test_utilisation_is_a_share_of_the_peak_that_is_known() -> None:
-    picture, _ = draw("mfu")
-    assert picture.title == "Share of the measured peak by parameters"
-    assert picture.series[0].points[0].y == pytest.approx(0.5)
-    assert picture.series[0].points[0].tip.endswith(": 50.0 %")
+    plot, _ = draw("mfu")
+    assert plot.title == "Share of the measured peak by parameters"
+    assert plot.series[0].points[0].y == pytest.approx(0.5)
+    assert plot.series[0].points[0].tip.endswith(": 50.0 %")
     assert draw("mfu", SIZES) == []
 
 
 def test_scaling_has_an_ideal_line() -> None:
-    (picture,) = draw("scaling")
-    (ideal,) = picture.references
+    (plot,) = draw("scaling")
+    (ideal,) = plot.references
     assert ideal.points == ((1, pytest.approx(1e4)), (4, pytest.approx(4e4)))
-    ddp = find(picture, "ddp")
+    ddp = find(plot, "ddp")
     assert [p.y for p in ddp.points] == pytest.approx([1e4, 1.6e4, 400 / 0.0175])
     assert ddp.points[1].tip.endswith("16.0 ktokens/s, 80 % of ideal")
-    assert find(picture, "shard").points[-1].tip.endswith(", 100 % of ideal")
+    assert find(plot, "shard").points[-1].tip.endswith(", 100 % of ideal")
     assert draw("scaling", [r for r in JOBS if r.params["ranks"] == 2]) == []
 
 
 # Memory
 
 
-def test_memory_has_bars_of_what_was_foretold_and_marks_of_what_was_measured() -> None:
-    (picture,) = draw("memory")
-    assert [one.name for one in picture.series] == [
+def test_memory_has_bars_of_what_was_predicted_and_marks_of_what_was_measured() -> None:
+    (plot,) = draw("memory")
+    assert [one.name for one in plot.series] == [
         "parameters", "activations", "forward, measured"
     ]  # fmt: skip
-    assert [(bar.start, bar.end) for bar in find(picture, "activations").bars] == [(2**20, 2**21)]
-    (point,) = find(picture, "forward, measured").points
+    assert [(bar.start, bar.end) for bar in find(plot, "activations").bars] == [(2**20, 2**21)]
+    (point,) = find(plot, "forward, measured").points
     assert point.x == 2**21
     assert point.tip == "a, size=4: forward, measured 2.00 MiB"
-    # What was not run has what was foretold, in brackets.
-    assert [note.text for note in picture.notes] == ["2.00 MiB", "(2.00 MiB)"]
+    # What was not run has what was predicted, in brackets.
+    assert [note.text for note in plot.notes] == ["2.00 MiB", "(2.00 MiB)"]
 
 
 # Losses
@@ -428,23 +428,23 @@ def test_losses_are_drawn_over_time_and_over_tokens() -> None:
 def test_first_losses_are_cut_off() -> None:
     losses = [100.0, 3.0, 2.5, 2.0]
     steps = [1.0, 200.0, 300.0, 400.0]
-    picture, _ = draw("losses", [trained("dense", 10e6, losses, steps)])
-    (one,) = picture.series
+    plot, _ = draw("losses", [trained("dense", 10e6, losses, steps)])
+    (one,) = plot.series
     assert one.points[0].y == 3.0
-    assert picture.y.high < 4
+    assert plot.y.high < 4
 
 
 def test_curves_without_tokens_are_drawn_over_time_only() -> None:
     curves = {"step": [1.0, 2.0], "validation_loss": [2.0, 1.0]}
-    (picture,) = draw("losses", [trained("dense", 5e6, [], curves=curves)])
-    assert picture.title == "Validation loss over training time"
+    (plot,) = draw("losses", [trained("dense", 5e6, [], curves=curves)])
+    assert plot.title == "Validation loss over training time"
 
 
 def test_losses_of_a_job_are_drawn_over_steps_on_request_only() -> None:
     job = make_record(curves={"step": [1.0, 2.0], "loss": [2.0, 1.0]})
-    (picture,) = draw("losses", [job])
-    assert picture.title == "Loss over steps"
-    assert choose_pictures(summarize([job])) == []
+    (plot,) = draw("losses", [job])
+    assert plot.title == "Loss over steps"
+    assert choose_plots(summarize([job])) == []
 
 
 # The choice
@@ -455,31 +455,31 @@ def test_losses_of_a_job_are_drawn_over_steps_on_request_only() -> None:
     [
         (SPEEDUPS, ["speedups"]),
         (compare({"dense": 1, "a": 2}), []),  # one dot is told by the table
-        (GALLERY["crossover"], ["speedups", "crossover"]),
+        (GALLERY["break-even"], ["speedups", "break-even"]),
         (LOSSES, ["losses", "losses", "parts"]),
-        (JOBS, ["speedups", "crossover", "scaling"]),
+        (JOBS, ["speedups", "break-even", "scaling"]),
         (SIZES, ["throughput"]),
         (GALLERY["memory"], ["memory"]),
-        (GALLERY["roofline"], ["roofline", "ledger"]),
-        (GALLERY["ledger"], ["parts", "ledger"]),
+        (GALLERY["roofline"], ["roofline", "breakdown"]),
+        (GALLERY["breakdown"], ["parts", "breakdown"]),
         (SAMPLES, []),
         ([], []),
     ],
 )
-def test_few_pictures_stand_beside_a_table(records: list, names: list[str]) -> None:  # type: ignore[type-arg]
-    assert [picture.name for picture in choose_pictures(summarize(records))] == names
+def test_few_plots_stand_beside_a_table(records: list, names: list[str]) -> None:  # type: ignore[type-arg]
+    assert [plot.name for plot in choose_plots(summarize(records))] == names
 
 
 def test_failures_are_not_drawn() -> None:
     failed = make_record(status="crash", samples_ns={}, rounds=[], loops=[])
     rows = summarize([failed])
-    assert choose_pictures(rows) == []
+    assert choose_plots(rows) == []
     assert all(list(kind.make(rows)) == [] for kind in KINDS.values())
 
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_every_kind_is_named_and_drawn(name: str) -> None:
-    assert {picture.name for picture in draw(name)} == {name}
+    assert {plot.name for plot in draw(name)} == {name}
 
 
 def test_the_gallery_has_every_kind() -> None:
@@ -495,8 +495,8 @@ def test_what_is_missing_is_told_in_a_sentence(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(UsageError, match="no picture 'pie'; there are speedups, crossover"):
-        list(make_pictures("pie", []))
+    with pytest.raises(UsageError, match="no plot 'pie'; there are speedups, break-even"):
+        list(make_plots("pie", []))
 
 
 def test_results_that_no_machine_gives_are_drawn_or_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Both drawers on every picture: well-formed whatever they are given, nothing outside, no text on
+"""Both drawers on every plot: well-formed whatever they are given, nothing outside, no text on
 another, and everything a page's script needs."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.output.page import render_page
-from flopwatch.output.plots import KINDS, Picture, choose_pictures
+from flopwatch.output.plots import KINDS, Plot, choose_plots
 from flopwatch.output.plots.composition import compose
 from flopwatch.output.plots.matplotlib_drawing import FONT_SCALE, MAKER, draw_bytes, draw_file
 from flopwatch.output.plots.plot_frame import measure
@@ -25,15 +25,15 @@ from flopwatch.output.plots.shapes import COLOURS, Mark, Marker, Shape, Text
 from flopwatch.output.plots.svg import DARK, LIGHT, STYLE, draw_svg
 from flopwatch.records.record import PhaseMemory
 from tests.conftest import make_record
-from tests.picture_tools import GALLERY, SPEEDUPS, compare, draw
+from tests.plot_tools import GALLERY, SPEEDUPS, compare, draw
 
-PICTURES = {
-    f"{name}-{place}": picture
+PLOTS = {
+    f"{name}-{place}": plot
     for name in GALLERY
-    for place, picture in enumerate(draw(name))
+    for place, plot in enumerate(draw(name))
 }  # fmt: skip
 EVIL = '"><script>alert(1)</script>&\x00$x_1$'
-every_picture = pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
+every_plot = pytest.mark.parametrize("plot", PLOTS.values(), ids=PLOTS.keys())
 
 
 def parse(svg: str) -> ElementTree.Element:
@@ -67,22 +67,22 @@ def overlap(one: Text, other: Text) -> bool:
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
-@every_picture
-def test_a_picture_is_well_formed_and_stays_inside(picture: Picture) -> None:
-    svg = draw_svg(picture)
+@every_plot
+def test_a_plot_is_well_formed_and_stays_inside(plot: Plot) -> None:
+    svg = draw_svg(plot)
     root = parse(svg)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     places = coordinates(svg)
     assert len(places) > 10
     assert all(-1 <= x <= width + 1 and -1 <= y <= height + 1 for x, y in places)
     assert root.attrib["role"] == "img"
-    assert root.attrib["aria-label"].startswith(picture.title)
+    assert root.attrib["aria-label"].startswith(plot.title)
 
 
-@every_picture
+@every_plot
 @pytest.mark.parametrize("with_words", [True, False])
-def test_no_text_lies_on_another_or_leaves_the_picture(picture: Picture, with_words: bool) -> None:
-    drawing = compose(picture, with_words=with_words)
+def test_no_text_lies_on_another_or_leaves_the_plot(plot: Plot, with_words: bool) -> None:
+    drawing = compose(plot, with_words=with_words)
     texts = [s for s in flatten(drawing.shapes) if isinstance(s, Text) and s.text]
     assert [(a.text, b.text) for a, b in itertools.combinations(texts, 2) if overlap(a, b)] == []
     for text in texts:
@@ -92,12 +92,12 @@ def test_no_text_lies_on_another_or_leaves_the_picture(picture: Picture, with_wo
         assert 0 <= top < bottom <= drawing.height, text
 
 
-@every_picture
-def test_marks_say_their_series_and_names_whose_they_are(picture: Picture) -> None:
-    root = parse(draw_svg(picture))
+@every_plot
+def test_marks_say_their_series_and_names_whose_they_are(plot: Plot) -> None:
+    root = parse(draw_svg(plot))
     marks = [e for e in root.iter() if e.attrib.get("class") == "mark"]
     numbers = {int(e.attrib["data-series"]) for e in marks if e.attrib.get("data-tip")}
-    assert numbers == set(range(len(picture.series)))
+    assert numbers == set(range(len(plot.series)))
     names = {
         int(e.attrib["data-series"])
         for e in root.iter("text")
@@ -111,19 +111,19 @@ def test_all_text_is_escaped_and_nothing_of_it_is_lost_on_the_way() -> None:
         replace(r, variant=r.variant.replace("fast", EVIL), suite=EVIL, params={EVIL: r.group})
         for r in SPEEDUPS
     ]
-    (picture,) = draw("speedups", records)
-    svg = draw_svg(picture)
+    (plot,) = draw("speedups", records)
+    svg = draw_svg(plot)
     assert "<script" not in svg
     tips = [e.attrib["data-tip"] for e in parse(svg).iter() if "data-tip" in e.attrib]
     assert any(tip.startswith('"><script>alert(1)</script>&\ufffd$x_1$') for tip in tips)
-    assert b"<script" not in draw_bytes(picture, ".svg")
-    assert draw_bytes(picture, ".png")
+    assert b"<script" not in draw_bytes(plot, ".svg")
+    assert draw_bytes(plot, ".png")
 
 
 def test_names_in_any_script_are_drawn_without_a_word() -> None:
-    (picture,) = draw("speedups", compare({"dense": 1, "变体": 2, "🚀": 3}))
-    assert "变体" in draw_svg(picture)
-    assert draw_bytes(picture, ".png").startswith(b"\x89PNG")
+    (plot,) = draw("speedups", compare({"dense": 1, "变体": 2, "🚀": 3}))
+    assert "变体" in draw_svg(plot)
+    assert draw_bytes(plot, ".png").startswith(b"\x89PNG")
 
 
 # What no machine gives
@@ -158,8 +158,8 @@ def test_any_record_is_drawn_or_left_out(
     ]
     rows = summarize(records)
     for kind in KINDS.values():
-        for picture in kind.make(rows):
-            svg = draw_svg(picture)
+        for plot in kind.make(rows):
+            svg = draw_svg(plot)
             _, _, width, height = map(float, parse(svg).attrib["viewBox"].split())
             places = coordinates(svg)
             assert all(-9 <= x <= width + 9 and -9 <= y <= height + 9 for x, y in places)
@@ -175,7 +175,7 @@ def test_numbers_that_are_none_do_not_break_a_drawing(value: float) -> None:
         memory_estimate_bytes={"x": value, "y": 1.0},
     )
     rows = summarize([record])
-    drawn = [draw_svg(picture) for kind in KINDS.values() for picture in kind.make(rows)]
+    drawn = [draw_svg(plot) for kind in KINDS.values() for plot in kind.make(rows)]
     assert len(drawn) >= 2
     assert not any("nan" in svg or "inf" in svg for svg in drawn)
 
@@ -186,7 +186,7 @@ def test_pages_stay_small_however_many_cases_there_are() -> None:
         for n in range(1000)
         for record in compare({"dense": 1, "a": 1 + n / 1000}, str(n), params={"n": n})
     ]
-    drawn = [draw_svg(picture) for picture in choose_pictures(summarize(records))]
+    drawn = [draw_svg(plot) for plot in choose_plots(summarize(records))]
     assert drawn
     assert max(map(len, drawn)) < 250_000
 
@@ -199,26 +199,26 @@ def read_png_size(content: bytes) -> tuple[int, int]:
     return width, height
 
 
-@every_picture
-def test_files_are_drawn_with_their_words(picture: Picture, tmp_path: Path) -> None:
-    draw_file(picture, tmp_path / "p.png")
+@every_plot
+def test_files_are_drawn_with_their_words(plot: Plot, tmp_path: Path) -> None:
+    draw_file(plot, tmp_path / "p.png")
     content = (tmp_path / "p.png").read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    drawing = compose(picture, with_words=True)
+    drawing = compose(plot, with_words=True)
     assert read_png_size(content) == (2 * drawing.width, 2 * drawing.height)
     assert MAKER.encode() in content
     texts = " ".join(s.text for s in drawing.shapes if isinstance(s, Text))
-    assert picture.title in texts
-    assert picture.conditions in texts
+    assert plot.title in texts
+    assert plot.conditions in texts
 
 
 @pytest.mark.parametrize(("ending", "start"), [(".svg", b"<?xml"), (".pdf", b"%PDF-")])
 def test_other_formats_are_what_they_say_and_always_the_same(ending: str, start: bytes) -> None:
-    (picture,) = draw("speedups")
-    content = draw_bytes(picture, ending)
+    (plot,) = draw("speedups")
+    content = draw_bytes(plot, ending)
     assert content.startswith(start)
     assert MAKER.encode() in content
-    assert draw_bytes(picture, ending) == content
+    assert draw_bytes(plot, ending) == content
 
 
 def test_texts_take_no_more_room_than_was_left_for_them() -> None:
@@ -228,8 +228,8 @@ def test_texts_take_no_more_room_than_was_left_for_them() -> None:
     font = FontProperties(family="DejaVu Sans")
     texts = {
         shape.text
-        for picture in PICTURES.values()
-        for shape in flatten(compose(picture, with_words=False).shapes)
+        for plot in PLOTS.values()
+        for shape in flatten(compose(plot, with_words=False).shapes)
         if isinstance(shape, Text) and shape.text
     }
     texts |= {"model=medium warmup_steps=5", "full-shard+checkpointed gpt-13b", "MWMW", "a\ufffdb"}
@@ -242,10 +242,10 @@ def test_texts_take_no_more_room_than_was_left_for_them() -> None:
 def test_a_users_own_settings_have_no_say() -> None:
     import matplotlib
 
-    (picture,) = draw("speedups")
-    content = draw_bytes(picture, ".png")
+    (plot,) = draw("speedups")
+    content = draw_bytes(plot, ".png")
     with matplotlib.rc_context({"lines.linewidth": 9, "font.family": "serif", "savefig.dpi": 10}):
-        assert draw_bytes(picture, ".png") == content
+        assert draw_bytes(plot, ".png") == content
 
 
 # Colours
@@ -297,7 +297,7 @@ def test_colours_can_be_told_apart(scheme: dict[str, str], vision: str) -> None:
 
 def test_the_style_has_both_schemes_and_every_ink_that_is_used() -> None:
     light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
-    used = set().union(*(re.findall(r"var\(--(\w+)\)", draw_svg(p)) for p in PICTURES.values()))
+    used = set().union(*(re.findall(r"var\(--(\w+)\)", draw_svg(p)) for p in PLOTS.values()))
     assert used >= {"c0", "c1", "grid", "faint"}
     assert used <= set(re.findall(r"--(\w+):", light))
     assert {"c0", "c1", "faint"} <= set(re.findall(r"--(\w+):", dark))
@@ -306,13 +306,13 @@ def test_the_style_has_both_schemes_and_every_ink_that_is_used() -> None:
 def test_markers_of_the_drawers_are_the_same() -> None:
     shapes = {
         s.shape
-        for picture in PICTURES.values()
-        for s in flatten(compose(picture, with_words=False).shapes)
+        for plot in PLOTS.values()
+        for s in flatten(compose(plot, with_words=False).shapes)
         if isinstance(s, Marker)
     }
     assert {"circle", "square"} <= shapes
 
 
-def test_the_page_has_the_pictures_of_its_tables() -> None:
-    assert '<svg class="picture"' not in render_page(compare({"dense": 1, "a": 2}))
-    assert render_page(SPEEDUPS).count('<svg class="picture"') == 1
+def test_the_page_has_the_plots_of_its_tables() -> None:
+    assert '<svg class="plot"' not in render_page(compare({"dense": 1, "a": 2}))
+    assert render_page(SPEEDUPS).count('<svg class="plot"') == 1

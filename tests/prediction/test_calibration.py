@@ -1,4 +1,5 @@
-"""This machine calibrated by its own records, what is foretold of cases, and how that is scored."""
+"""This machine calibrated by its own records, what is predicted of cases, and how that is
+scored."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from flopwatch.prediction.calibration import (
     PEAKS_SPREAD,
     calibrate,
     find_calibration,
-    foretell_group,
     make_stack,
+    predict_group,
 )
-from flopwatch.prediction.case_jobs import find_job, foretell, observe, read_machine
+from flopwatch.prediction.case_jobs import find_job, observe, predict_case, read_machine
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import SCATTER, predict_s
 from flopwatch.prediction.hardware import describe_measured, find_machine
@@ -90,7 +91,7 @@ RECORDS = [make_record(model, context) for model in ("small", "medium", "gpt-125
            for context in (128, 512)]  # fmt: skip
 
 
-def test_a_calibration_finds_this_machine_and_foretells_what_it_has_not_seen() -> None:
+def test_a_calibration_finds_this_machine_and_predicts_what_it_has_not_seen() -> None:
     calibration, fit = calibrate(RECORDS)
     assert (calibration.rows, calibration.setup) == (6, SETUP)
     assert calibration.parameters.product_efficiency == pytest.approx(0.8, rel=0.05)
@@ -213,8 +214,8 @@ def test_ranks_that_cannot_be_divided_have_no_prediction() -> None:
     machine = read_machine(RECORDS[0])
     assert machine is not None
     stack = make_stack(None, "cpu")
-    assert foretell("training", "hybrid-shard", params, machine, stack, "cpu") is None
-    assert foretell("training", "full-shard", params, machine, stack, "cpu") is not None
+    assert predict_case("training", "hybrid-shard", params, machine, stack, "cpu") is None
+    assert predict_case("training", "full-shard", params, machine, stack, "cpu") is not None
 
 
 def test_ranks_on_a_cpu_share_its_cores() -> None:
@@ -235,13 +236,13 @@ def test_predictions_are_made_only_where_the_machine_was_calibrated(
     monkeypatch.setenv("FLOPWATCH_CALIBRATION", str(tmp_path / "calibrations.jsonl"))
     group = Group(suite="steps", baseline="eager", params=RECORDS[0].params,
                   variants=("eager", "compiled"))  # fmt: skip
-    assert foretell_group(group, ENVIRONMENT, SETTINGS) == {}
+    assert predict_group(group, ENVIRONMENT, SETTINGS) == {}
     calibrations.append(calibrations.find_file(), calibrate(RECORDS)[0])
-    (variant, found), *others = foretell_group(group, ENVIRONMENT, SETTINGS).items()
+    (variant, found), *others = predict_group(group, ENVIRONMENT, SETTINGS).items()
     assert (variant, others) == ("eager", [])
     assert found["low_s"] < found["step_s"] < found["high_s"]
     assert sum(found["phases_s"].values()) == pytest.approx(found["step_s"])
-    assert foretell_group(group, {**ENVIRONMENT, "peaks": None}, SETTINGS) == {}
+    assert predict_group(group, {**ENVIRONMENT, "peaks": None}, SETTINGS) == {}
 
 
 def predicted(record: Record, factor: float = 1.0) -> Record:
@@ -249,7 +250,7 @@ def predicted(record: Record, factor: float = 1.0) -> Record:
     machine = read_machine(record)
     assert machine is not None
     stack = replace(make_stack(None, "cpu"), parameters=TRUE, low=0.9, high=1.1)
-    found = foretell(record.suite, record.variant, record.params, machine, stack, "cpu")
+    found = predict_case(record.suite, record.variant, record.params, machine, stack, "cpu")
     assert found is not None
     scaled = {key: factor * found[key] for key in ("step_s", "low_s", "high_s")}
     phases = {phase: factor * time_s for phase, time_s in found["phases_s"].items()}

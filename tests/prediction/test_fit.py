@@ -1,4 +1,4 @@
-"""Fitting the cost model: it finds what made the data, and foretells what it has not seen."""
+"""Fitting the cost model: it finds what made the data, and predicts what it has not seen."""
 
 from __future__ import annotations
 
@@ -104,18 +104,18 @@ def test_memory_that_is_nearly_full_explains_the_four_slow_jobs_of_760m(publishe
 
 
 @pytest.mark.slow
-def test_jobs_that_were_left_out_are_foretold(scores: dict[tuple[str, str], Score]) -> None:
+def test_jobs_that_were_left_out_are_predicted(scores: dict[tuple[str, str], Score]) -> None:
     size = "a size left out"
     assert scores[size, "MosaicGPT"].mean_error <= 0.08
     assert scores[size, "MosaicGPT, without 5 slow rows"].mean_error <= 0.05
     assert scores[size, "llm-foundry"].mean_error <= 0.05
     for table in ("MosaicGPT", "llm-foundry"):
-        assert scores["small foretell large", table].mean_error <= 0.08
+        assert scores["small predict large", table].mean_error <= 0.08
         assert scores["a memory left out", table].mean_error <= 0.08
         assert 0.85 <= (scores[size, table].coverage or 0) <= 0.95
 
 
-def test_one_size_left_out_of_one_table_is_foretold() -> None:
+def test_one_size_left_out_of_one_table_is_predicted() -> None:
     """The quick cousin of the slow test above."""
     family = [each for each in load_published() if find_family(each.stack) == "llm-foundry"]
     own = fit([each for each in family if each.size != "1b"]).parameters

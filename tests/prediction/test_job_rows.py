@@ -1,4 +1,4 @@
-"""Tables of jobs: what is read, what is foretold of it, and what is refused."""
+"""Tables of jobs: what is read, what is predicted of it, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_row_is_a_job() -> None:
         "jobs.csv",
     )
     assert (row.job.ranks, row.job.accumulation, row.job.sharding) == (8, 2, "grad-op-shard")
-    assert (row.job.recompute, row.job.precision) == ("full", "bf16-autocast")
+    assert (row.job.recompute, row.job.precision) == ("full", "bf16-mixed")
     assert (row.device, row.tokens_per_s, row.cells["note"]) == ("a100_80gb", 37128.5, "mine")
     assert row.job.shape.head_size == 128
 
@@ -44,7 +44,7 @@ def test_what_is_not_said_is_usual() -> None:
     assert (row.job.accumulation, row.job.sharding, row.job.recompute) == (1, "full-shard", "none")
 
 
-def test_what_cannot_be_foretold_says_where_it_stands() -> None:
+def test_what_cannot_be_predicted_says_where_it_stands() -> None:
     rows = parse_rows(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'abacus')}\n", "jobs.csv")
     with pytest.raises(UsageError, match="jobs.csv, line 3: no device is called 'abacus'"):
         answer_rows(rows, None, None)
@@ -54,7 +54,7 @@ def test_doubts_are_told_beside_the_table(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'h100_80gb')}\n")
     result = CliRunner().invoke(cli, ["predict", "--rows", str(path)])
-    assert "are from H100-SXM: it is foretold from its data sheet" in result.stderr
+    assert "are from H100-SXM: it is predicted from its data sheet" in result.stderr
     assert "(1 of 2)" in result.stderr
 
 
@@ -117,7 +117,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_rows_come_back_with_what_was_foretold(table: Path) -> None:
+def test_rows_come_back_with_what_was_predicted(table: Path) -> None:
     code, out, err = run(table)
     assert code == 0
     first, second = csv.DictReader(io.StringIO(out))

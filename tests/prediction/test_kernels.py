@@ -1,4 +1,4 @@
-"""The cost model of single kernels: what it foretells of shapes that it has not seen."""
+"""The cost model of single kernels: what it predicts of shapes that it has not seen."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parameters(validations: Sequence[KernelValidation]) -> dict[tuple[str, str],
 
 
 @pytest.mark.parametrize("kind", LARGEST)
-def test_shapes_left_out_are_foretold_this_well(kind: str, scores: dict[str, KernelScore]) -> None:
+def test_shapes_left_out_are_predicted_this_well(kind: str, scores: dict[str, KernelScore]) -> None:
     score = scores[kind]
     assert score.rows == 142
     assert score.mean_error <= LARGEST[kind]

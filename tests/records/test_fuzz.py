@@ -55,7 +55,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("compare", FILE, "--with", "published:dyad"),
     ("check", FILE),
     ("check", FILE, "--json"),
-    ("crossover", FILE),
+    ("break-even", FILE),
     ("plot", FILE, "--list"),
     ("calibrate", FILE, "--out", OUT),
     ("scorecard", FILE),

@@ -52,7 +52,7 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
     assert "--force" in misfits["large"]
 
 
-def test_what_is_not_foretold_is_tried_even_where_there_is_next_to_no_room() -> None:
+def test_what_is_not_predicted_is_tried_even_where_there_is_next_to_no_room() -> None:
     tight = find_room(Settings(memory_limit_bytes=1000), {})
     assert find_misfits(make_group(unknown={}), tight) == {}
 

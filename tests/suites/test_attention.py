@@ -94,7 +94,7 @@ def check_memory(suite: Suite, case: Case) -> None:
     workload = suite.build_case(case)
     assert workload.reset is not None
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # each has its work space, which is not foretold
+    torch.set_num_threads(1)  # each has its work space, which is not predicted
     try:
         memory = open_target("cpu").measure_memory(workload.reset, workload.phases)
     finally:
@@ -109,7 +109,7 @@ def check_memory(suite: Suite, case: Case) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", EAGER)
 @pytest.mark.parametrize(("context", "head_size"), [(192, 32), (128, 96)])
-def test_the_memory_is_foretold(
+def test_the_memory_is_predicted(
     suite: Suite, variant: str, dtype: str, context: int, head_size: int
 ) -> None:
     case = make_case(variant, batch=32, context=context, head_size=head_size, dtype=dtype)
@@ -119,7 +119,7 @@ def test_the_memory_is_foretold(
 @pytest.mark.slow  # compiling takes seconds
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its own
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_compiled_is_right_and_its_memory_foretold(suite: Suite, dtype: str) -> None:
+def test_compiled_is_right_and_its_memory_predicted(suite: Suite, dtype: str) -> None:
     case = make_case("compiled", batch=8, context=128, head_size=16, dtype=dtype)
     check(suite, case)
     check_memory(suite, case)

@@ -76,7 +76,7 @@ def test_a_short_type_that_is_emulated_is_said_to_be(
     assert list(notes) == ([told] if is_told else [])
 
 
-@pytest.mark.parametrize("precision", ["bf16-autocast", "fp16-autocast", "bf16"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
 def test_short_types_agree(precision: str) -> None:
     job = replace(JOB, precision=precision)
     workload = make_workload(job, parse_mode("eager"))
@@ -192,15 +192,15 @@ def test_a_run_gives_complete_records(tmp_path: Path) -> None:
         assert record.check is not None
         assert record.memory["forward"].end_bytes > 0
         assert record.flops["forward"]
-        is_foretold = bool(record.memory_estimate_bytes)
-        assert is_foretold == (record.variant != "dyad:auto:4")
+        is_predicted = bool(record.memory_estimate_bytes)
+        assert is_predicted == (record.variant != "dyad:auto:4")
     assert records["dyad:auto:4"].flops["forward/head"]
     assert records["eager"].regions["forward/attention"].calls == 2
     assert records["checkpointed"].regions == {}
     assert records["checkpointed"].flops["backward"] != records["eager"].flops["backward"]
 
 
-def test_what_is_foretold_is_what_is_measured(tmp_path: Path) -> None:
+def test_what_is_predicted_is_what_is_measured(tmp_path: Path) -> None:
     measured = run_steps(tmp_path, "batch=4", "context=64", "variant=eager")
     (record,) = measured
     error = find_error(record)

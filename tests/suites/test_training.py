@@ -87,7 +87,7 @@ def test_ranks_are_not_for_the_suite_steps() -> None:
         ("micro_batch", 0, "micro_batch is 0"),
         ("global_batch", -8, "global_batch is -8"),
         ("context", 1, "a text needs 2 tokens"),
-        ("precision", "fp16-autocast", "choose one of fp32, bf16-autocast, amp_bf16, bf16"),
+        ("precision", "fp16-mixed", "choose one of fp32, bf16-mixed, amp_bf16, bf16"),
         ("optimizer", "lion", "choose one of adamw"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_global_batch_gives_the_accumulation() -> None:
 
 
 def test_another_name_of_a_precision_is_that_precision() -> None:
-    assert make_job(make_case(precision="amp_bf16")).precision == "bf16-autocast"
+    assert make_job(make_case(precision="amp_bf16")).precision == "bf16-mixed"
 
 
 def test_micro_batches_to_choose_from() -> None:
@@ -168,7 +168,7 @@ def test_shards_share_the_optimizer() -> None:
     assert plain == 2 * hybrid == 4 * shards
 
 
-def test_nothing_is_foretold_of_a_micro_batch_that_is_not_known() -> None:
+def test_nothing_is_predicted_of_a_micro_batch_that_is_not_known() -> None:
     case = make_case(micro_batch=AUTO)
     assert suite.count_flops(case) == {}
     assert suite.estimate_memory(case) == {}

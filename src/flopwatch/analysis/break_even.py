@@ -10,7 +10,7 @@ intervals cross 1. It is made from those and not by drawing rounds anew: they ne
 about the noise, they know of samples that move together, and a bootstrap of the median of a dozen
 rounds is too sure of itself. Since verdicts are opposite on both sides, it never leaves the values
 that were measured. It covers noise, and not that the curve between them is none of a power.
-`tests/test_crossover_simulated.py` counts how often it holds the true point.
+`tests/test_break_even_simulated.py` counts how often it holds the true point.
 
 A series of single values, as published ones are, has the interpolated point alone. One of several
 samples that are too few for an interval is unclear.
@@ -50,7 +50,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Crossover:
+class BreakEven:
     """One variant over the values of an axis at which it was compared with the baseline."""
 
     axis: str
@@ -73,7 +73,7 @@ class Crossover:
         return int(row.record.params[self.axis])
 
 
-def find_crossovers(rows: Sequence[Row], axis: str = AXIS) -> list[Crossover]:
+def find_break_evens(rows: Sequence[Row], axis: str = AXIS) -> list[BreakEven]:
     """Of every variant and set of other parameters, in order of appearance."""
     series: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -82,13 +82,13 @@ def find_crossovers(rows: Sequence[Row], axis: str = AXIS) -> list[Crossover]:
             others = other_params(row, axis)
             key = (record.suite, row.likeness, record.baseline, others, record.variant)
             series.setdefault(key, []).append(row)
-    return [_find_crossover(found, axis) for found in series.values() if len(found) > 1]
+    return [_find_break_even(found, axis) for found in series.values() if len(found) > 1]
 
 
 def choose_axis(rows: Sequence[Row], wanted: str | None = None) -> str:
     """The one along which variants were compared at several values, unless one is named."""
     axes = dict.fromkeys(axis for row in rows for axis in row.record.params)
-    found = [axis for axis in axes if find_crossovers(rows, axis)]
+    found = [axis for axis in axes if find_break_evens(rows, axis)]
     named = next((name for name in (wanted, OTHER_NAMES.get(wanted or "")) if name in found), None)
     if named is not None:
         return named
@@ -120,7 +120,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _find_crossover(rows: Sequence[Row], axis: str) -> Crossover:
+def _find_break_even(rows: Sequence[Row], axis: str) -> BreakEven:
     ordered = sorted(rows, key=lambda row: int(row.record.params[axis]))
     others = [place for place, row in enumerate(ordered, 1) if row.verdict != "faster"]
     is_bare = all(row.speedup is None or row.speedup.samples == 1 for row in ordered)
@@ -131,7 +131,7 @@ def _find_crossover(rows: Sequence[Row], axis: str) -> Crossover:
         for first, last in zip(decided, decided[1:], strict=False)
         if signs[first] != signs[last]
     ]
-    return Crossover(
+    return BreakEven(
         axis=axis,
         rows=ordered,
         paying=ordered[max(others, default=0) :],
@@ -202,14 +202,14 @@ def _cross(curve: Sequence[tuple[float, float]]) -> list[float]:
     return found
 
 
-def as_dict(crossover: Crossover) -> dict[str, Any]:
+def as_dict(break_even: BreakEven) -> dict[str, Any]:
     """For ``--json``."""
-    below, place = crossover.below, crossover.place
+    below, place = break_even.below, break_even.place
     return {
-        "axis": crossover.axis,
-        "measured": [place(row) for row in crossover.rows],
-        "outcome": crossover.outcome,
-        "pays_from": place(crossover.paying[0]) if crossover.paying else None,
+        "axis": break_even.axis,
+        "measured": [place(row) for row in break_even.rows],
+        "outcome": break_even.outcome,
+        "pays_from": place(break_even.paying[0]) if break_even.paying else None,
         "below": None if below is None else place(below),
         "crossings": [
             {
@@ -219,20 +219,20 @@ def as_dict(crossover: Crossover) -> dict[str, Any]:
                 "low": crossing.low,
                 "high": crossing.high,
             }
-            for crossing in crossover.crossings
+            for crossing in break_even.crossings
         ],
     }
 
 
-def series_as_dict(crossover: Crossover) -> dict[str, Any]:
+def series_as_dict(break_even: BreakEven) -> dict[str, Any]:
     """The same, with what it is a series of."""
-    record = crossover.rows[0].record
+    record = break_even.rows[0].record
     return {
         "suite": record.suite,
-        "params": {name: v for name, v in record.params.items() if name != crossover.axis},
+        "params": {name: v for name, v in record.params.items() if name != break_even.axis},
         "variant": record.variant,
         "baseline": record.baseline,
-        **as_dict(crossover),
-        "speedups": [None if row.speedup is None else row.speedup.value for row in crossover.rows],
-        "verdicts": [row.verdict for row in crossover.rows],
+        **as_dict(break_even),
+        "speedups": [None if row.speedup is None else row.speedup.value for row in break_even.rows],
+        "verdicts": [row.verdict for row in break_even.rows],
     }

@@ -1,4 +1,4 @@
-"""Which rows of the ledger moved between two sets of results."""
+"""Which rows of the breakdown moved between two sets of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flopwatch.analysis.comparable import Differences, find_differences
 from flopwatch.analysis.hardware_limits import NOTHING, Limits, find_limits
 from flopwatch.analysis.record_device import count_ranks
 from flopwatch.analysis.run_spread import Matched, match
-from flopwatch.analysis.step_breakdown import FASTER, NAMES, REST, StepLedger, make_ledger
+from flopwatch.analysis.step_breakdown import FASTER, NAMES, REST, StepBreakdown, make_breakdown
 from flopwatch.devices.measured_peaks import read_setup
 from flopwatch.records.record import Record
 
@@ -31,8 +31,8 @@ class MovedRow:
 class Movement:
     """Of one case."""
 
-    old: StepLedger
-    new: StepLedger
+    old: StepBreakdown
+    new: StepBreakdown
     rows: Sequence[MovedRow]
     """What moved most comes first, in whatever direction. Their changes add up to that of the
     whole."""
@@ -60,11 +60,14 @@ def find_moved(old: Sequence[Record], new: Sequence[Record]) -> Moved:
 
 def _compare(old: Record, new: Record, moved: Differences) -> Movement | None:
     limits = _choose_limits(old, new)
-    before, after = make_ledger(old, limits[0]), make_ledger(new, limits[1])
+    before, after = make_breakdown(old, limits[0]), make_breakdown(new, limits[1])
     if before is None or after is None:
         return None
     if before.is_explained != after.is_explained:  # the sides would have different rows
-        before, after = make_ledger(old, NOTHING) or before, make_ledger(new, NOTHING) or after
+        before, after = (
+            make_breakdown(old, NOTHING) or before,
+            make_breakdown(new, NOTHING) or after,
+        )
     return Movement(
         old=before,
         new=after,
@@ -84,7 +87,7 @@ def _choose_limits(old: Record, new: Record) -> tuple[Limits, Limits]:
     return best, best
 
 
-def _list_moved(old: StepLedger, new: StepLedger) -> list[MovedRow]:
+def _list_moved(old: StepBreakdown, new: StepBreakdown) -> list[MovedRow]:
     before = {row.key: row.time_ns for row in old.rows}
     after = {row.key: row.time_ns for row in new.rows}
     rows = [

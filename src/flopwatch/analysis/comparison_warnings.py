@@ -174,7 +174,7 @@ def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         groups.setdefault((case.record.run, case.record.group), []).append(case.record)
     for records in groups.values():
-        # What was held before a run includes the tensors of variants that are not foretold, and in
+        # What was held before a run includes the tensors of variants that are not predicted, and in
         # a job those of all variants.
         is_mixed = any(not record.memory_estimate_bytes for record in records)
         if is_mixed or (len(records) > 1 and any(record.ranks for record in records)):
@@ -188,7 +188,7 @@ def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
             if abs(error) > MEMORY_ERROR:
                 yield Finding(
                     record=record,
-                    fact=f"the memory foretold is {100 * abs(error):.0f} % "
+                    fact=f"the memory predicted is {100 * abs(error):.0f} % "
                     f"{'more' if error > 0 else 'less'} than was measured",
                     size=abs(error),
                     cause="more" if error > 0 else "less",

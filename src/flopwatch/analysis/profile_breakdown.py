@@ -1,4 +1,4 @@
-"""From the events of profiled training steps to a ledger of where the time went.
+"""From the events of profiled training steps to a breakdown of where the time went.
 
 Events nest: a phase holds regions, regions hold operators, operators hold other operators. What
 counts of an operator is the time in which it calls no other. In the forward pass it belongs to the
@@ -8,8 +8,8 @@ operator with that number was. Regions inside the backward pass are those of a f
 computed again, by checkpointing.
 
 The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
-ledger add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and count
-as they are; what they leave of a phase is waiting.
+breakdown add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and
+count as they are; what they leave of a phase is waiting.
 
 Which kind of work every operator of torch does.
 """
@@ -184,15 +184,15 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger:
+class Breakdown:
     entries: Sequence[Entry]
     operators: Sequence[Operator]
     """The slowest first."""
 
 
-def make_ledger(
+def make_breakdown(
     steps: Sequence[Sequence[Event]], plain_ns: Mapping[str, float], *, by_kernels: bool = False
-) -> Ledger:
+) -> Breakdown:
     """Of an average step. `plain_ns` has the times of phases without the profiler.
 
     Of the profiled steps the faster half counts, phase by phase: what else runs on a machine slows
@@ -216,7 +216,7 @@ def make_ledger(
                 calls[one.name, one.kind] += 1
             between_ns = (profiled_ns - busy_ns) * factor
             totals[BETWEEN, BETWEEN, phase] += between_ns  # type: ignore[index]
-    return Ledger(
+    return Breakdown(
         entries=[
             Entry(region=region, kind=kind, part=part, time_ns=time_ns)
             for (region, kind, part), time_ns in totals.items()

@@ -1,5 +1,5 @@
-"""What a record measured, as far as its time can be foretold: a training step of a model with known
-dimensions, or one linear layer."""
+"""What a record measured, as far as its time can be predicted: a training step of a model with
+known dimensions, or one linear layer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from flopwatch.suites.case import PARTS
 
 PRECISIONS = {
     ("float32", "off"): "fp32",
-    ("float32", "bfloat16"): "bf16-autocast",
-    ("float32", "float16"): "fp16-autocast",
+    ("float32", "bfloat16"): "bf16-mixed",
+    ("float32", "float16"): "fp16-mixed",
     ("bfloat16", "off"): "bf16",
 }
 """By what a record's conditions say of dtype and autocast."""

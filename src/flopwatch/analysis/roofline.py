@@ -16,7 +16,7 @@ from flopwatch.analysis.record_device import name_arithmetic
 from flopwatch.analysis.record_job import Layer, Step, Subject, read_subject
 from flopwatch.analysis.step_breakdown import (
     OPTIMIZER,
-    StepLedger,
+    StepBreakdown,
     count_update_bytes,
     scale_phases,
     scale_regions,
@@ -70,14 +70,14 @@ class Operation:
         return "compute" if is_fed else "memory"
 
 
-def place_operations(ledger: StepLedger) -> list[Operation]:
+def place_operations(breakdown: StepBreakdown) -> list[Operation]:
     """Those whose FLOPs, bytes and time are known: phases first, then regions."""
-    record, limits = ledger.record, ledger.limits
+    record, limits = breakdown.record, breakdown.limits
     if limits.bandwidth is None:
         return []
-    regions_ns = scale_regions(record, ledger.total_ns)
+    regions_ns = scale_regions(record, breakdown.total_ns)
     times_ns = {
-        **scale_phases(record, ledger.total_ns),
+        **scale_phases(record, breakdown.total_ns),
         **{name: time_ns for name, time_ns in regions_ns.items() if "/" in name},
     }
     sizes = {**dict(_count_bytes(record, read_subject(record))), **record.bytes}

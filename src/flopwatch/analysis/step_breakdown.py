@@ -2,8 +2,8 @@
 
 Some rows are measured (the optimizer's phase, attention where instruments saw it, ranks that wait
 for each other or move data), some are counted (FLOPs over the peak, bytes over the bandwidth), some
-are foretold by the cost model. What is left is a row too: "not explained", or where the others come
-to more than was measured, "faster than foretold".
+are predicted by the cost model. What is left is a row too: "not explained", or where the others
+come to more than was measured, "faster than predicted".
 
 Phases are scaled so that their medians add up to the median of whole runs. Times are rounded to the
 last digit of the measured one, and the last row is the exact difference: `math.fsum` of the rows is
@@ -30,7 +30,7 @@ from flopwatch.prediction.cost import UPDATE_PASSES
 from flopwatch.records.record import Record
 
 Bound = Literal["compute", "memory", "overhead", "network", "unknown"]
-Basis = Literal["measured", "counted", "foretold", "left"]
+Basis = Literal["measured", "counted", "predicted", "left"]
 """counted: FLOPs or bytes over a rate; left: what the other rows do not account for."""
 
 OPTIMIZER = "optimizer"
@@ -53,13 +53,13 @@ NAMES = {
 }
 """Of rows, by key."""
 ORDER = {key: position for position, key in enumerate(NAMES)}
-FASTER = "faster than foretold"
+FASTER = "faster than predicted"
 """The rest, where it is less than nothing."""
 NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerRow:
+class BreakdownRow:
     key: str
     """One of NAMES, or a phase or region by its own name."""
     time_ns: float
@@ -79,13 +79,13 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepLedger:
+class StepBreakdown:
     record: Record
     total_ns: float
     """The median of whole runs."""
     fastest_ns: float
     """The shortest of them: where it is much less, other work on the machine took the rest."""
-    rows: Sequence[LedgerRow]
+    rows: Sequence[BreakdownRow]
     limits: Limits
     arithmetics: Sequence[str]
     """That its products are in, as peaks are listed by."""
@@ -108,7 +108,7 @@ class _Busy:
     remarks: tuple[str, ...] = ()
 
 
-def make_ledger(record: Record, limits: Limits | None = None) -> StepLedger | None:
+def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdown | None:
     """None where nothing was measured. `limits` are taken in place of the record's own."""
     if record.status != "ok" or len(record.rounds) <= record.warmup_samples:
         return None
@@ -121,14 +121,14 @@ def make_ledger(record: Record, limits: Limits | None = None) -> StepLedger | No
     measured = list(_list_measured(record, total_ns, limits, subject))
     busy = _count_products(record, flops, limits, total_ns, expected)
     counted = list(_list_counted(record, limits, busy, expected, total_ns))
-    rows = [*counted, *measured, *_list_foretold(record, expected)]
+    rows = [*counted, *measured, *_list_predicted(record, expected)]
     if not counted:
         rows = _list_phases(record, total_ns, measured)
     rows.sort(key=lambda row: ORDER.get(row.key, len(ORDER)))
     dtypes = dict.fromkeys(dtype for by_dtype in flops.values() for dtype in by_dtype)
     needs_memory = bool(record.bytes) or isinstance(subject, Step)
     missing = describe_missing(record, limits, dtypes) if dtypes or needs_memory else []
-    return StepLedger(
+    return StepBreakdown(
         record=record,
         total_ns=total_ns,
         fastest_ns=min(totals_ns),
@@ -201,8 +201,8 @@ def _list_counted(
     busy: _Busy,
     expected: Expectation | None,
     total_ns: float,
-) -> Iterator[LedgerRow]:
-    """What is counted, and what is foretold beside it."""
+) -> Iterator[BreakdownRow]:
+    """What is counted, and what is predicted beside it."""
     if busy.ideal_ns:
         yield _row("products", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
         if expected is not None:
@@ -220,23 +220,23 @@ def _list_counted(
         if time_ns:
             yield _row(key, time_ns, "memory", "counted", ideal_ns=time_ns)
     if expected is not None and expected.excess_s:
-        yield _row("traffic", NS * expected.excess_s, "memory", "foretold")
+        yield _row("traffic", NS * expected.excess_s, "memory", "predicted")
     if expected is not None and expected.gaps_s:
-        yield _row("gaps", NS * expected.gaps_s, "overhead", "foretold")
+        yield _row("gaps", NS * expected.gaps_s, "overhead", "predicted")
 
 
-def _lose_to_shape(record: Record, busy: _Busy, expected: Expectation) -> LedgerRow:
+def _lose_to_shape(record: Record, busy: _Busy, expected: Expectation) -> BreakdownRow:
     lost_ns = (busy.ideal_ns + busy.dtype_ns) * expected.lost_share
     # What a record itself says of bytes has a row of its own.
     traffic_ns = 0.0 if record.bytes else NS * expected.traffic_s
     bound: Bound = "memory" if traffic_ns > lost_ns else "compute"
-    return _row("shape", lost_ns + traffic_ns, bound, "foretold")
+    return _row("shape", lost_ns + traffic_ns, bound, "predicted")
 
 
 def _find_attention(
     record: Record, limits: Limits, expected: Expectation, attention: Attention, total_ns: float
-) -> LedgerRow:
-    """From what instruments saw of it in both passes, less the layers around it; or as foretold,
+) -> BreakdownRow:
+    """From what instruments saw of it in both passes, less the layers around it; or as predicted,
     also where those alone would have taken longer."""
     ideal_ns = NS * attention.ideal_s
     peak = limits.peaks.get(name_arithmetic(record, attention.dtype))
@@ -248,7 +248,7 @@ def _find_attention(
         own_ns = sum(known) - around_ns - NS * attention.projection_traffic_s
         if own_ns > ideal_ns:
             return _row("attention", own_ns, "compute", "measured", ideal_ns=ideal_ns)
-    return _row("attention", NS * attention.time_s, "compute", "foretold", ideal_ns=ideal_ns)
+    return _row("attention", NS * attention.time_s, "compute", "predicted", ideal_ns=ideal_ns)
 
 
 def _count_memory_ns(record: Record, limits: Limits) -> float:
@@ -271,7 +271,7 @@ def _count_memory_ns(record: Record, limits: Limits) -> float:
 
 def _list_measured(
     record: Record, total_ns: float, limits: Limits, subject: Subject | None
-) -> Iterator[LedgerRow]:
+) -> Iterator[BreakdownRow]:
     phases_ns = scale_phases(record, total_ns)
     if OPTIMIZER in phases_ns and len(phases_ns) > 1:
         size_bytes = count_update_bytes(record, subject)
@@ -289,7 +289,7 @@ def _list_measured(
             yield _row(key, total_ns * sum(times_ns) / len(splits), "network", "measured")
 
 
-def _list_foretold(record: Record, expected: Expectation | None) -> Iterator[LedgerRow]:
+def _list_predicted(record: Record, expected: Expectation | None) -> Iterator[BreakdownRow]:
     """What others' records do not tell apart: the optimizer in a step of one phase, and what ranks
     exchange."""
     if expected is None:
@@ -297,12 +297,14 @@ def _list_foretold(record: Record, expected: Expectation | None) -> Iterator[Led
     is_one = len(record.samples_ns) == 1 and not record.samples_ns.keys() & {*PASSES, OPTIMIZER}
     if is_one and expected.update_s:
         least_ns = NS * expected.least_update_s
-        yield _row(OPTIMIZER, NS * expected.update_s, "memory", "foretold", ideal_ns=least_ns)
+        yield _row(OPTIMIZER, NS * expected.update_s, "memory", "predicted", ideal_ns=least_ns)
     if expected.exchange_s and not record.ranks:
-        yield _row("moving", NS * expected.exchange_s, "network", "foretold")
+        yield _row("moving", NS * expected.exchange_s, "network", "predicted")
 
 
-def _list_phases(record: Record, total_ns: float, measured: Sequence[LedgerRow]) -> list[LedgerRow]:
+def _list_phases(
+    record: Record, total_ns: float, measured: Sequence[BreakdownRow]
+) -> list[BreakdownRow]:
     """Where nothing can be counted: phases and regions, or of a job what its ranks did. The last
     one takes what rounding leaves."""
     known = {row.key for row in measured}
@@ -320,11 +322,11 @@ def _list_phases(record: Record, total_ns: float, measured: Sequence[LedgerRow])
 
 def _row(
     key: str, time_ns: float, bound: Bound, basis: Basis, *, ideal_ns: float | None = 0.0
-) -> LedgerRow:
-    return LedgerRow(key=key, time_ns=time_ns, ideal_ns=ideal_ns, bound=bound, basis=basis)
+) -> BreakdownRow:
+    return BreakdownRow(key=key, time_ns=time_ns, ideal_ns=ideal_ns, bound=bound, basis=basis)
 
 
-def _close(rows: Sequence[LedgerRow], total_ns: float, *, is_whole: bool) -> list[LedgerRow]:
+def _close(rows: Sequence[BreakdownRow], total_ns: float, *, is_whole: bool) -> list[BreakdownRow]:
     """With a last row that makes them add up. Phases are the whole of a run: their last one takes
     what rounding leaves."""
     step_ns = math.ulp(total_ns)
@@ -341,12 +343,12 @@ def _close(rows: Sequence[LedgerRow], total_ns: float, *, is_whole: bool) -> lis
     return closed
 
 
-def _subtract(total_ns: float, rows: Sequence[LedgerRow]) -> float:
+def _subtract(total_ns: float, rows: Sequence[BreakdownRow]) -> float:
     """Rounded once, at the end."""
     return math.fsum([total_ns, *(-row.time_ns for row in rows)])
 
 
-def _change(row: LedgerRow, time_ns: float) -> LedgerRow:
+def _change(row: BreakdownRow, time_ns: float) -> BreakdownRow:
     # Where the ideal is the time itself, it stays so.
     ideal_ns = time_ns if row.ideal_ns == row.time_ns else row.ideal_ns
     return _row(row.key, time_ns, row.bound, row.basis, ideal_ns=ideal_ns)

@@ -173,7 +173,7 @@ KINDS: dict[str, Kind] = {
     ),
     "memory-estimate": Kind(
         severity="note",
-        meaning="what was foretold is not what was measured",
+        meaning="what was predicted is not what was measured",
         method="10 % or more between them",
         advice="do not rely on `flopwatch memory` for this case",
         find=comparison_warnings.find_wrong_estimates,

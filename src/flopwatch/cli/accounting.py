@@ -79,14 +79,14 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
 def memory(
     models: tuple[str, ...], fit: int | None, largest: Any, as_json: bool, **given: Any
 ) -> None:
-    """Foretell what training a MODEL needs in memory, and what would fit. Nothing is run.
+    """Predict what training a MODEL needs in memory, and what would fit. Nothing is run.
 
     \b
     flopwatch memory small
     flopwatch memory large --context 1024 --attention plain --fit 24G
     flopwatch memory small medium large xl 2.7B
     flopwatch memory xl --checkpointing --device cuda --fit 80G --largest batch
-    flopwatch memory qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-autocast
+    flopwatch memory qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-mixed
     """
     from flopwatch.jobs.memory_capacity import ask, find_room_bytes
     from flopwatch.jobs.step_memory import Plan

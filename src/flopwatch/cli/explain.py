@@ -53,7 +53,7 @@ def explain(
     flopwatch explain results/training.jsonl --where "variant = 'full-shard'" --roofline
     flopwatch explain old.jsonl new.jsonl
     flopwatch explain results/steps.jsonl --json | jq '.[].rows[] | [.name, .share]'
-    flopwatch plot results/steps.jsonl --plot ledger
+    flopwatch plot results/steps.jsonl --plot breakdown
     """
     if len(results) > 2:
         raise click.UsageError(
@@ -85,7 +85,7 @@ def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> N
     from flopwatch.output.breakdown_tables import (
         as_dict,
         explain_rows,
-        make_ledger_sheets,
+        make_breakdown_sheets,
         make_roof_sheets,
     )
     from flopwatch.output.console import print_sheets
@@ -94,7 +94,7 @@ def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> N
         click.echo(json.dumps([as_dict(one) for one in explain_rows(rows)]))
         return
     roofs = make_roof_sheets(rows, most) if roofline else []
-    print_sheets([*make_ledger_sheets(rows, most), *roofs])
+    print_sheets([*make_breakdown_sheets(rows, most), *roofs])
     if roofline and not roofs:
         click.echo(
             "flopwatch: no phase has FLOPs, bytes and known limits, so there is no roofline",

@@ -287,7 +287,7 @@ def check(
         sys.exit(1)
 
 
-@click.command()
+@click.command("break-even")
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--axis", metavar="AXIS",
               help="An axis of counts, such as tokens or batch_size.  [default: the only one that "
@@ -296,7 +296,7 @@ def check(
               help="Only this one; may be repeated.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
-def crossover(
+def break_even(
     results: tuple[Path, ...],
     axis: str | None,
     variants: tuple[str, ...],
@@ -309,14 +309,14 @@ def crossover(
     interval.
 
     \b
-    flopwatch crossover results/switchback.jsonl
-    flopwatch crossover results/mine.jsonl --axis batch_size --variant fused
-    flopwatch crossover results/switchback.jsonl --json | jq '.[].crossings[].point'
+    flopwatch break-even results/switchback.jsonl
+    flopwatch break-even results/mine.jsonl --axis batch_size --variant fused
+    flopwatch break-even results/switchback.jsonl --json | jq '.[].crossings[].point'
     """
-    from flopwatch.analysis.break_even import choose_axis, find_crossovers, series_as_dict
+    from flopwatch.analysis.break_even import choose_axis, find_break_evens, series_as_dict
     from flopwatch.analysis.summary import summarize
     from flopwatch.errors import UsageError
-    from flopwatch.output.break_even_tables import make_crossover_sheets
+    from flopwatch.output.break_even_tables import make_break_even_sheets
     from flopwatch.output.console import print_sheets
 
     compared = [row for row in summarize(read_records(results, skip_corrupt)) if row.verdict]
@@ -330,10 +330,10 @@ def crossover(
     rows = [row for row in compared if not variants or row.record.variant in variants]
     chosen = choose_axis(rows, axis)
     if as_json:
-        found = find_crossovers(rows, chosen)
+        found = find_break_evens(rows, chosen)
         click.echo(json.dumps([series_as_dict(one) for one in found]))
         return
-    print_sheets(make_crossover_sheets(rows, chosen))
+    print_sheets(make_break_even_sheets(rows, chosen))
 
 
 def _print_findings(text: str) -> None:

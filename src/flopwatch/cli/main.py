@@ -62,7 +62,7 @@ COMMANDS = (
     results.show, results.table, results.warmup, results.query, results.report,
     results.plot,
     judge.compare, explain.explain,
-    judge.check, judge.crossover,
+    judge.check, judge.break_even,
     accounting.profile, accounting.memory, accounting.precision,
     accounting.mfu,
     predict.predict, predict.plan, scores.calibrate, scores.scorecard, scores.validate,

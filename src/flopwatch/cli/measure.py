@@ -90,7 +90,7 @@ WORDS = "flopwatch.words"
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Results file, appended to.  [default: results/SUITE.jsonl]")  # fmt: skip
 @click.option("--rerun", is_flag=True, help="Measure again what the results file already answers.")
-@click.option("--force", is_flag=True, help="Try also what is foretold not to fit into memory.")
+@click.option("--force", is_flag=True, help="Try also what is predicted not to fit into memory.")
 @options.device
 @options.threads
 @click.option("--cache", type=click.Choice(["hot", "cold"]), default="hot", show_default=True,
@@ -180,7 +180,7 @@ FINE = ("ok", "unsupported")
 
 
 def has_failed(records: Sequence[Record]) -> bool:
-    """Nor is one that was foretold not to fit, as long as there are others."""
+    """Nor is one that was predicted not to fit, as long as there are others."""
     from flopwatch.runner.memory_fit import is_misfit
 
     tried = [record for record in records if not is_misfit(record)]

@@ -58,7 +58,7 @@ threads = click.option("--threads", type=click.IntRange(min=1), metavar="N",
                        help="[default: usable cores]")  # fmt: skip
 
 # Written out: to read them from `jobs.variants` would make every `--help` load the layers.
-PRECISIONS = ["fp32", "bf16-autocast", "fp16-autocast", "bf16"]
+PRECISIONS = ["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 OPTIMIZERS = ["adamw", "adamw-unfused", "sgd"]
 
 STEP = [

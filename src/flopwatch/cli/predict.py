@@ -84,9 +84,9 @@ JOB = [
                  help="Tokens of a text."),
     click.option("--hardware", callback=read_words, metavar="NxDEVICE",
                  help="As in 8xA100-80GB; here: this machine."),
-    click.option("--precision", "precisions", callback=read_words, default="bf16-autocast",
+    click.option("--precision", "precisions", callback=read_words, default="bf16-mixed",
                  show_default=True,
-                 help="bf16, bf16-autocast, fp16-autocast, fp8-autocast, tf32 or fp32; amp_bf16 "
+                 help="bf16, bf16-mixed, fp16-mixed, fp8, tf32 or fp32; amp_bf16 "
                       "and the like are understood."),
     click.option("--optimizer", "optimizers", callback=choose_from(tuple(options.OPTIMIZERS)),
                  default="adamw", show_default=True),
@@ -167,7 +167,7 @@ def job_options(command: Any) -> Any:
                                       "and gradients are averaged in the end), ddp, full, grad-op, "
                                       "hybrid.")  # fmt: skip
 @click.option("--rows", "table", type=click.Path(dir_okay=False, path_type=Path),
-              help="Foretell every row of a table (CSV) instead.")  # fmt: skip
+              help="Predict every row of a table (CSV) instead.")  # fmt: skip
 @click.option("--parameters", "with_parameters", is_flag=True,
               help="The parameters of the cost model, too, with their meanings.")  # fmt: skip
 @options.as_json
@@ -180,7 +180,7 @@ def predict(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Foretell how fast a training job will be, in what memory, and why.
+    """Predict how fast a training job will be, in what memory, and why.
 
     Any of model, sequence length, hardware, micro-batch, accumulation, checkpoint, shard, precision
     and optimizer may be a list, parted by commas: a table of all combinations results.
@@ -190,7 +190,7 @@ def predict(
         --checkpoint full --shard full --precision bf16
     flopwatch predict --model 1b,3b,7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM \\
         --micro-batch 4
-    flopwatch predict --rows jobs.csv > foretold.csv
+    flopwatch predict --rows jobs.csv > predicted.csv
     """
     refuse_idle(command)
     if table is not None:
@@ -218,15 +218,15 @@ def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_
     from flopwatch.prediction.job_rows import read_rows, write_rows
     from flopwatch.prediction.questions import answer_rows
 
-    foretold = answer_rows(read_rows(path), stack, network_gbit)
-    rows = [report.row_as_dict(each) for each in foretold]
+    predicted = answer_rows(read_rows(path), stack, network_gbit)
+    rows = [report.row_as_dict(each) for each in predicted]
     if as_json:
         click.echo(json.dumps(rows, allow_nan=False))
     else:
         sys.stdout.write(write_rows(rows))
-    for doubt in report.list_doubts([each.prediction for each in foretold]):
+    for doubt in report.list_doubts([each.prediction for each in predicted]):
         click.echo(doubt, err=True)
-    summary = report.describe_errors(foretold)
+    summary = report.describe_errors(predicted)
     if summary:
         click.echo(summary, err=True)
 

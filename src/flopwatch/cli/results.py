@@ -2,7 +2,7 @@
 
 The report: results as a page.
 
-Pictures of results.
+Plots of results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flopwatch.output.layouts.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
-    from flopwatch.output.plots import Picture
+    from flopwatch.output.plots import Plot
     from flopwatch.records.record import Record
 
 TERMINAL = "terminal"
@@ -255,18 +255,18 @@ def write_page(out: Path, page: str) -> None:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--plot", "name", metavar="NAME",
-              help="Which picture: --list has their names.  [default: the most telling one of each "
+              help="Which plot: --list has their names.  [default: the most telling one of each "
                    "table]")  # fmt: skip
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="A .png, .svg or .pdf; several pictures are numbered.  [default: "
+              help="A .png, .svg or .pdf; several plots are numbered.  [default: "
                    "SUITE-NAME.png]")  # fmt: skip
 @click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
-              help="Draw so many pictures at the most.")  # fmt: skip
+              help="Draw so many plots at the most.")  # fmt: skip
 @click.option(
     "--list",
     "only_list",
     is_flag=True,
-    help="Say what can be drawn from these results, and what each picture needs.",
+    help="Say what can be drawn from these results, and what each plot needs.",
 )
 @options.skip_corrupt
 @options.as_json
@@ -279,7 +279,7 @@ def plot(
     skip_corrupt: bool,
     as_json: bool,
 ) -> None:
-    """Draw RESULTS: the picture that tells most, or the one that is named.
+    """Draw RESULTS: the plot that tells most, or the one that is named.
 
     \b
     flopwatch plot results/dyad.jsonl -o dyad.png
@@ -295,52 +295,50 @@ def plot(
     if only_list:
         _list_kinds(tables, as_json)
         return
-    pictures = _choose(tables, name, most)
-    files = _write(pictures, out)
+    plots = _choose(tables, name, most)
+    files = _write(plots, out)
     if as_json:
         told = [
             {"file": str(file), "name": p.name, "title": p.title, "subject": p.subject}
-            for file, p in zip(files, pictures, strict=True)
+            for file, p in zip(files, plots, strict=True)
         ]
         click.echo(json.dumps(told))
 
 
-def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> list[Picture]:
-    from flopwatch.output.plots.plot_catalog import choose_first, describe_missing, make_pictures
+def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> list[Plot]:
+    from flopwatch.output.plots.plot_catalog import choose_first, describe_missing, make_plots
 
     if not tables:
         raise UsageError("there are no records to draw; measure some with: flopwatch run")
-    found = choose_first(tables) if name is None else make_pictures(name, tables)
-    pictures = list(islice(found, most))
-    if not pictures:
+    found = choose_first(tables) if name is None else make_plots(name, tables)
+    plots = list(islice(found, most))
+    if not plots:
         raise UsageError(
-            "these results have nothing to draw; --list says what pictures need"
+            "these results have nothing to draw; --list says what plots need"
             if name is None
             else describe_missing(name)
         )
     if next(found, None) is not None:
-        tell(f"flopwatch: only the first {most} pictures; --most draws more")
-    return pictures
+        tell(f"flopwatch: only the first {most} plots; --most draws more")
+    return plots
 
 
-def _write(pictures: Sequence[Picture], out: Path | None) -> list[Path]:
+def _write(plots: Sequence[Plot], out: Path | None) -> list[Path]:
     """Nothing, if one of the files cannot be written to."""
     from flopwatch.output.plots.matplotlib_drawing import check_path, draw_file
 
-    files = _name_files(pictures, out)
+    files = _name_files(plots, out)
     for file in files:
         check_path(file)
-    for picture, file in zip(pictures, files, strict=True):
-        draw_file(picture, file)
-        tell(f"wrote {file}: {picture.title}, {picture.subject}")
+    for plot, file in zip(plots, files, strict=True):
+        draw_file(plot, file)
+        tell(f"wrote {file}: {plot.title}, {plot.subject}")
     return files
 
 
-def _name_files(pictures: Sequence[Picture], out: Path | None) -> list[Path]:
+def _name_files(plots: Sequence[Plot], out: Path | None) -> list[Path]:
     """Numbered where there are several of one name."""
-    wanted = [
-        Path(f"{_file_word(p.subject)}-{p.name}.png") if out is None else out for p in pictures
-    ]
+    wanted = [Path(f"{_file_word(p.subject)}-{p.name}.png") if out is None else out for p in plots]
     seen: dict[Path, int] = {}
     files = []
     for path in wanted:
@@ -358,12 +356,12 @@ def _file_word(subject: str) -> str:
 
 def _list_kinds(tables: Sequence[Sequence[Row]], as_json: bool) -> None:
     from flopwatch.output.console import print_table
-    from flopwatch.output.plots.plot_catalog import KINDS, make_pictures
+    from flopwatch.output.plots.plot_catalog import KINDS, make_plots
 
-    counts = {name: sum(1 for _ in make_pictures(name, tables)) for name in KINDS}
+    counts = {name: sum(1 for _ in make_plots(name, tables)) for name in KINDS}
     if as_json:
         told = [
-            {"name": n, "pictures": counts[n], "shows": k.shows, "needs": k.needs, "run": k.run}
+            {"name": n, "plots": counts[n], "shows": k.shows, "needs": k.needs, "run": k.run}
             for n, k in KINDS.items()
         ]
         click.echo(json.dumps(told))

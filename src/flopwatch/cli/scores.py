@@ -15,7 +15,7 @@ from flopwatch.cli import options
 def validate(as_json: bool) -> None:
     """Score the cost model on published jobs and kernels that it has not seen.
 
-    Sizes, memories, or all that is large are left out of the fit and foretold by the rest. This
+    Sizes, memories, or all that is large are left out of the fit and predicted by the rest. This
     takes about a minute.
     """
     from flopwatch.output import score_tables as report

@@ -138,7 +138,7 @@ class Ladder:
 
     def climb(self) -> list[Trial]:
         """All trials, the new ones begun."""
-        while self._left and self._foretell_ns(self._left[0]) <= self._longest_ns:
+        while self._left and self._predict_ns(self._left[0]) <= self._longest_ns:
             shape = self._left.pop(0)
             prepare = partial(self._operands.bind, shape)
             trial = Trial(work=count_flops(shape), prepare=prepare, clock=self._clock)
@@ -154,7 +154,7 @@ class Ladder:
                 self.trials[shape] = trial
         return list(self.trials.values())
 
-    def _foretell_ns(self, shape: Shape) -> float:
+    def _predict_ns(self, shape: Shape) -> float:
         rates_per_s = [trial.rate_per_s for trial in self.trials.values()]
         return count_flops(shape) / max(rates_per_s) * 1e9 if rates_per_s else 0.0
 

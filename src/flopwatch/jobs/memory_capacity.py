@@ -87,7 +87,7 @@ def answer(model: str, plan: Plan, room_bytes: int) -> Answer:
     shape = find_shape(model)
 
     @lru_cache
-    def foretell(batch: int, context: int) -> Footprint:
+    def predict(batch: int, context: int) -> Footprint:
         chosen = replace(plan, batch=batch, context=context)
         return footprint_of(shape.stretch(context), chosen)
 
@@ -95,12 +95,12 @@ def answer(model: str, plan: Plan, room_bytes: int) -> Answer:
         model=model,
         plan=plan,
         room_bytes=room_bytes,
-        footprint=foretell(plan.batch, plan.context),
+        footprint=predict(plan.batch, plan.context),
         largest_batch=find_largest(
-            lambda batch: foretell(batch, plan.context).peak_bytes, room_bytes
+            lambda batch: predict(batch, plan.context).peak_bytes, room_bytes
         ),
         largest_context=find_largest(
-            lambda context: foretell(plan.batch, context).peak_bytes, room_bytes, SHORTEST
+            lambda context: predict(plan.batch, context).peak_bytes, room_bytes, SHORTEST
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What one rank of a training job holds in memory, foretold from what a single process would.
+"""What one rank of a training job holds in memory, predicted from what a single process would.
 
 A rank has its part of the parameters and of the optimizer's state. Where models are sharded, it
 gathers what it computes with: all that is outside of blocks, from the first use to the last, and

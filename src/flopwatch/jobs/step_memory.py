@@ -1,4 +1,4 @@
-"""What a training step holds in memory, foretold: what stays, what grows, and when it is most.
+"""What a training step holds in memory, predicted: what stays, what grows, and when it is most.
 
 A step is a row of stages (`jobs.activation_memory`): the embedding, each block's norms, attention
 and feed-forward part, the head, the loss. Each stage keeps tensors for the backward pass, which

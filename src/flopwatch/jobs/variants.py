@@ -55,11 +55,11 @@ class Precision:
 
 PRECISIONS = {
     "fp32": Precision(dtype="float32"),
-    "bf16-autocast": Precision(dtype="float32", autocast="bfloat16"),
-    "fp16-autocast": Precision(dtype="float32", autocast="float16"),
+    "bf16-mixed": Precision(dtype="float32", autocast="bfloat16"),
+    "fp16-mixed": Precision(dtype="float32", autocast="float16"),
     "bf16": Precision(dtype="bfloat16"),
 }
-OTHER_NAMES = {"amp_bf16": "bf16-autocast"}
+OTHER_NAMES = {"amp_bf16": "bf16-mixed"}
 """Of precisions, as published tables have them."""
 OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
 """adamw: one kernel for all of a step; adamw-unfused: an operation at a time, as torch does it by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flopwatch.analysis.break_even import AXIS, Crossing, Crossover, find_crossovers, other_params
+from flopwatch.analysis.break_even import AXIS, BreakEven, Crossing, find_break_evens, other_params
 from flopwatch.analysis.statistics import CONFIDENCE, Verdict
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import UNLIKE, Column, axis_column
@@ -19,55 +19,59 @@ BELOW: dict[Verdict, str] = {
 """How a batch just below those that pay is told."""
 
 
-def make_crossover_sheets(rows: Sequence[Row], axis: str = AXIS) -> list[Sheet]:
+def make_break_even_sheets(rows: Sequence[Row], axis: str = AXIS) -> list[Sheet]:
     """One for every table of cases that has variants at several batches."""
     return [
         _make_sheet(alike, found)
         for alike in divide(rows)
-        if (found := find_crossovers(alike, axis))
+        if (found := find_break_evens(alike, axis))
     ]
 
 
-def group_crossovers(crossovers: Sequence[Crossover]) -> list[list[Crossover]]:
+def group_break_evens(break_evens: Sequence[BreakEven]) -> list[list[BreakEven]]:
     """Variants of the same shape, dtype and so on together."""
-    groups: dict[str, list[Crossover]] = {}
-    for crossover in crossovers:
-        others = other_params(crossover.rows[0], crossover.axis)
-        groups.setdefault(others, []).append(crossover)
+    groups: dict[str, list[BreakEven]] = {}
+    for break_even in break_evens:
+        others = other_params(break_even.rows[0], break_even.axis)
+        groups.setdefault(others, []).append(break_even)
     return list(groups.values())
 
 
-def list_tokens(crossovers: Sequence[Crossover]) -> list[int]:
+def list_tokens(break_evens: Sequence[BreakEven]) -> list[int]:
     """The values of their axis."""
-    return sorted({crossover.place(row) for crossover in crossovers for row in crossover.rows})
+    return sorted({break_even.place(row) for break_even in break_evens for row in break_even.rows})
 
 
-def _make_sheet(rows: Sequence[Row], crossovers: Sequence[Crossover]) -> Sheet:
+def _make_sheet(rows: Sequence[Row], break_evens: Sequence[BreakEven]) -> Sheet:
     title, axes = choose_axes(rows)
-    axis, baseline = crossovers[0].axis, rows[0].record.baseline
-    columns: list[Column[Crossover]] = [
-        *(axis_column(name, lambda crossover: crossover.rows[0]) for name in axes if name != axis),
-        Column("variant", lambda crossover: crossover.rows[0].record.variant, "word"),
-        *map(_value_column, list_tokens(crossovers)),
+    axis, baseline = break_evens[0].axis, rows[0].record.baseline
+    columns: list[Column[BreakEven]] = [
+        *(
+            axis_column(name, lambda break_even: break_even.rows[0])
+            for name in axes
+            if name != axis
+        ),
+        Column("variant", lambda break_even: break_even.rows[0].record.variant, "word"),
+        *map(_value_column, list_tokens(break_evens)),
     ]
     remarks = []
-    if any(crossover.crossings for crossover in crossovers):
+    if any(break_even.crossings for break_even in break_evens):
         columns.append(Column("crosses 1 at", _crossing_cell, "number", _crossing_value))
-        remarks.append(_explain_crossings(crossovers))
-    columns.append(Column("pays", describe_crossover, "word"))
+        remarks.append(_explain_crossings(break_evens))
+    columns.append(Column("pays", describe_break_even, "word"))
     return Sheet(
         title=f"{title}, speedup by {axis}",
-        conditions=f"pays: {_name_ground(crossovers)} faster than {baseline}, at all "
+        conditions=f"pays: {_name_ground(break_evens)} faster than {baseline}, at all "
         f"{_name_values(axis)} measured from there on",
         remarks=remarks,
-        **lay_out(columns, group_crossovers(crossovers)),
+        **lay_out(columns, group_break_evens(break_evens)),
     )
 
 
-def _explain_crossings(crossovers: Sequence[Crossover]) -> str:
-    crossed = [crossover for crossover in crossovers if crossover.crossings]
+def _explain_crossings(break_evens: Sequence[BreakEven]) -> str:
+    crossed = [break_even for break_even in break_evens if break_even.crossings]
     straight = "crosses 1 at: interpolated straight in logarithms between measured values"
-    if all(crossover.is_bare for crossover in crossed):
+    if all(break_even.is_bare for break_even in crossed):
         return f"{straight}; single values have no interval, and so the point has none"
     return (
         f"{straight}; in brackets where the ends of the {100 * CONFIDENCE:g} % intervals cross, "
@@ -75,8 +79,8 @@ def _explain_crossings(crossovers: Sequence[Crossover]) -> str:
     )
 
 
-def _name_ground(crossovers: Sequence[Crossover]) -> str:
-    is_bare = all(crossover.is_bare for crossover in crossovers)
+def _name_ground(break_evens: Sequence[BreakEven]) -> str:
+    is_bare = all(break_even.is_bare for break_even in break_evens)
     return "by single values, without a verdict," if is_bare else "by its verdict"
 
 
@@ -84,24 +88,24 @@ def _name_values(axis: str) -> str:
     return "batches" if axis == AXIS else f"values of {axis}"
 
 
-def _value_column(value: int) -> Column[Crossover]:
-    def find(crossover: Crossover) -> float | None:
-        row = next((row for row in crossover.rows if crossover.place(row) == value), None)
+def _value_column(value: int) -> Column[BreakEven]:
+    def find(break_even: BreakEven) -> float | None:
+        row = next((row for row in break_even.rows if break_even.place(row) == value), None)
         return None if row is None or row.speedup is None else row.speedup.value
 
-    return Column(str(value), lambda crossover: format_ratio(find(crossover)), "detail", find)
+    return Column(str(value), lambda break_even: format_ratio(find(break_even)), "detail", find)
 
 
-def _crossing_cell(crossover: Crossover) -> str:
+def _crossing_cell(break_even: BreakEven) -> str:
     """Of several, points only: the table would have no room for anything else."""
-    if len(crossover.crossings) > 1:
-        return ", ".join(_round(crossing.point) for crossing in crossover.crossings)
-    return "".join(map(format_crossing, crossover.crossings))
+    if len(break_even.crossings) > 1:
+        return ", ".join(_round(crossing.point) for crossing in break_even.crossings)
+    return "".join(map(format_crossing, break_even.crossings))
 
 
-def _crossing_value(crossover: Crossover) -> float | None:
+def _crossing_value(break_even: BreakEven) -> float | None:
     """The first, for sorting."""
-    return crossover.crossings[0].point if crossover.crossings else None
+    return break_even.crossings[0].point if break_even.crossings else None
 
 
 def format_crossing(crossing: Crossing) -> str:
@@ -118,20 +122,20 @@ def _round(value: float) -> str:
     return f"{float(f'{value:.3g}'):.12g}"
 
 
-def describe_crossover(crossover: Crossover) -> str:
-    unlike = UNLIKE if any(row.unlike for row in crossover.rows) else ""
-    return ", ".join(filter(None, [_describe(crossover), unlike]))
+def describe_break_even(break_even: BreakEven) -> str:
+    unlike = UNLIKE if any(row.unlike for row in break_even.rows) else ""
+    return ", ".join(filter(None, [_describe(break_even), unlike]))
 
 
-def _describe(crossover: Crossover) -> str:
-    if crossover.is_bare and crossover.outcome != "unclear":
-        return _describe_bare(crossover)
-    rows, paying, below = crossover.rows, crossover.paying, crossover.below
-    axis, place = crossover.axis, crossover.place
+def _describe(break_even: BreakEven) -> str:
+    if break_even.is_bare and break_even.outcome != "unclear":
+        return _describe_bare(break_even)
+    rows, paying, below = break_even.rows, break_even.paying, break_even.below
+    axis, place = break_even.axis, break_even.place
     if below is None:
         return f"at {_every(axis)} measured, from {_name_value(axis, place(rows[0]))} on"
-    several = f", and it crosses {len(crossover.crossings)} times"
-    to_and_fro = several if crossover.outcome == "several" else ""
+    several = f", and it crosses {len(break_even.crossings)} times"
+    to_and_fro = several if break_even.outcome == "several" else ""
     if paying:
         assert below.verdict is not None
         return (
@@ -159,11 +163,11 @@ def _every(axis: str) -> str:
     return "every batch" if axis == AXIS else "every value"
 
 
-def _describe_bare(crossover: Crossover) -> str:
+def _describe_bare(break_even: BreakEven) -> str:
     """By values without intervals, which make no verdict."""
-    rows, axis, place = crossover.rows, crossover.axis, crossover.place
+    rows, axis, place = break_even.rows, break_even.axis, break_even.place
     first, last = (_name_value(axis, place(row)) for row in (rows[0], rows[-1]))
-    pairs = [f"{place(each.below)} and {place(each.above)}" for each in crossover.crossings]
+    pairs = [f"{place(each.below)} and {place(each.above)}" for each in break_even.crossings]
     between = f"between {_name_value(axis, ', '.join(pairs))}"
     words = {
         "from": f"from {between} on",
@@ -172,4 +176,4 @@ def _describe_bare(crossover: Crossover) -> str:
         "never": f"never, up to {last}",
         "several": f"to and fro: it crosses {between}",
     }
-    return f"{words[crossover.outcome]}, by values alone"
+    return f"{words[break_even.outcome]}, by values alone"

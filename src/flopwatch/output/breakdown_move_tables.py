@@ -1,4 +1,4 @@
-"""What moved between two sets of results, row by row of the ledger."""
+"""What moved between two sets of results, row by row of the breakdown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where the time goes, as tables and as JSON: the ledger of each case, its operations against their
-roofs, and what moved between two sets of results."""
+"""Where the time goes, as tables and as JSON: the breakdown of each case, its operations against
+their roofs, and what moved between two sets of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from flopwatch.analysis.hardware_limits import Limits
 from flopwatch.analysis.roofline import Operation, place_operations
-from flopwatch.analysis.step_breakdown import LedgerRow, StepLedger, make_ledger
+from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import (
     Column,
@@ -30,8 +30,8 @@ UNSTEADY = 1.3
 TITLE = "where the time goes"
 WHOLE = "all of it"
 CONDITIONS = (
-    "counted: FLOPs over the peak, bytes over the bandwidth; foretold: by the cost model; to gain: "
-    "at the most, the time above the ideal"
+    "counted: FLOPs over the peak, bytes over the bandwidth; predicted: by the cost model; to gain:"
+    " at the most, the time above the ideal"
 )
 ROOF_CONDITIONS = (
     "limit: the peak, or bandwidth times FLOPs for each byte, whichever is less; bytes: the least "
@@ -48,11 +48,11 @@ ABOVE = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of the ledger of a case."""
+    """A row of the breakdown of a case."""
 
     case: Row
-    ledger: StepLedger
-    row: LedgerRow | None
+    breakdown: StepBreakdown
+    row: BreakdownRow | None
     """None: all of it."""
 
 
@@ -64,27 +64,29 @@ class Roof:
     operation: Operation
 
 
-Explained = tuple[Row, StepLedger]
+Explained = tuple[Row, StepBreakdown]
 
 
 def explain_rows(rows: Iterable[Row]) -> list[Explained]:
-    """The measured ones, each with its ledger."""
-    found = ((row, make_ledger(row.record)) for row in rows)
-    return [(row, ledger) for row, ledger in found if ledger is not None]
+    """The measured ones, each with its breakdown."""
+    found = ((row, make_breakdown(row.record)) for row in rows)
+    return [(row, breakdown) for row, breakdown in found if breakdown is not None]
 
 
 def make_page_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """For a page: of cases that declare FLOPs, the first few of each table."""
     counted = [row for row in rows if row.total_ns is not None and row.record.flops]
     return [
-        sheet for alike in divide(counted) for sheet in make_ledger_sheets(alike, most=MOST_CASES)
+        sheet
+        for alike in divide(counted)
+        for sheet in make_breakdown_sheets(alike, most=MOST_CASES)
     ]
 
 
-def make_ledger_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
-    """Of each table of cases, the ledgers of the first `most`."""
+def make_breakdown_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
+    """Of each table of cases, the breakdowns of the first `most`."""
     return [
-        _make_ledger_sheet(alike, explained, len(measured) - len(explained))
+        _make_breakdown_sheet(alike, explained, len(measured) - len(explained))
         for alike in divide(rows)
         if (measured := [row for row in alike if row.total_ns is not None])
         and (explained := explain_rows(measured[:most]))
@@ -97,8 +99,8 @@ def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
     for alike in divide(rows):
         measured = [row for row in alike if row.total_ns is not None][:most]
         sections = [
-            [Roof(row, operation) for operation in place_operations(ledger)]
-            for row, ledger in explain_rows(measured)
+            [Roof(row, operation) for operation in place_operations(breakdown)]
+            for row, breakdown in explain_rows(measured)
         ]
         known = [section for section in sections if section]
         if known:
@@ -106,7 +108,7 @@ def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
     return sheets
 
 
-def _make_ledger_sheet(rows: Sequence[Row], explained: Sequence[Explained], left: int) -> Sheet:
+def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], left: int) -> Sheet:
     title, axes = choose_axes(rows)
     columns: list[Column[Line]] = [
         *(axis_column(axis, lambda line: line.case) for axis in axes),
@@ -119,7 +121,8 @@ def _make_ledger_sheet(rows: Sequence[Row], explained: Sequence[Explained], left
         Column("basis", lambda line: line.row.basis if line.row else "measured", "interval"),
     ]
     sections = [
-        [Line(row, ledger, each) for each in (None, *ledger.rows)] for row, ledger in explained
+        [Line(row, breakdown, each) for each in (None, *breakdown.rows)]
+        for row, breakdown in explained
     ]
     return _make_sheet(
         f"{title}, {TITLE}",
@@ -128,7 +131,7 @@ def _make_ledger_sheet(rows: Sequence[Row], explained: Sequence[Explained], left
         sections,
         remarks=[
             *_count_left(left, len(explained)),
-            *_list_remarks([ledger for _, ledger in explained]),
+            *_list_remarks([breakdown for _, breakdown in explained]),
         ],
     )
 
@@ -192,11 +195,11 @@ def _make_sheet(
 
 
 def _find_time_ns(line: Line) -> float:
-    return line.row.time_ns if line.row else line.ledger.total_ns
+    return line.row.time_ns if line.row else line.breakdown.total_ns
 
 
 def _find_share(line: Line) -> float:
-    return _find_time_ns(line) / line.ledger.total_ns
+    return _find_time_ns(line) / line.breakdown.total_ns
 
 
 def _time_column(
@@ -232,25 +235,27 @@ def format_signed_share(share: float | None) -> str:
     return format_share(share).replace("-", "−")
 
 
-def _list_remarks(ledgers: Sequence[StepLedger]) -> list[str]:
+def _list_remarks(breakdowns: Sequence[StepBreakdown]) -> list[str]:
     """What is not known, each once, and then which rates were taken."""
     missing: dict[str, list[str]] = {}
-    for ledger in ledgers:
-        for remark in ledger.remarks:
-            missing.setdefault(remark, []).append(ledger.record.variant)
+    for breakdown in breakdowns:
+        for remark in breakdown.remarks:
+            missing.setdefault(remark, []).append(breakdown.record.variant)
     told = [
         remark
-        if len(variants) == len(ledgers)
+        if len(variants) == len(breakdowns)
         else f"{', '.join(dict.fromkeys(variants))}: {remark}"
         for remark, variants in missing.items()
     ]
-    rates = dict.fromkeys(_describe_rates(ledger) for ledger in ledgers if ledger.is_explained)
-    return [*told, *_describe_spread(ledgers), *rates]
+    rates = dict.fromkeys(
+        _describe_rates(breakdown) for breakdown in breakdowns if breakdown.is_explained
+    )
+    return [*told, *_describe_spread(breakdowns), *rates]
 
 
-def _describe_spread(ledgers: Sequence[StepLedger]) -> list[str]:
+def _describe_spread(breakdowns: Sequence[StepBreakdown]) -> list[str]:
     """None or one, with the case whose runs differ most."""
-    widest = max(ledgers, key=lambda ledger: ledger.total_ns / ledger.fastest_ns)
+    widest = max(breakdowns, key=lambda breakdown: breakdown.total_ns / breakdown.fastest_ns)
     if widest.total_ns < UNSTEADY * widest.fastest_ns:
         return []
     return [
@@ -260,43 +265,43 @@ def _describe_spread(ledgers: Sequence[StepLedger]) -> list[str]:
     ]
 
 
-def _describe_rates(ledger: StepLedger) -> str:
-    """The peaks and the bandwidth that a ledger was counted with."""
-    limits = ledger.limits
+def _describe_rates(breakdown: StepBreakdown) -> str:
+    """The peaks and the bandwidth that a breakdown was counted with."""
+    limits = breakdown.limits
     told = [
         f"{name} {format_rate(limits.peaks[name].flops_per_s, 'FLOP/s')} "
         f"({limits.peaks[name].source})"
-        for name in ledger.arithmetics
+        for name in breakdown.arithmetics
         if name in limits.peaks
     ]
     if limits.bandwidth is not None:
         rate = format_rate(limits.bandwidth.bytes_per_s, "B/s")
         told.append(f"memory {rate} ({limits.bandwidth.source})")
-    has_foretold = any(row.basis == "foretold" for row in ledger.rows)
-    model = f"; the cost model's parameters are {limits.stack}" if has_foretold else ""
+    has_predicted = any(row.basis == "predicted" for row in breakdown.rows)
+    model = f"; the cost model's parameters are {limits.stack}" if has_predicted else ""
     return f"counted with {', '.join(told)}{model}"
 
 
 def as_dict(explained: Explained) -> dict[str, Any]:
     """For ``--json``."""
-    _, ledger = explained
-    record = ledger.record
+    _, breakdown = explained
+    record = breakdown.record
     return {
         "suite": record.suite,
         "params": record.params,
         "variant": record.variant,
-        "total_ns": ledger.total_ns,
-        "fastest_ns": ledger.fastest_ns,
-        "rows": [row_as_dict(row, ledger.total_ns) for row in ledger.rows],
-        "operations": [operation_as_dict(each) for each in place_operations(ledger)],
-        "limits": limits_as_dict(ledger.limits),
-        "remarks": list(ledger.remarks),
+        "total_ns": breakdown.total_ns,
+        "fastest_ns": breakdown.fastest_ns,
+        "rows": [row_as_dict(row, breakdown.total_ns) for row in breakdown.rows],
+        "operations": [operation_as_dict(each) for each in place_operations(breakdown)],
+        "limits": limits_as_dict(breakdown.limits),
+        "remarks": list(breakdown.remarks),
         "run": record.run,
         "id": record.id,
     }
 
 
-def row_as_dict(row: LedgerRow, total_ns: float) -> dict[str, Any]:
+def row_as_dict(row: BreakdownRow, total_ns: float) -> dict[str, Any]:
     return {
         "key": row.key,
         "name": row.name,

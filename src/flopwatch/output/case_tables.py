@@ -4,7 +4,7 @@ What the ranks of jobs did with their time, as a table.
 
 Whole layers beside the sums of their parts, as tables.
 
-What runs held in memory, phase by phase, beside what was foretold.
+What runs held in memory, phase by phase, beside what was predicted.
 """
 
 from __future__ import annotations
@@ -258,13 +258,13 @@ def _make_parts_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) ->
 
 
 OF_ALL = (
-    "where an error is missing, before and peak include what other variants hold, and foretold "
+    "where an error is missing, before and peak include what other variants hold, and predicted "
     "does not"
 )
 
 
 def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One for every table of cases whose memory was foretold."""
+    """One for every table of cases whose memory was predicted."""
     groups = {row.record.group for row in rows if row.record.memory_estimate_bytes}
     return [
         _make_memory_sheet(alike) for alike in divide([r for r in rows if r.record.group in groups])
@@ -272,8 +272,8 @@ def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
-    # One that is not foretold has tensors of its own, which are there before the others' steps; and
-    # in a job, every variant has.
+    # One that is not predicted has tensors of its own, which are there before the others' steps;
+    # and # in a job, every variant has.
     mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
     jobs = Counter(row.record.group for row in rows if row.record.ranks)
     mixed |= {group for group, variants in jobs.items() if variants > 1}
@@ -290,14 +290,14 @@ def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
         *map(_phase_column, phases),
         bytes_column("kept for backward", _find_kept_bytes, "memory"),
         Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
-        bytes_column("foretold", lambda row: find_estimate_bytes(row.record)),
+        bytes_column("predicted", lambda row: find_estimate_bytes(row.record)),
         Column("error", lambda row: _format_error(error_of(row)), value=error_of),
     ]
     return Sheet(
         title=f"{title}, memory",
         conditions=(
             "before: tensors that were there before a step; by phase: the most that it held beyond "
-            "those; peak: both together; foretold: from dimensions alone"
+            "those; peak: both together; predicted: from dimensions alone"
         ),
         remarks=[OF_ALL] if mixed else [],
         **lay_out(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import make_crossover_sheets
+from flopwatch.output.break_even_tables import make_break_even_sheets
 from flopwatch.output.case_tables import (
     make_memory_sheets,
     make_quality_sheets,
@@ -41,7 +41,7 @@ def make_all_sheets(rows: Sequence[Row]) -> list[Sheet]:
         *make_rank_sheets(rows),
         *make_memory_sheets(rows),
         *make_whole_sheets(rows),
-        *make_crossover_sheets(rows),
+        *make_break_even_sheets(rows),
         *make_quality_sheets(rows),
     ]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from flopwatch.analysis.break_even import AXIS, find_crossovers
+from flopwatch.analysis.break_even import AXIS, find_break_evens
 from flopwatch.analysis.quality import assess
 from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row, is_foreign
-from flopwatch.output.break_even_tables import describe_crossover
+from flopwatch.output.break_even_tables import describe_break_even
 from flopwatch.output.columns import OF_PEAK, UNLIKE
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.units import (
@@ -149,7 +149,7 @@ def _find(rows: Sequence[Row]) -> list[str]:
         *(_describe_speedups(rows, axes) or _describe_times(rows, axes)),
         *_describe_fastest(rows),
         *_describe_unclear(rows),
-        *_describe_crossovers(rows, axes),
+        *_describe_break_evens(rows, axes),
         *_describe_quality(rows),
         *_describe_throughput(rows, axes),
         *_describe_peaks(rows, axes),
@@ -290,18 +290,18 @@ def _describe_unclear(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _describe_crossovers(rows: Sequence[Row], axes: set[str]) -> list[str]:
-    found = find_crossovers(rows)
+def _describe_break_evens(rows: Sequence[Row], axes: set[str]) -> list[str]:
+    found = find_break_evens(rows)
     if len(found) > MOST_LISTED:
-        paying = sum(bool(crossover.paying) for crossover in found)
+        paying = sum(bool(break_even.paying) for break_even in found)
         return [
             f"Over the {AXIS}, {paying} of {len(found)} series pay at their largest batch: see the "
             f"tables of speedup by {AXIS}."
         ]
     return [
-        f"{_name(crossover.rows[0], axes - {AXIS})} pays {describe_crossover(crossover)}."
-        for crossover in found
-        if crossover.paying
+        f"{_name(break_even.rows[0], axes - {AXIS})} pays {describe_break_even(break_even)}."
+        for break_even in found
+        if break_even.paying
     ]
 
 

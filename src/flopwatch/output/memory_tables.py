@@ -13,7 +13,7 @@ from flopwatch.output.tables import Sheet, lay_out
 from flopwatch.output.units import format_bytes, format_count, plural
 
 Quantity = Literal["batch", "context"]
-CONDITIONS = "foretold from dimensions: tensors alone, from the second step on"
+CONDITIONS = "predicted from dimensions: tensors alone, from the second step on"
 
 
 @dataclass(frozen=True, slots=True)

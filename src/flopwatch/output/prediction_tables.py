@@ -1,4 +1,4 @@
-"""Foretold jobs: speed with its interval, where the time goes, and what memory holds."""
+"""Predicted jobs: speed with its interval, where the time goes, and what memory holds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flopwatch.prediction.cost import Bound, Part
 from flopwatch.prediction.cost_parameters import PRIORS, write_parameters
 from flopwatch.prediction.memory_need import KEPT
 from flopwatch.prediction.predictions import Prediction
-from flopwatch.prediction.questions import Answer, Foretold, describe_job
+from flopwatch.prediction.questions import Answer, Predicted, describe_job
 
 NS = 1e9
-LEDGER = {
+BREAKDOWN = {
     "products": "linear layers of blocks",
     "head": "the head",
     "attention": "attention",
@@ -39,7 +39,7 @@ def list_sheets(
     prediction = answers[0].prediction
     return [
         _make_headline(answers[0]),
-        _make_ledger(prediction),
+        _make_breakdown(prediction),
         _make_memory(prediction),
         *([_make_parameters(prediction)] if with_parameters else []),
     ]
@@ -118,11 +118,11 @@ def _list_columns(answers: Sequence[Answer]) -> list[Column[Answer]]:
     ]  # fmt: skip
 
 
-def _make_ledger(prediction: Prediction) -> Sheet:
+def _make_breakdown(prediction: Prediction) -> Sheet:
     rows = _sum_parts(prediction.cost.parts)
     whole_s = prediction.cost.step_s
     columns: list[Column[Part]] = [
-        Column("where the time goes", lambda part: LEDGER[part.name], "word"),
+        Column("where the time goes", lambda part: BREAKDOWN[part.name], "word"),
         Column("time", lambda p: format_time(p.time_s * NS), value=lambda p: p.time_s * NS),
         share_column("share", lambda part: part.time_s / whole_s),
         Column(
@@ -255,11 +255,11 @@ def prediction_as_dict(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def row_as_dict(foretold: Foretold) -> dict[str, Any]:
-    """The row, with what was foretold of it."""
-    prediction = foretold.prediction
+def row_as_dict(predicted: Predicted) -> dict[str, Any]:
+    """The row, with what was predicted of it."""
+    prediction = predicted.prediction
     return {
-        **foretold.row.cells,
+        **predicted.row.cells,
         "predicted_tokens_per_s": round(prediction.tokens_per_s, 1),
         "low": round(prediction.low, 1),
         "high": round(prediction.high, 1),
@@ -267,7 +267,7 @@ def row_as_dict(foretold: Foretold) -> dict[str, Any]:
     }
 
 
-def describe_errors(rows: Sequence[Foretold]) -> str | None:
+def describe_errors(rows: Sequence[Predicted]) -> str | None:
     """One line; None where nothing was measured."""
     measured = [each for each in rows if each.error is not None]
     if not measured:

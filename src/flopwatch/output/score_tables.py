@@ -69,7 +69,7 @@ def list_calibration_sheets(calibration: Calibration, fit: Fit) -> list[Sheet]:
     return [
         Sheet(
             title=f"calibrated by {plural(calibration.rows, 'record')}: a model that is not among "
-            f"them is foretold within {100 * calibration.scatter:.0f} %, two times out of three",
+            f"them is predicted within {100 * calibration.scatter:.0f} %, two times out of three",
             conditions="determined: how much of what was uncertain the records have settled; the "
             "rest is as expected",
             remarks=_doubt_efficiencies(fit),

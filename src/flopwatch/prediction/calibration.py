@@ -21,7 +21,7 @@ from flopwatch.devices import measured_peaks, system_files
 from flopwatch.devices.device_names import find_device
 from flopwatch.devices.measured_peaks import Peaks, Setup, read_setup
 from flopwatch.errors import UsageError
-from flopwatch.prediction.case_jobs import OURS, foretell, observe
+from flopwatch.prediction.case_jobs import OURS, observe, predict_case
 from flopwatch.prediction.cost_job import ARITHMETICS
 from flopwatch.prediction.cost_parameters import PRIORS, Parameters, Prior
 from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
@@ -217,7 +217,7 @@ def find_device_stack(machine: Machine) -> Stack | None:
     return make_stack(alike[-1], "cuda") if alike else None
 
 
-def foretell_group(
+def predict_group(
     group: Group, environment: Mapping[str, Any], settings: Settings
 ) -> dict[str, dict[str, Any]]:
     """What is to be expected of a group's variants; nothing where this machine was not calibrated,
@@ -231,7 +231,7 @@ def foretell_group(
         return {}
     stack = make_stack(calibration, settings.device)
     found = {
-        variant: foretell(group.suite, variant, group.params, machine, stack, settings.device)
+        variant: predict_case(group.suite, variant, group.params, machine, stack, settings.device)
         for variant in group.variants
     }
     return {variant: each for variant, each in found.items() if each is not None}

@@ -117,7 +117,7 @@ def _find_median_s(record: Record, phase: Phase) -> float:
     return median(record.samples_ns[phase][record.warmup_samples :]) / 1e9
 
 
-def foretell(
+def predict_case(
     suite: str, variant: str, params: Mapping[str, Any], machine: Machine, stack: Stack, device: str
 ) -> dict[str, Any] | None:
     """A prediction to be stored beside what will be measured; None where there is none to make."""

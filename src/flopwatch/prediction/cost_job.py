@@ -58,15 +58,14 @@ ARITHMETICS = {
     "fp32": _plain("float32", 4),
     "tf32": _plain("tf32", 4),
     "bf16": _plain("bfloat16", 2),
-    "bf16-autocast": _autocast("bfloat16", "bfloat16"),
-    "fp16-autocast": _autocast("float16", "float16"),
-    "fp8-autocast": _autocast("float8", "bfloat16"),
+    "bf16-mixed": _autocast("bfloat16", "bfloat16"),
+    "fp16-mixed": _autocast("float16", "float16"),
+    "fp8": _autocast("float8", "bfloat16"),
 }
 SPELLINGS = {
     **OTHER_NAMES,
-    "amp_fp16": "fp16-autocast",
-    "amp_fp8": "fp8-autocast",
-    "fp8": "fp8-autocast",
+    "amp_fp16": "fp16-mixed",
+    "amp_fp8": "fp8",
 }
 """What published tables call them."""
 
@@ -83,7 +82,7 @@ class Job:
     ranks: int = 1
     sharding: Sharding = "full-shard"
     recompute: Recompute = "none"
-    precision: str = "bf16-autocast"
+    precision: str = "bf16-mixed"
     """A key of ARITHMETICS."""
     optimizer: str = "adamw"
     reduced_bytes: int | None = None
@@ -132,7 +131,7 @@ def make_job(shape: Shape, **given: Any) -> Job:
 def find_precision(name: str) -> str:
     """
     >>> find_precision("amp_bf16")
-    'bf16-autocast'
+    'bf16-mixed'
     """
     found = SPELLINGS.get(name, name)
     if found not in ARITHMETICS:

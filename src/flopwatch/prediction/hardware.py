@@ -140,8 +140,8 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
     """From its data sheet, and what is known besides."""
     if device.bandwidth_gb_per_s is None:
         raise UsageError(
-            f"the memory bandwidth of {device.name} is not known here, and nothing can be foretold "
-            "without it; choose another that `flopwatch devices` lists"
+            f"the memory bandwidth of {device.name} is not known here, and nothing can be predicted"
+            " without it; choose another that `flopwatch devices` lists"
         )
     link = device.link
     sustained = _find_sustained(device)

@@ -1,6 +1,6 @@
 """What a rank of a job holds in memory, and whether that fits.
 
-The parts are those that `flopwatch memory` foretells for our own transformer, which are exact for
+The parts are those that `flopwatch memory` predicts for our own transformer, which are exact for
 it. Other stacks keep more or less of the same tensors: KEPT scales activations, and TEMPORARY what
 is there for a moment only, most of it logits. They were chosen so that every published job fits,
 since all of them ran; and for MosaicGPT, that those four jobs come close to the limit that are only
@@ -28,7 +28,7 @@ LIBRARIES_BYTES = 1.0e9
 """Of CUDA and NCCL: a context, kernels, buffers."""
 NEARLY_FULL = 0.95
 """Of the memory: from there on it may have to be given back and asked for again."""
-FOOTPRINT_PRECISIONS = {"fp8-autocast": "bf16-autocast", "tf32": "fp32"}
+FOOTPRINT_PRECISIONS = {"fp8": "bf16-mixed", "tf32": "fp32"}
 """Of those that our own models do not have, one that keeps the same."""
 
 

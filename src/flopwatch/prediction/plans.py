@@ -122,7 +122,7 @@ def _share_batch(wish: Wish) -> int:
 
 
 def _has_room(prediction: Prediction) -> bool:
-    """Whether it fits, and not just so: what memory it takes is foretold, too."""
+    """Whether it fits, and not just so: what memory it takes is predicted, too."""
     return bool(prediction.memory.fits) and not find_pressure(prediction.memory)
 
 

@@ -1,4 +1,4 @@
-"""A job foretold: how fast, by what parts, in how much memory, and how sure that is."""
+"""A job predicted: how fast, by what parts, in how much memory, and how sure that is."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _list_unseen(job: Job, machine: Machine, stack: Stack) -> list[str]:
     unseen = []
     if not stack.covers(machine):
         unseen.append(
-            f"no data of {stack.name} are from {machine.name}: it is foretold from its data sheet, "
-            "with a wider interval"
+            f"no data of {stack.name} are from {machine.name}: it is predicted from its data sheet,"
+            " with a wider interval"
         )
     if job.precision not in stack.precisions:
         unseen.append(

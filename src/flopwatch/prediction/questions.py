@@ -32,7 +32,7 @@ MOST = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """Lists, of which every combination is foretold."""
+    """Lists, of which every combination is predicted."""
 
     models: Sequence[str]
     tokens: Sequence[int]
@@ -43,7 +43,7 @@ class Question:
     """Instead of accumulations."""
     recomputes: Sequence[str] = ("none",)
     shardings: Sequence[str] = ("full",)
-    precisions: Sequence[str] = ("bf16-autocast",)
+    precisions: Sequence[str] = ("bf16-mixed",)
     optimizers: Sequence[str] = ("adamw",)
     stack: str | None = None
     """None: the one whose data are nearest to the device."""
@@ -53,14 +53,14 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What was asked in one combination, and foretold."""
+    """What was asked in one combination, and predicted."""
 
     asked: Mapping[str, Any]
     prediction: Prediction
 
 
 def answer(question: Question) -> tuple[list[Answer], list[str]]:
-    """What is foretold, and of combinations that cannot be, why; refused where none can be."""
+    """What is predicted, and of combinations that cannot be, why; refused where none can be."""
     axes: dict[str, Sequence[Any]] = {
         "model": question.models,
         "seq_len": question.tokens,
@@ -148,8 +148,8 @@ def share_batch(batch_tokens: float, at_once: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Foretold:
-    """A row of a table, and what was foretold of it."""
+class Predicted:
+    """A row of a table, and what was predicted of it."""
 
     row: Row
     prediction: Prediction
@@ -163,16 +163,16 @@ class Foretold:
 
 def answer_rows(
     rows: Sequence[Row], stack: str | None, network_gbit: float | None
-) -> list[Foretold]:
+) -> list[Predicted]:
     return [_answer_row(row, stack, network_gbit) for row in rows]
 
 
-def _answer_row(row: Row, stack: str | None, network_gbit: float | None) -> Foretold:
+def _answer_row(row: Row, stack: str | None, network_gbit: float | None) -> Predicted:
     """A row may name a stack of its own, in a column."""
     try:
         machine = find_machine(row.device, network_gbit)[1]
         chosen = _find_stack(stack or row.cells.get("stack"), machine)
-        return Foretold(row=row, prediction=_predict(row.job, machine, chosen))
+        return Predicted(row=row, prediction=_predict(row.job, machine, chosen))
     except UsageError as error:
         raise UsageError(f"{row.place}: {error}") from None
 

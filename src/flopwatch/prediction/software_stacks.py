@@ -24,7 +24,7 @@ UNSEEN_SPREAD = 0.10
 """One standard deviation of the logarithm that a device adds which no data are from (what its
 products sustain, how its memory and links are used); and as much each, a precision, a way to share
 a model, or far more devices than data have."""
-PUBLISHED_PRECISIONS = ("bf16", "bf16-autocast")
+PUBLISHED_PRECISIONS = ("bf16", "bf16-mixed")
 QUANTILE = 1.645
 """Standard deviations of a normal distribution on either side that hold nine of ten."""
 

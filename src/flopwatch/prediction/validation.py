@@ -5,7 +5,7 @@ groups are left out of the fit and predicted by the rest:
 
     a size      each model size in turn
     a memory    all jobs on GPUs of 40 GB, then all on 80 GB
-    the large   sizes up to 1b foretell those from 3b on
+    the large   sizes up to 1b predict those from 3b on
 
 An error is that of tokens/s: predicted over measured, less 1. The interval's coverage is held out
 as well: the interval of a size is made from the errors of the other sizes.
@@ -36,7 +36,7 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """A job that was foretold by a fit without its like."""
+    """A job that was predicted by a fit without its like."""
 
     observation: Observation
     predicted_s: float
@@ -82,7 +82,7 @@ def group_large(observation: Observation) -> str | None:
 SPLITS: Mapping[str, Group] = {
     "a size left out": group_by_size,
     "a memory left out": group_by_memory,
-    "small foretell large": group_large,
+    "small predict large": group_large,
 }
 
 

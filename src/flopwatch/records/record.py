@@ -10,7 +10,7 @@ History of the schema, newest first. A version that was ever released stays read
     4   ranks: what each of a job's processes took, waited for others, and spent on moving data;
         renewed_rounds
     3   memory, held_bytes, memory_estimate_bytes and first_page_faults: what a run held in each of
-        its phases, beside what was foretold, and what its first call had to fetch
+        its phases, beside what was predicted, and what its first call had to fetch
     2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
         instruments saw inside it, and what it produced as it ran
     1   the first one
@@ -166,7 +166,7 @@ class Record:
     """Tensors that were there before a run, and not counted above: parameters, the optimizer's
     state, inputs, also those of the other variants."""
     memory_estimate_bytes: dict[str, float] = field(default_factory=dict)
-    """By part, what the suite foretold that a process with this case needs at its peak, what is
+    """By part, what the suite predicted that a process with this case needs at its peak, what is
     held before a run included."""
     first_page_faults: int | None = None
     """Pages of memory that the system had to provide during the very first call."""

@@ -1,6 +1,6 @@
 """Whether a case fits into memory, told before it is tried.
 
-A suite may foretell what a process with a case needs, by part. What is certain to fail would fill
+A suite may predict what a process with a case needs, by part. What is certain to fail would fill
 the memory of the machine, for minutes, to learn what was known: it is skipped, with the numbers.
 
 The largest value of an axis that fits into memory, found by trying.
@@ -128,7 +128,7 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
 
 
 def is_misfit(record: Record) -> bool:
-    """Whether it was not tried because it was foretold not to fit."""
+    """Whether it was not tried because it was predicted not to fit."""
     return record.status == "skipped" and (record.reason or "").startswith(NEEDS)
 
 

@@ -73,7 +73,7 @@ class Group:
     flops: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of one run, by variant and dtype, where the suite declares them: for estimates."""
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Bytes that a process needs, by variant and part, where the suite foretells them."""
+    """Bytes that a process needs, by variant and part, where the suite predicts them."""
     apart: bool = False
     """Whether these add up."""
     predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -301,7 +301,7 @@ def _measure_what_is_left(
             number = len(resumption.answered)
             watcher.say(f"{number} cases are in {out} already; --rerun measures them again")
         _announce(options, resumption.left, divided, context, watcher)
-        left = _foretell(resumption.left, context)
+        left = _predict(resumption.left, context)
         measured = group_runner.measure_groups(
             left, context, store=store, watcher=watcher, budget_s=options.budget_s
         )
@@ -376,12 +376,12 @@ def _fill_in(
     return filled, failures, tried
 
 
-def _foretell(groups: Sequence[Group], context: group_runner.Context) -> list[Group]:
+def _predict(groups: Sequence[Group], context: group_runner.Context) -> list[Group]:
     """With what is to be expected of them, said before anything is measured."""
-    from flopwatch.prediction.calibration import foretell_group
+    from flopwatch.prediction.calibration import predict_group
 
     return [
-        replace(group, predictions=foretell_group(group, context.environment, context.settings))
+        replace(group, predictions=predict_group(group, context.environment, context.settings))
         for group in groups
     ]
 

@@ -12,7 +12,7 @@ recognised falls to what is around it, or to "other". The arithmetic between mod
 A timeline that opens in Perfetto, with regions in the backward pass too.
 
 The profiler writes what was marked: phases, and regions of the forward pass. In the backward pass
-there are only autograd's nodes, whose regions the ledger knows.
+there are only autograd's nodes, whose regions the breakdown knows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from torch.autograd.profiler import profile as run_profiler
 from torch.autograd.profiler import record_function
 
 from flopwatch.analysis.profile_breakdown import (
+    Breakdown,
     Event,
     Kernel,
-    Ledger,
     Role,
     list_node_regions,
-    make_ledger,
+    make_breakdown,
 )
 from flopwatch.analysis.profile_request import PHASES, Phase, Profile, Request
 from flopwatch.devices.backends import open_target
@@ -289,10 +289,10 @@ class Profiler:
             )
             for position, name in enumerate(PHASES)
         ]
-        ledger = Ledger(entries=(), operators=())
+        breakdown = Breakdown(entries=(), operators=())
         if self.events:
             plain_ns = {phase.name: phase.plain_ns for phase in phases}
-            ledger = make_ledger(self.events, plain_ns, by_kernels=self.device == "cuda")
+            breakdown = make_breakdown(self.events, plain_ns, by_kernels=self.device == "cuda")
         return Profile(
             request=self.request,
             device=self.device,
@@ -301,8 +301,8 @@ class Profiler:
             attention=builder.find_attention(self.model),
             parameters=sum(p.numel() for p in self.model.parameters()),
             phases=phases,
-            entries=ledger.entries,
-            operators=ledger.operators[: self.request.top],
+            entries=breakdown.entries,
+            operators=breakdown.operators[: self.request.top],
         )
 
     def _run_rounds(self) -> None:

@@ -49,7 +49,7 @@ def lay_out_plain(rows: Sequence[Row]) -> Printout:
     }
     crossed = {
         id(row): break_even.as_dict(found)
-        for found in break_even.find_crossovers(rows)
+        for found in break_even.find_break_evens(rows)
         for row in found.rows
     }
     content = [
@@ -57,7 +57,7 @@ def lay_out_plain(rows: Sequence[Row]) -> Printout:
             **summary.as_dict(row),
             "quality": trained.get(id(row)),
             "parts": divided.get(id(row)),
-            "crossover": crossed.get(id(row)),
+            "break_even": crossed.get(id(row)),
         }
         for row in rows
     ]

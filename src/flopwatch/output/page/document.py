@@ -75,7 +75,7 @@ def is_report(path: Path) -> bool:
 
 def _render_head(title: str) -> str:
     style = _read("page.css") + svg.STYLE
-    # Attributes may have styles: pictures colour their series by them.
+    # Attributes may have styles: plots colour their series by them.
     policy = (
         f"default-src 'none'; script-src {_digest(_read('page.js'))}; "
         f"style-src-elem {_digest(style)}; style-src-attr 'unsafe-inline'; img-src data:; "

@@ -118,13 +118,13 @@
       this.show();
       this.tell(this.matches.length);
       this.block.classList.toggle("out", !this.matches.length && pageWords.length > 0);
-      for (const picture of this.block.querySelectorAll("figure svg")) this.fade(picture, words);
+      for (const plot of this.block.querySelectorAll("figure svg")) this.fade(plot, words);
       return this.matches.length;
     }
 
-    // Tips tell less than rows: a picture of which nothing would be left stays as it is.
-    fade(picture, words) {
-      const marks = [...picture.querySelectorAll(".mark[data-tip]")];
+    // Tips tell less than rows: a plot of which nothing would be left stays as it is.
+    fade(plot, words) {
+      const marks = [...plot.querySelectorAll(".mark[data-tip]")];
       const title = this.title.toLowerCase();
       const fitting = new Set(
         marks.filter((mark) => hasAll(`${title} ${mark.dataset.tip.toLowerCase()}`, words)),
@@ -212,7 +212,7 @@
     }
   }
 
-  // Pictures
+  // Plots
 
   const tip = make("div", { class: "tip", role: "status" });
   tip.hidden = true;
@@ -253,13 +253,13 @@
   });
   document.addEventListener("scroll", hideTip, { capture: true, passive: true });
 
-  // One stop for the Tab key a picture; arrows go from mark to mark.
-  function makeWalkable(picture) {
-    const listMarks = () => [...picture.querySelectorAll(".mark[data-tip]:not(.off, .faded)")];
+  // One stop for the Tab key a plot; arrows go from mark to mark.
+  function makeWalkable(plot) {
+    const listMarks = () => [...plot.querySelectorAll(".mark[data-tip]:not(.off, .faded)")];
     if (!listMarks().length) return;
     let current = null;
-    picture.setAttribute("tabindex", "0");
-    picture.setAttribute("role", "group"); // an image has no parts that one could go to
+    plot.setAttribute("tabindex", "0");
+    plot.setAttribute("role", "group"); // an image has no parts that one could go to
     const go = (step) => {
       const marks = listMarks();
       if (!marks.length) return;
@@ -267,20 +267,20 @@
       current = marks[place < 0 ? 0 : (place + step + marks.length) % marks.length];
       showTipBeside(current);
     };
-    picture.addEventListener("focus", () => {
-      if (picture.matches(":focus-visible")) go(0);
+    plot.addEventListener("focus", () => {
+      if (plot.matches(":focus-visible")) go(0);
     });
-    picture.addEventListener("blur", hideTip);
-    picture.addEventListener("keydown", (event) => {
+    plot.addEventListener("blur", hideTip);
+    plot.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-      if (event.target !== picture || !(event.key in steps)) return;
+      if (event.target !== plot || !(event.key in steps)) return;
       event.preventDefault();
       go(steps[event.key]);
     });
   }
 
-  function makeSwitches(picture) {
-    const names = [...picture.querySelectorAll(".name[data-series]")];
+  function makeSwitches(plot) {
+    const names = [...plot.querySelectorAll(".name[data-series]")];
     if (names.length < 2) return;
     for (const name of names) {
       name.setAttribute("role", "button");
@@ -289,7 +289,7 @@
       const turn = () => {
         const isOn = name.getAttribute("aria-pressed") === "false";
         const number = CSS.escape(name.dataset.series);
-        for (const part of picture.querySelectorAll(`[data-series="${number}"]`)) {
+        for (const part of plot.querySelectorAll(`[data-series="${number}"]`)) {
           part.classList.toggle("off", !isOn);
           if (part.hasAttribute("aria-pressed")) part.setAttribute("aria-pressed", String(isOn));
         }
@@ -311,8 +311,8 @@
   for (const table of tables) whenIdle(() => table.readTexts());
   makePageFilter();
   makeLists();
-  for (const picture of document.querySelectorAll("figure svg")) {
-    makeWalkable(picture);
-    makeSwitches(picture);
+  for (const plot of document.querySelectorAll("figure svg")) {
+    makeWalkable(plot);
+    makeSwitches(plot);
   }
 })();

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import make_crossover_sheets
+from flopwatch.output.break_even_tables import make_break_even_sheets
 from flopwatch.output.breakdown_tables import make_page_sheets
 from flopwatch.output.case_tables import (
     make_memory_sheets,
@@ -19,7 +19,7 @@ from flopwatch.output.case_tables import (
     make_whole_sheets,
 )
 from flopwatch.output.columns import Value, verdict_word
-from flopwatch.output.plots import Picture, choose_pictures
+from flopwatch.output.plots import Plot, choose_plots
 from flopwatch.output.plots.svg import draw_svg
 from flopwatch.output.tables import VERDICT_STYLES, Sheet, divide, find_words, make_sheets
 from flopwatch.output.units import escape_html as escape
@@ -125,11 +125,11 @@ SHEETS: tuple[Callable[[Sequence[Row]], list[Sheet]], ...] = (
     make_rank_sheets,
     make_memory_sheets,
     make_whole_sheets,
-    make_crossover_sheets,
+    make_break_even_sheets,
     make_quality_sheets,
     make_page_sheets,
 )
-"""What makes the tables of rows that share one, in order. Pictures stand below the first table."""
+"""What makes the tables of rows that share one, in order. Plots stand below the first table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,16 +159,16 @@ def _render_suite(name: str, suite: str, rows: Sequence[Row], numbers: Iterator[
 def _render_table(rows: Sequence[Row], numbers: Iterator[int]) -> list[str]:
     """Rows that share a table, each table in a block of its own."""
     first, *others = [sheet for make in SHEETS for sheet in make(rows)]
-    drawn = "".join(map(_render_picture, choose_pictures(rows)))
-    pictures = f'<div class="figures">{drawn}</div>' if drawn else ""
+    drawn = "".join(map(_render_plot, choose_plots(rows)))
+    plots = f'<div class="figures">{drawn}</div>' if drawn else ""
     return [
-        f'<div class="block">{render_sheet(first, next(numbers))}{pictures}</div>',
+        f'<div class="block">{render_sheet(first, next(numbers))}{plots}</div>',
         *(f'<div class="block">{render_sheet(sheet, next(numbers))}</div>' for sheet in others),
     ]
 
 
-def _render_picture(picture: Picture) -> str:
+def _render_plot(plot: Plot) -> str:
     return (
-        f"<figure><figcaption><b>{escape(picture.title)}</b><br>{escape(picture.caption)}"
-        f'</figcaption><div class="box">{draw_svg(picture)}</div></figure>'
+        f"<figure><figcaption><b>{escape(plot.title)}</b><br>{escape(plot.caption)}"
+        f'</figcaption><div class="box">{draw_svg(plot)}</div></figure>'
     )

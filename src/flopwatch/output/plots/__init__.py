@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flopwatch.output.plots.plot import Picture
-from flopwatch.output.plots.plot_catalog import KINDS, choose_pictures
+from flopwatch.output.plots.plot import Plot
+from flopwatch.output.plots.plot_catalog import KINDS, choose_plots
 
-__all__ = ["KINDS", "Picture", "choose_pictures"]
+__all__ = ["KINDS", "Plot", "choose_plots"]

@@ -1,18 +1,24 @@
-"""Where the time goes, row by row of the ledger: bars that end at the measured time."""
+"""Where the time goes, row by row of the breakdown: bars that end at the measured time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from flopwatch.analysis.record_job import READERS
-from flopwatch.analysis.step_breakdown import FASTER, REST, LedgerRow, StepLedger, make_ledger
+from flopwatch.analysis.step_breakdown import (
+    FASTER,
+    REST,
+    BreakdownRow,
+    StepBreakdown,
+    make_breakdown,
+)
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import TIME, make_axis
 from flopwatch.output.plots.lanes import Table, divide_lanes, lay_lanes, read_table
-from flopwatch.output.plots.plot import Bar, Picture, Series, is_drawable
+from flopwatch.output.plots.plot import Bar, Plot, Series, is_drawable
 from flopwatch.output.units import format_time
 
-NAME = "ledger"
+NAME = "breakdown"
 LANE_PX = 22.0
 STYLES = {
     "products": (1, 0),
@@ -48,20 +54,22 @@ SHORT = {
 """Of names that a bar would have no room for."""
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """Of rows that share a table: those whose FLOPs or bytes are held against known limits."""
     counted = [row for row in rows if row.total_ns is not None and _declares(row)]
     table = read_table(rows) if counted else None
     for some in divide_lanes(counted):
-        ledgers = {id(row): ledger for row in some if (ledger := _explain(row)) is not None}
-        shown = [row for row in some if id(row) in ledgers]
+        breakdowns = {
+            id(row): breakdown for row in some if (breakdown := _explain(row)) is not None
+        }
+        shown = [row for row in some if id(row) in breakdowns]
         if shown and table is not None:
-            yield _make_picture(shown, ledgers, table)
+            yield _make_plot(shown, breakdowns, table)
 
 
-def is_telling(picture: Picture) -> bool:
+def is_telling(plot: Plot) -> bool:
     """One share of the peak is told by the table."""
-    return len(picture.series) > 2
+    return len(plot.series) > 2
 
 
 def _declares(row: Row) -> bool:
@@ -70,33 +78,33 @@ def _declares(row: Row) -> bool:
     return bool(record.flops or record.bytes or record.suite in READERS)
 
 
-def _explain(row: Row) -> StepLedger | None:
-    ledger = make_ledger(row.record)
-    if ledger is None or not ledger.is_explained:
+def _explain(row: Row) -> StepBreakdown | None:
+    breakdown = make_breakdown(row.record)
+    if breakdown is None or not breakdown.is_explained:
         return None
-    return ledger if is_drawable(*(each.time_ns for each in ledger.rows)) else None
+    return breakdown if is_drawable(*(each.time_ns for each in breakdown.rows)) else None
 
 
-def _make_picture(rows: Sequence[Row], ledgers: dict[int, StepLedger], table: Table) -> Picture:
+def _make_plot(rows: Sequence[Row], breakdowns: dict[int, StepBreakdown], table: Table) -> Plot:
     lanes = lay_lanes(rows, table, lane_px=LANE_PX)
     bars: dict[str, list[Bar]] = {}
     names: dict[str, str] = {}
-    longest_ns = max(ledger.total_ns for ledger in ledgers.values())
+    longest_ns = max(breakdown.total_ns for breakdown in breakdowns.values())
     for y, row in lanes.rows:
-        ledger = ledgers[id(row)]
-        for each, start, end in _stack(ledger, VISIBLE * longest_ns):
+        breakdown = breakdowns[id(row)]
+        for each, start, end in _stack(breakdown, VISIBLE * longest_ns):
             key = FASTER if end <= 0 and each.key == REST else each.key
-            tip = _tell(table, row, each, ledger)
+            tip = _tell(table, row, each, breakdown)
             bar = Bar(y=y, start=start, end=end, tip=tip, text=SHORT.get(each.key, each.name))
             bars.setdefault(key, []).append(bar)
             names.setdefault(key, each.name)
     ends = [place for many in bars.values() for bar in many for place in (bar.start, bar.end)]
-    return Picture(
+    return Plot(
         name=NAME,
         title="Where the time goes, beside what the hardware allows",
         subject=table.subject,
         caption=(
-            "Rows of the ledger, one after the other: products and memory at the rates of the "
+            "Rows of the breakdown, one after the other: products and memory at the rates of the "
             "hardware, what is lost beside them, and what was measured. On the right, the "
             f"{table.middle} of whole runs; where rows come to more than that, the difference lies "
             "left of 0."
@@ -118,14 +126,16 @@ def _make_picture(rows: Sequence[Row], ledgers: dict[int, StepLedger], table: Ta
         lanes=lanes.count,
         lane_px=LANE_PX,
         headings=lanes.headings,
-        notes=lanes.note(lambda row: format_time(ledgers[id(row)].total_ns)),
+        notes=lanes.note(lambda row: format_time(breakdowns[id(row)].total_ns)),
     )
 
 
-def _stack(ledger: StepLedger, visible_ns: float) -> Iterator[tuple[LedgerRow, float, float]]:
+def _stack(
+    breakdown: StepBreakdown, visible_ns: float
+) -> Iterator[tuple[BreakdownRow, float, float]]:
     """From 0 to the right; what is less than nothing lies left of it."""
     start_ns = 0.0
-    for row in ledger.rows:
+    for row in breakdown.rows:
         if row.time_ns > 0:
             yield row, start_ns, start_ns + row.time_ns
             start_ns += row.time_ns
@@ -133,9 +143,9 @@ def _stack(ledger: StepLedger, visible_ns: float) -> Iterator[tuple[LedgerRow, f
             yield row, row.time_ns, 0.0
 
 
-def _tell(table: Table, row: Row, each: LedgerRow, ledger: StepLedger) -> str:
+def _tell(table: Table, row: Row, each: BreakdownRow, breakdown: StepBreakdown) -> str:
     sign = "−" if each.time_ns < 0 else ""
-    share = 100 * each.time_ns / ledger.total_ns
+    share = 100 * each.time_ns / breakdown.total_ns
     return (
         f"{table.tell(row)}: {each.name} {sign}{format_time(abs(each.time_ns))}, {share:.1f} %, "
         f"{each.basis}"

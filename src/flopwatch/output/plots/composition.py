@@ -1,11 +1,11 @@
-"""A picture as shapes: what every drawer draws."""
+"""A plot as shapes: what every drawer draws."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from flopwatch.output.plots.plot import Bar, Key, Picture, Point, Reference, Series
+from flopwatch.output.plots.plot import Bar, Key, Plot, Point, Reference, Series
 from flopwatch.output.plots.plot_frame import (
     LINE,
     SWATCH,
@@ -40,9 +40,9 @@ UNSURE_PX = (5.0, 13.0)
 """From where to where, on both sides of a point, dots say that its interval is not known."""
 
 
-def compose(picture: Picture, *, with_words: bool) -> Drawing:
+def compose(plot: Plot, *, with_words: bool) -> Drawing:
     """`with_words` draws title and caption too, for a file that stands alone."""
-    frame = make_frame(picture, with_words=with_words)
+    frame = make_frame(plot, with_words=with_words)
     shapes: list[Shape] = [
         *_draw_words(frame),
         *_draw_spans(frame),
@@ -59,7 +59,7 @@ def compose(picture: Picture, *, with_words: bool) -> Drawing:
 
 def _draw_words(frame: Frame) -> Iterator[Shape]:
     for number, line in enumerate(frame.title):
-        is_title = line in frame.picture.title or number == 0
+        is_title = line in frame.plot.title or number == 0
         yield Text(
             x=8,
             y=18 + LINE * number,
@@ -74,7 +74,7 @@ def _draw_words(frame: Frame) -> Iterator[Shape]:
 
 
 def _draw_spans(frame: Frame) -> Iterator[Shape]:
-    for span in frame.picture.spans:
+    for span in frame.plot.spans:
         start, end = frame.x(span.start), frame.x(span.end)
         box = _box(start, end, frame.top, frame.bottom)
         yield Path(points=box, stroke=None, fill="quiet", density=0.15)
@@ -82,25 +82,25 @@ def _draw_spans(frame: Frame) -> Iterator[Shape]:
 
 
 def _draw_axes(frame: Frame) -> Iterator[Shape]:
-    picture = frame.picture
-    if not picture.lanes:
-        for tick in picture.y.ticks:
+    plot = frame.plot
+    if not plot.lanes:
+        for tick in plot.y.ticks:
             y = frame.y(tick.value)
             yield Path(points=((frame.left, y), (frame.right, y)), stroke="line")
             yield Text(x=frame.left - 6, y=y + 4, text=tick.text, anchor="end")
-    shown = _space((frame.x(t.value), t.text) for t in picture.x.ticks)
+    shown = _space((frame.x(t.value), t.text) for t in plot.x.ticks)
     for x, text in shown:
-        top = frame.top if picture.lanes or picture.x.is_log else frame.bottom + 4
+        top = frame.top if plot.lanes or plot.x.is_log else frame.bottom + 4
         yield Path(points=((x, top), (x, frame.bottom)), stroke="line")
         yield Text(x=x, y=frame.bottom + 16, text=text, anchor="middle")
     yield Path(points=((frame.left, frame.bottom), (frame.right, frame.bottom)), stroke="text")
     yield Text(
-        x=frame.right, y=frame.bottom + 34, text=clean(picture.x.label), anchor="end", ink="quiet"
+        x=frame.right, y=frame.bottom + 34, text=clean(plot.x.label), anchor="end", ink="quiet"
     )
-    if picture.y.label:
-        x = 8.0 if not picture.spans else frame.right
+    if plot.y.label:
+        x = 8.0 if not plot.spans else frame.right
         anchor: Anchor = "start" if x == 8 else "end"
-        label = clean(picture.y.label)
+        label = clean(plot.y.label)
         yield Text(x=x, y=frame.top - 8, text=label, anchor=anchor, ink="quiet")
 
 
@@ -116,9 +116,9 @@ def _space(ticks: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def _draw_references(frame: Frame) -> Iterator[Shape]:
-    picture = frame.picture
+    plot = frame.plot
     ends: list[tuple[float, Reference]] = []
-    for reference in (one for one in picture.references if one.series is None):
+    for reference in (one for one in plot.references if one.series is None):
         points = tuple((frame.x(x), frame.y(y)) for x, y in reference.points)
         yield Path(points=points, stroke="text", width=1.2, dash=(5, 3))
         text = clean(reference.text)
@@ -140,9 +140,9 @@ def _draw_references(frame: Frame) -> Iterator[Shape]:
 
 def _draw_own_references(frame: Frame) -> Iterator[Shape]:
     """Those that belong to series: on top of them."""
-    for reference in frame.picture.references:
+    for reference in frame.plot.references:
         if reference.series is not None:
-            one = frame.picture.series[reference.series]
+            one = frame.plot.series[reference.series]
             points = tuple((frame.x(x), frame.y(y)) for x, y in reference.points)
             line = Path(points=points, stroke=choose_ink(one.number), width=2)
             yield Mark(shapes=(line,), series=reference.series, tip=clean(reference.text))
@@ -150,7 +150,7 @@ def _draw_own_references(frame: Frame) -> Iterator[Shape]:
 
 def _draw_all_series(frame: Frame) -> Iterator[Shape]:
     """The first one on top; what is large below what is small."""
-    numbered = list(enumerate(frame.picture.series))[::-1]
+    numbered = list(enumerate(frame.plot.series))[::-1]
     for position, one in numbered:
         yield from _draw_areas(frame, position, one)
     for position, one in numbered:
@@ -187,7 +187,7 @@ def _draw_areas(frame: Frame, position: int, one: Series) -> Iterator[Shape]:
 
 def _draw_bar(frame: Frame, one: Series, bar: Bar) -> Iterator[Path | Text]:
     ink, middle = choose_ink(one.number), frame.y(bar.y)
-    half = frame.picture.bar_px / 2
+    half = frame.plot.bar_px / 2
     start, end = frame.x(bar.start), frame.x(bar.end)
     box = _box(start, end, middle - half, middle + half)
     yield Path(points=box, stroke=ink, fill=ink, density=SHADES[one.shade % len(SHADES)])
@@ -238,14 +238,14 @@ def _ring(x: float, y: float, ink: str, size: float = 8.0) -> Marker:
 
 
 def _draw_names(frame: Frame) -> Iterator[Shape]:
-    picture = frame.picture
-    if picture.names == "ends":
+    plot = frame.plot
+    if plot.names == "ends":
         yield from _draw_names_at_ends(frame)
     first = 12 + LINE * len(frame.title) + (6 if frame.title else 0)
     for row, positions in enumerate(frame.legend):
         x, y = 8.0, first + LINE * row
         for position in positions:
-            one = picture.series[position]
+            one = plot.series[position]
             yield Mark(shapes=tuple(_swatch(one, x, y)), series=position)
             yield Text(x=x + SWATCH, y=y + 4, text=shorten(one.name), series=position)
             x += measure_name(one.name)
@@ -254,11 +254,11 @@ def _draw_names(frame: Frame) -> Iterator[Shape]:
 def _draw_names_at_ends(frame: Frame) -> Iterator[Shape]:
     ends = sorted(
         (frame.y(one.points[-1].y if one.end is None else one.end), position)
-        for position, one in enumerate(frame.picture.series)
+        for position, one in enumerate(frame.plot.series)
     )
     heights = spread([y for y, _ in ends], frame.top, frame.bottom, LINE)
     for (_, position), y in zip(ends, heights, strict=True):
-        one, x = frame.picture.series[position], frame.right + 8
+        one, x = frame.plot.series[position], frame.right + 8
         yield Mark(shapes=tuple(_swatch(one, x, y)), series=position)
         yield Text(x=x + SWATCH, y=y + 4, text=shorten(one.name), series=position)
 
@@ -278,15 +278,15 @@ def _swatch(one: Series, x: float, y: float) -> Iterator[Path | Marker]:
 
 
 def _draw_lane_texts(frame: Frame) -> Iterator[Shape]:
-    picture = frame.picture
-    for heading in picture.headings:
+    plot = frame.plot
+    for heading in plot.headings:
         y, text = frame.y(heading.y) + 5, clean(heading.text)
         # Lines of the axis would run through the words. Bold ones are wider.
         box = _box(6, 12 + 1.1 * measure(text, 11), y - 11, y + 3)
         yield Path(points=box, stroke=None, fill="paper")
         yield Text(x=8, y=y, text=text, size=11, ink="quiet", is_bold=True)
-    if picture.lanes:
-        for tick in picture.y.ticks:
+    if plot.lanes:
+        for tick in plot.y.ticks:
             yield Text(
                 x=frame.left - 10,
                 y=frame.y(tick.value) + 4,
@@ -294,7 +294,7 @@ def _draw_lane_texts(frame: Frame) -> Iterator[Shape]:
                 anchor="end",
                 series=tick.series,
             )
-    for note in picture.notes:
+    for note in plot.notes:
         yield Text(x=frame.right + 12, y=frame.y(note.y) + 4, text=clean(note.text))
 
 
@@ -318,7 +318,7 @@ KEYS: dict[str, Callable[[float, float], list[Path | Marker]]] = {
 
 
 def _draw_keys(frame: Frame) -> Iterator[Shape]:
-    for number, key in enumerate(frame.picture.keys):
+    for number, key in enumerate(frame.plot.keys):
         y = frame.bottom + 46 + LINE * number
         yield from _draw_key(key, y)
 

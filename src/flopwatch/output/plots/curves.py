@@ -18,17 +18,17 @@ from flopwatch.output.plots.axes import (
     make_count_axis,
 )
 from flopwatch.output.plots.lanes import Table, divide_lanes, lay_lanes, read_table
-from flopwatch.output.plots.plot import Axis, Picture, Point, Series, is_ratio, thin
+from flopwatch.output.plots.plot import Axis, Plot, Point, Series, is_ratio, thin
 from flopwatch.suites.case import format_value
 
 MOST_LINES = 8
-"""In one picture; with more, every set of other parameters has its own."""
+"""In one plot; with more, every set of other parameters has its own."""
 SIZE = "parameters"
 RANKS = "ranks"
 TUNABLE = ("micro_batch", "accumulation", "global_batch")
 """What one chooses for the sake of speed: of several, the best is drawn."""
 NOT_A_SIZE = (RANKS, *TUNABLE)
-"""What lies over ranks is a picture of its own, with an ideal line."""
+"""What lies over ranks is a plot of its own, with an ideal line."""
 TUNED = "Of several batches, the fastest."
 WITH_BARS = "Bars are intervals at 99 %."
 WIDE = 10.0
@@ -40,7 +40,7 @@ class Quantity:
     """What is drawn."""
 
     name: str
-    """The kind of picture."""
+    """The kind of plot."""
     title: str
     label: str
     unit: Unit
@@ -59,7 +59,7 @@ class Over:
     find: Callable[[Row], float]
 
 
-def make_curves(rows: Sequence[Row], quantity: Quantity) -> Iterator[Picture]:
+def make_curves(rows: Sequence[Row], quantity: Quantity) -> Iterator[Plot]:
     """Of rows that share a table, one at least; over model size, then over every axis of counts;
     where there is none of these, as lanes."""
     known = [row for row in rows if is_known(quantity.find(row))]
@@ -131,7 +131,7 @@ def _find_value(row: Row, quantity: Quantity) -> float:
 
 def draw_lines(
     lines: dict[tuple[str, str], list[Row]], over: Over, quantity: Quantity, table: Table
-) -> Picture:
+) -> Plot:
     names, shared = _name_lines(lines, over, table)
     number_of = _number_lines(lines, table)
     series = tuple(
@@ -146,7 +146,7 @@ def draw_lines(
     )
     points = [point for one in series for point in one.points]
     reach = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
-    return Picture(
+    return Plot(
         name=quantity.name,
         title=f"{quantity.title} by {over.label}",
         subject=" ".join(filter(None, [table.subject, shared])),
@@ -226,7 +226,7 @@ def _make_point(row: Row, over: Over, quantity: Quantity, table: Table) -> Point
     )
 
 
-def _draw_lanes(rows: Sequence[Row], quantity: Quantity, table: Table) -> Picture:
+def _draw_lanes(rows: Sequence[Row], quantity: Quantity, table: Table) -> Plot:
     variants = list(dict.fromkeys(row.record.variant for row in rows))
     lanes = lay_lanes(rows, table, lambda row: variants.index(row.record.variant))
     points: dict[str, list[Point]] = {variant: [] for variant in variants}
@@ -245,7 +245,7 @@ def _draw_lanes(rows: Sequence[Row], quantity: Quantity, table: Table) -> Pictur
         )
     found = [point for many in points.values() for point in many]
     reach = [v for p in found for v in (p.x, p.low, p.high) if v is not None]
-    return Picture(
+    return Plot(
         name=quantity.name,
         title=quantity.title,
         subject=table.subject,

@@ -10,7 +10,7 @@ from flopwatch.analysis.statistics import median
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import TIME, make_axis
 from flopwatch.output.plots.lanes import Table, group_rows, lay_lanes, read_table
-from flopwatch.output.plots.plot import Axis, Picture, Point, Reference, Series, is_ratio, thin
+from flopwatch.output.plots.plot import Axis, Plot, Point, Reference, Series, is_ratio, thin
 from flopwatch.output.plots.sample_plot import WIDE
 from flopwatch.output.units import format_time
 
@@ -27,7 +27,7 @@ FLOOR, CEILING = -0.18, 0.46
 """Where in its lane a density stands, dots are below."""
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """One for every case, of rows that share a table."""
     table = read_table(rows)
     for group in group_rows([row for row in rows if row.total_ns is not None]):
@@ -39,10 +39,10 @@ def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
         }
         drawn = [row for row in group if row.record.variant in times_ns]
         if drawn:
-            yield _make_picture(drawn, times_ns, table)
+            yield _make_plot(drawn, times_ns, table)
 
 
-def _make_picture(rows: Sequence[Row], times_ns: dict[str, list[float]], table: Table) -> Picture:
+def _make_plot(rows: Sequence[Row], times_ns: dict[str, list[float]], table: Table) -> Plot:
     reach = [time for times in times_ns.values() for time in (min(times), max(times))]
     is_log = max(reach) > WIDE * min(reach)
     x = make_axis("time of a run", reach, TIME, is_log=is_log)
@@ -69,7 +69,7 @@ def _make_picture(rows: Sequence[Row], times_ns: dict[str, list[float]], table: 
                 series=positions[variant],
             )
         )
-    return Picture(
+    return Plot(
         name=NAME,
         title="How the times of a run are distributed",
         subject=" ".join(filter(None, [table.subject, table.name_case(rows[0])])),

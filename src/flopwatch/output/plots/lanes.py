@@ -19,13 +19,13 @@ HEADING_PX = 18.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """What is the same for all pictures of rows that share a table."""
+    """What is the same for all plots of rows that share a table."""
 
     subject: str
     axes: Sequence[str]
     """In which its cases differ."""
     numbers: dict[str, int]
-    """How each variant is drawn: in all pictures alike."""
+    """How each variant is drawn: in all plots alike."""
     conditions: str
     middle: str = "median"
     """What stands for all runs of a case; of published figures it is the mean."""
@@ -77,7 +77,7 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def divide_lanes(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """As many cases at a time as a picture has room for."""
+    """As many cases at a time as a plot has room for."""
     taken: list[Row] = []
     for group in group_rows(rows):
         if taken and len(taken) + len(group) > MOST_LANES:

@@ -9,7 +9,7 @@ from flopwatch.analysis.quality import LOSS, read_curve
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import COUNT, DURATION, LARGE_COUNT, Unit, make_axis
 from flopwatch.output.plots.lanes import Table, group_rows, read_table
-from flopwatch.output.plots.plot import Picture, Point, Series, is_drawable, thin
+from flopwatch.output.plots.plot import Plot, Point, Series, is_drawable, thin
 
 NAME = "losses"
 VALIDATION_LOSS = "validation_loss"
@@ -77,7 +77,7 @@ VIEWS = (
 )
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """Of rows that share a table: for every case whose variants were trained."""
     trained = [row for row in rows if row.record.curves]
     if not trained:
@@ -88,12 +88,12 @@ def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
             yield from _look(group, view, table)
 
 
-def is_telling(picture: Picture) -> bool:
+def is_telling(plot: Plot) -> bool:
     """Losses of steps only show that variants agree, which the table says."""
-    return picture.y.label == "validation loss"
+    return plot.y.label == "validation loss"
 
 
-def _look(group: Sequence[Row], view: View, table: Table) -> Iterator[Picture]:
+def _look(group: Sequence[Row], view: View, table: Table) -> Iterator[Plot]:
     """None or one."""
     read = {row.record.variant: [p for p in view.read(row) if is_drawable(*p)] for row in group}
     curves = {variant: points for variant, points in read.items() if points}
@@ -102,7 +102,7 @@ def _look(group: Sequence[Row], view: View, table: Table) -> Iterator[Picture]:
     top = max(map(_find_top, curves.values()))
     cut = {variant: cut_off(points, top) for variant, points in curves.items()}
     xs = [x for points in curves.values() for x, _ in points]
-    yield Picture(
+    yield Plot(
         name=NAME,
         title=view.title,
         subject=" ".join(filter(None, [table.subject, table.name_case(group[0])])),

@@ -1,4 +1,4 @@
-"""Pictures as files that stand alone: PNG, SVG, PDF, drawn by matplotlib without a display."""
+"""Plots as files that stand alone: PNG, SVG, PDF, drawn by matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.output.plots.composition import compose
-from flopwatch.output.plots.plot import Picture
+from flopwatch.output.plots.plot import Plot
 from flopwatch.output.plots.shapes import Drawing, Mark, Marker, Path, Shape, Text
 from flopwatch.output.plots.svg import LIGHT
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAKER = "drawn by flopwatch"
-"""Stands in every file, by which a picture of ours is known."""
+"""Stands in every file, by which a plot of ours is known."""
 METADATA = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
 """By ending: the field for it. These are the formats that can be written."""
 DPI = 100
@@ -39,7 +39,7 @@ def check_path(path: FilePath) -> None:
     """Refuse what cannot be written, and what would be lost."""
     if path.suffix.lower() not in METADATA:
         raise UsageError(
-            f"{path} does not end in {', '.join(METADATA)}; these are what pictures are written as"
+            f"{path} does not end in {', '.join(METADATA)}; these are what plots are written as"
         )
     try:
         content = path.read_bytes()
@@ -48,32 +48,32 @@ def check_path(path: FilePath) -> None:
     except OSError as error:
         raise _refuse(path, error) from None
     if content and MAKER.encode() not in content:
-        raise UsageError(f"{path} is there and no picture of flopwatch's; choose another name")
+        raise UsageError(f"{path} is there and no plot of flopwatch's; choose another name")
 
 
-def draw_file(picture: Picture, path: FilePath) -> None:
-    """Write the picture in the format that the path's ending says."""
+def draw_file(plot: Plot, path: FilePath) -> None:
+    """Write the plot in the format that the path's ending says."""
     check_path(path)
-    content = draw_bytes(picture, path.suffix.lower())
+    content = draw_bytes(plot, path.suffix.lower())
     try:
         path.write_bytes(content)
     except OSError as error:
         raise _refuse(path, error) from None
 
 
-def draw_bytes(picture: Picture, ending: str) -> bytes:
+def draw_bytes(plot: Plot, ending: str) -> bytes:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    drawing = compose(picture, with_words=True)
+    drawing = compose(plot, with_words=True)
     # The user's own settings and styles have no say; a name in a script that the bundled font
     # lacks gives boxes, and no warnings.
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
         matplotlib.rcParams["font.family"] = "DejaVu Sans"
-        matplotlib.rcParams["svg.hashsalt"] = "flopwatch"  # the same picture is the same file
+        matplotlib.rcParams["svg.hashsalt"] = "flopwatch"  # the same plot is the same file
         matplotlib.rcParams["pdf.fonttype"] = 42
         figure = Figure(figsize=(drawing.width / DPI, drawing.height / DPI), facecolor="white")
         FigureCanvasAgg(figure)
@@ -83,7 +83,7 @@ def draw_bytes(picture: Picture, ending: str) -> bytes:
         axes.set_ylim(drawing.height, 0)
         _draw(drawing, axes)
         buffer = io.BytesIO()
-        metadata: dict[str, Any] = {METADATA[ending]: MAKER, "Title": picture.title}
+        metadata: dict[str, Any] = {METADATA[ending]: MAKER, "Title": plot.title}
         metadata |= (
             {} if ending == ".png" else {("Date" if ending == ".svg" else "CreationDate"): None}
         )

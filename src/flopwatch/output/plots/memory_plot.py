@@ -1,4 +1,4 @@
-"""Memory: what was foretold, by part, beside what was measured, by phase."""
+"""Memory: what was predicted, by part, beside what was measured, by phase."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import find_estimate_bytes, find_peak_bytes
 from flopwatch.output.plots.axes import BYTES, make_axis
 from flopwatch.output.plots.lanes import Lanes, Table, divide_lanes, lay_lanes, read_table
-from flopwatch.output.plots.plot import Bar, Picture, Point, Series, is_drawable
+from flopwatch.output.plots.plot import Bar, Plot, Point, Series, is_drawable
 from flopwatch.output.units import format_bytes
 from flopwatch.records.record import Record
 
 NAME = "memory"
 BAR_PX = 18.0
 MARK_PX = 8.0
-FORETOLD = "Bars: what was foretold from dimensions alone, by part."
+PREDICTED = "Bars: what was predicted from dimensions alone, by part."
 MEASURED = (
     "Marks: the most that each phase held, with what was there before the run, which other "
     "variants of the same process may hold."
 )
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
-    """Of rows that share a table: those whose memory was foretold or measured."""
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
+    """Of rows that share a table: those whose memory was predicted or measured."""
     known = [row for row in rows if row.record.memory_estimate_bytes or _find_peaks(row.record)]
     if not known:
         return
     table = read_table(rows)
     for some in divide_lanes(known):
-        yield _make_picture(some, table)
+        yield _make_plot(some, table)
 
 
-def is_telling(picture: Picture) -> bool:
-    """Whether something was foretold; what was measured only is told by the table."""
-    return any(one.bars for one in picture.series)
+def is_telling(plot: Plot) -> bool:
+    """Whether something was predicted; what was measured only is told by the table."""
+    return any(one.bars for one in plot.series)
 
 
 def _find_peaks(record: Record) -> dict[str, float]:
@@ -44,7 +44,7 @@ def _find_peaks(record: Record) -> dict[str, float]:
     return {phase: float(held_bytes + held.peak_bytes) for phase, held in record.memory.items()}
 
 
-def _make_picture(rows: Sequence[Row], table: Table) -> Picture:
+def _make_plot(rows: Sequence[Row], table: Table) -> Plot:
     phases = list(dict.fromkeys(phase for row in rows for phase in row.record.memory))
     bar_px = BAR_PX if any(row.record.memory_estimate_bytes for row in rows) else 0.0
     # Below each bar, a small lane for every phase. The bar, or what stands in its place, is where a
@@ -56,19 +56,19 @@ def _make_picture(rows: Sequence[Row], table: Table) -> Picture:
     }
     up = (lane_px - bar_px - (6 if bar_px else 14)) / 2 / lane_px
     lanes = lay_lanes(rows, table, lane_px=lane_px)
-    foretold, measured = _stack(lanes, table), _mark(lanes, table, drops)
-    ends = [bar.end for one in foretold for bar in one.bars]
+    predicted, measured = _stack(lanes, table), _mark(lanes, table, drops)
+    ends = [bar.end for one in predicted for bar in one.bars]
     peaks = [point.x for one in measured for point in one.points]
-    captions = [*([FORETOLD] if foretold else []), *([MEASURED] if measured else [])]
-    return Picture(
+    captions = [*([PREDICTED] if predicted else []), *([MEASURED] if measured else [])]
+    return Plot(
         name=NAME,
-        title="Memory, foretold and measured" if foretold else "Memory, by phase",
+        title="Memory, predicted and measured" if predicted else "Memory, by phase",
         subject=table.subject,
         caption=" ".join(captions),
         conditions=table.conditions,
         x=make_axis("memory", [0.0, *ends, *peaks], BYTES),
         y=replace(lanes.y, low=lanes.y.low - up, high=lanes.y.high - up),
-        series=(*foretold, *measured),
+        series=(*predicted, *measured),
         names="top",
         lanes=lanes.count,
         lane_px=lane_px,
@@ -85,7 +85,7 @@ def _stack(lanes: Lanes, table: Table) -> list[Series]:
         for part, size in row.record.memory_estimate_bytes.items():
             if not size or not is_drawable(start + size):
                 continue
-            tip = f"{table.tell(row)}: {part}, foretold {format_bytes(size)}"
+            tip = f"{table.tell(row)}: {part}, predicted {format_bytes(size)}"
             bar = Bar(y=y, start=start, end=start + size, tip=tip, text=part)
             bars.setdefault(part, []).append(bar)
             start += size
@@ -110,7 +110,7 @@ def _mark(lanes: Lanes, table: Table, drops: dict[str, float]) -> list[Series]:
 
 
 def _note(row: Row) -> str:
-    """What was measured; where nothing was, what was foretold."""
+    """What was measured; where nothing was, what was predicted."""
     peak_bytes = find_peak_bytes(row.record)
     if peak_bytes is not None:
         return format_bytes(peak_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import TIME, make_axis
 from flopwatch.output.plots.lanes import Table, divide_lanes, lay_lanes, read_table
-from flopwatch.output.plots.plot import Bar, Picture, Series, is_drawable
+from flopwatch.output.plots.plot import Bar, Plot, Series, is_drawable
 from flopwatch.output.plots.shapes import COLOURS
 from flopwatch.output.units import format_time
 
@@ -16,14 +16,14 @@ LANE_PX = 22.0
 REST = "rest"
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """Of rows that share a table: those that have several phases, or regions."""
     divided = [row for row in rows if len(split(row)) > 1]
     if not divided:
         return
     table = read_table(rows)
     for some in divide_lanes(divided):
-        yield _make_picture(some, table)
+        yield _make_plot(some, table)
 
 
 def split(row: Row) -> dict[tuple[str, str], float]:
@@ -47,7 +47,7 @@ def split(row: Row) -> dict[tuple[str, str], float]:
     return {part: time_ns for part, time_ns in parts.items() if is_drawable(time_ns)}
 
 
-def _make_picture(rows: Sequence[Row], table: Table) -> Picture:
+def _make_plot(rows: Sequence[Row], table: Table) -> Plot:
     lanes = lay_lanes(rows, table, lane_px=LANE_PX)
     styles = _choose_styles(rows)
     bars: dict[tuple[str, str], list[Bar]] = {part: [] for part in styles}
@@ -69,7 +69,7 @@ def _make_picture(rows: Sequence[Row], table: Table) -> Picture:
             )
             start += time_ns
         longest = max(longest, start)
-    return Picture(
+    return Plot(
         name=NAME,
         title="Where the time of a run goes",
         subject=table.subject,

@@ -1,7 +1,7 @@
-"""What a picture shows, as data: axes, series, references. Nothing here draws.
+"""What a plot shows, as data: axes, series, references. Nothing here draws.
 
 A drawer gets values in their own units (nanoseconds, bytes, ratios) and the ticks that say what
-they mean. Pictures with lanes have names instead of numbers on their vertical axis: lane 0 is at
+they mean. Plots with lanes have names instead of numbers on their vertical axis: lane 0 is at
 the top, and `y` of what lies in lane n is -n.
 """
 
@@ -22,7 +22,7 @@ class Tick:
     value: float
     text: str
     series: int | None = None
-    """Where the text is the name of a series, its position in the picture."""
+    """Where the text is the name of a series, its position in the plot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,7 @@ class Key:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
+class Plot:
     name: str
     """Its kind: one of `KINDS`."""
     title: str

@@ -1,4 +1,4 @@
-"""Which pictures there are, what each needs, and which of them a reader wants first."""
+"""Which plots there are, what each needs, and which of them a reader wants first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flopwatch.output.plots import (
     speedup_plot,
     throughput_plot,
 )
-from flopwatch.output.plots.plot import Picture
+from flopwatch.output.plots.plot import Plot
 
-MOST_PICTURES = 4
+MOST_PLOTS = 4
 """Beside one table."""
 
 
@@ -33,11 +33,11 @@ class Kind:
     """Of the results, as the end of a sentence: "it needs ..."."""
     run: str
     """A command that gives such results."""
-    make: Callable[[Sequence[Row]], Iterator[Picture]]
+    make: Callable[[Sequence[Row]], Iterator[Plot]]
     """Of rows that share a table."""
     most: int = 0
     """How many stand beside a table; 0: it is drawn on request only."""
-    is_telling: Callable[[Picture], bool] = lambda picture: True
+    is_telling: Callable[[Plot], bool] = lambda plot: True
     """Whether it says more than the table beside it."""
 
 
@@ -46,7 +46,7 @@ KINDS: dict[str, Kind] = {
         shows="speedups over the baseline, with intervals and the FLOP limit",
         needs="a variant and its baseline, measured in one run",
         run="flopwatch run dyad --quick",
-        make=speedup_plot.make_pictures,
+        make=speedup_plot.make_plots,
         most=1,
         is_telling=speedup_plot.is_telling,
     ),
@@ -55,7 +55,7 @@ KINDS: dict[str, Kind] = {
         needs="a variant and its baseline at two or more values of an axis of whole numbers, such "
         "as tokens",
         run="flopwatch run switchback --filter level=layer",
-        make=break_even_plot.make_pictures,
+        make=break_even_plot.make_plots,
         most=2,
         is_telling=break_even_plot.is_telling,
     ),
@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
         shows="losses of models that were trained, over time and tokens",
         needs="curves of losses",
         run="flopwatch run dyad --filter level=quality",
-        make=loss_plot.make_pictures,
+        make=loss_plot.make_plots,
         most=2,
         is_telling=loss_plot.is_telling,
     ),
@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
         shows="throughput over ranks, with the ideal line",
         needs="jobs on two or more numbers of ranks",
         run="flopwatch run training --set ranks=1,2",
-        make=throughput_plot.make_pictures,
+        make=throughput_plot.make_plots,
         most=1,
     ),
     throughput_plot.THROUGHPUT: Kind(
@@ -80,13 +80,13 @@ KINDS: dict[str, Kind] = {
         run="flopwatch run steps --quick",
         make=throughput_plot.make_throughput,
         most=1,
-        is_telling=lambda picture: picture.names == "ends",
+        is_telling=lambda plot: plot.names == "ends",
     ),
     phase_plot.NAME: Kind(
         shows="the parts of a run: phases, and the regions inside them",
         needs="cases with several phases or with regions",
         run="flopwatch run steps --quick",
-        make=phase_plot.make_pictures,
+        make=phase_plot.make_plots,
         most=1,
     ),
     roofline_plot.NAME: Kind(
@@ -94,7 +94,7 @@ KINDS: dict[str, Kind] = {
         needs="cases that declare FLOPs and bytes, and peaks of the machine that were measured "
         "before the run",
         run="flopwatch peaks, and then a suite with both, such as flopwatch init writes",
-        make=roofline_plot.make_pictures,
+        make=roofline_plot.make_plots,
         most=1,
     ),
     breakdown_plot.NAME: Kind(
@@ -102,15 +102,15 @@ KINDS: dict[str, Kind] = {
         needs="cases that declare FLOPs or bytes, on a device whose peak is known or was measured "
         "before the run",
         run="flopwatch peaks, and then flopwatch run steps --quick",
-        make=breakdown_plot.make_pictures,
+        make=breakdown_plot.make_plots,
         most=1,
         is_telling=breakdown_plot.is_telling,
     ),
     memory_plot.NAME: Kind(
-        shows="memory that was foretold, by part, and measured, by phase",
-        needs="memory that was foretold or measured",
+        shows="memory that was predicted, by part, and measured, by phase",
+        needs="memory that was predicted or measured",
         run="flopwatch run steps --quick",
-        make=memory_plot.make_pictures,
+        make=memory_plot.make_plots,
         most=1,
         is_telling=memory_plot.is_telling,
     ),
@@ -125,38 +125,38 @@ KINDS: dict[str, Kind] = {
         shows="samples in the order of taking, warm-up shaded",
         needs="cases with two or more samples",
         run="flopwatch run activations --quick",
-        make=sample_plot.make_pictures,
+        make=sample_plot.make_plots,
     ),
     distribution_plot.NAME: Kind(
         shows="how the times of all variants of a case are distributed",
         needs=f"cases with {distribution_plot.FEWEST_SAMPLES} or more samples after warm-up",
         run="flopwatch run activations --quick",
-        make=distribution_plot.make_pictures,
+        make=distribution_plot.make_plots,
     ),
 }
 """By name; what a reader wants first comes first."""
 
 
-def choose_pictures(rows: Sequence[Row]) -> list[Picture]:
+def choose_plots(rows: Sequence[Row]) -> list[Plot]:
     """The few that tell most, of rows that share a table: see `output.tables.divide`."""
     if not rows:
         return []
     chosen = [
-        picture
+        plot
         for kind in KINDS.values()
-        for picture in islice(kind.make(rows), kind.most)
-        if kind.is_telling(picture)
+        for plot in islice(kind.make(rows), kind.most)
+        if kind.is_telling(plot)
     ]
-    return chosen[:MOST_PICTURES]
+    return chosen[:MOST_PLOTS]
 
 
 def find_kind(name: str) -> Kind:
     if name not in KINDS:
-        raise UsageError(f"there is no picture {name!r}; there are {', '.join(KINDS)}")
+        raise UsageError(f"there is no plot {name!r}; there are {', '.join(KINDS)}")
     return KINDS[name]
 
 
-def make_pictures(name: str, tables: Sequence[Sequence[Row]]) -> Iterator[Picture]:
+def make_plots(name: str, tables: Sequence[Sequence[Row]]) -> Iterator[Plot]:
     """All that the tables give of a kind."""
     kind = find_kind(name)
     for rows in tables:
@@ -167,14 +167,14 @@ def describe_missing(name: str) -> str:
     """Why there is none, and what would give one, in a sentence."""
     kind = find_kind(name)
     return (
-        f"these results give no picture {name!r}, which needs {kind.needs}; measure such with: "
+        f"these results give no plot {name!r}, which needs {kind.needs}; measure such with: "
         f"{kind.run}"
     )
 
 
-def choose_first(tables: Sequence[Sequence[Row]]) -> Iterator[Picture]:
-    """Of every table, the picture that a reader wants first: one that tells more than the table, or
+def choose_first(tables: Sequence[Sequence[Row]]) -> Iterator[Plot]:
+    """Of every table, the plot that a reader wants first: one that tells more than the table, or
     where there is none, any."""
     for rows in tables:
-        found = choose_pictures(rows)[:1] or (p for kind in KINDS.values() for p in kind.make(rows))
+        found = choose_plots(rows)[:1] or (p for kind in KINDS.values() for p in kind.make(rows))
         yield from islice(found, 1)

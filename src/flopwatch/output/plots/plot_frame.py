@@ -1,4 +1,4 @@
-"""Where a picture's parts go: its margins, its legend, and the place of every value."""
+"""Where a plot's parts go: its margins, its legend, and the place of every value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from textwrap import wrap
 
-from flopwatch.output.plots.plot import Picture
+from flopwatch.output.plots.plot import Plot
 
 WIDTH = 600.0
 PLOT_HEIGHT = 250.0
@@ -24,7 +24,7 @@ SWATCH = 22.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    picture: Picture
+    plot: Plot
     left: float
     right: float
     top: float
@@ -39,26 +39,26 @@ class Frame:
     """Lines below."""
 
     def x(self, value: float) -> float:
-        return self.left + self.picture.x.place(value) * (self.right - self.left)
+        return self.left + self.plot.x.place(value) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        return self.bottom + self.picture.y.place(value) * (self.top - self.bottom)
+        return self.bottom + self.plot.y.place(value) * (self.top - self.bottom)
 
 
-def make_frame(picture: Picture, *, with_words: bool) -> Frame:
-    title = [*wrap(clean(picture.title), 72), *wrap(clean(picture.subject), 88)]
-    caption = [*wrap(clean(picture.caption), 96), *wrap(clean(picture.conditions), 96)]
+def make_frame(plot: Plot, *, with_words: bool) -> Frame:
+    title = [*wrap(clean(plot.title), 72), *wrap(clean(plot.subject), 88)]
+    caption = [*wrap(clean(plot.caption), 96), *wrap(clean(plot.conditions), 96)]
     title, caption = (title, caption) if with_words else ([], [])
-    legend = _lay_legend(picture) if picture.names == "top" else []
-    has_top = bool(picture.y.label) or any(ref.text_at == "top" for ref in picture.references)
-    has_top |= bool(picture.spans)
+    legend = _lay_legend(plot) if plot.names == "top" else []
+    has_top = bool(plot.y.label) or any(ref.text_at == "top" for ref in plot.references)
+    has_top |= bool(plot.spans)
     top = 8 + LINE * (len(title) + len(legend) + has_top) + (6 if title else 0)
-    inside = _measure_height(picture)
-    below = 42 + LINE * (len(_list_keys(picture)) + len(caption)) + (8 if caption else 0)
+    inside = _measure_height(plot)
+    below = 42 + LINE * (len(_list_keys(plot)) + len(caption)) + (8 if caption else 0)
     return Frame(
-        picture=picture,
-        left=_measure(tick.text for tick in picture.y.ticks) + 18,
-        right=WIDTH - _measure_right(picture),
+        plot=plot,
+        left=_measure(tick.text for tick in plot.y.ticks) + 18,
+        right=WIDTH - _measure_right(plot),
         top=top,
         bottom=top + inside,
         height=top + inside + below,
@@ -68,23 +68,23 @@ def make_frame(picture: Picture, *, with_words: bool) -> Frame:
     )
 
 
-def _list_keys(picture: Picture) -> list[str]:
-    return [key.text for key in picture.keys]
+def _list_keys(plot: Plot) -> list[str]:
+    return [key.text for key in plot.keys]
 
 
-def _measure_height(picture: Picture) -> float:
-    if picture.lanes:
-        return picture.lane_px * picture.lanes
-    names = len(picture.series) if picture.names == "ends" else 0
+def _measure_height(plot: Plot) -> float:
+    if plot.lanes:
+        return plot.lane_px * plot.lanes
+    names = len(plot.series) if plot.names == "ends" else 0
     return max(PLOT_HEIGHT, LINE * names)
 
 
-def _measure_right(picture: Picture) -> float:
-    if picture.names == "ends":
-        return _measure(one.name for one in picture.series) + SWATCH + 14
-    last = picture.x.ticks[-1].text if picture.x.ticks else ""
+def _measure_right(plot: Plot) -> float:
+    if plot.names == "ends":
+        return _measure(one.name for one in plot.series) + SWATCH + 14
+    last = plot.x.ticks[-1].text if plot.x.ticks else ""
     room = max(16.0, measure(last) / 2 + 4)
-    return max(room, _measure(note.text for note in picture.notes) + 18)
+    return max(room, _measure(note.text for note in plot.notes) + 18)
 
 
 def _measure(texts: Iterable[str]) -> float:
@@ -109,11 +109,11 @@ def measure_name(name: str) -> float:
     return SWATCH + measure(shorten(name)) + 12
 
 
-def _lay_legend(picture: Picture) -> list[list[int]]:
+def _lay_legend(plot: Plot) -> list[list[int]]:
     """As many names in a row as it has room for."""
     rows: list[list[int]] = [[]]
     used = 0.0
-    for position, one in enumerate(picture.series):
+    for position, one in enumerate(plot.series):
         width = measure_name(one.name)
         if rows[-1] and used + width > WIDTH - 16:
             rows.append([])

@@ -15,7 +15,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.devices.measured_peaks import Peaks, from_environment
 from flopwatch.output.plots.axes import COUNT, make_axis, rate
 from flopwatch.output.plots.lanes import Table, read_table
-from flopwatch.output.plots.plot import Picture, Point, Reference, Series, is_ratio, thin
+from flopwatch.output.plots.plot import Plot, Point, Reference, Series, is_ratio, thin
 from flopwatch.output.units import format_rate, three_figures
 from flopwatch.records.record import Record
 
@@ -24,7 +24,7 @@ HEADROOM = 2
 """Above the highest roof, for its name; and below the slowest case, for its mark."""
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """One, of rows that share a table, and so a machine; none where the cases do not say their
     FLOPs and bytes, or no peaks were measured."""
     known = [row for row in rows if is_ratio(find_intensity(row.record), row.flops_per_s)]
@@ -37,7 +37,7 @@ def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     )
     tops = _find_tops(known, peaks)
     if bandwidth is not None and tops:
-        yield _make_picture(known, bandwidth, tops, read_table(rows))
+        yield _make_plot(known, bandwidth, tops, read_table(rows))
 
 
 def find_intensity(record: Record) -> float | None:
@@ -67,9 +67,7 @@ def _find_tops(rows: Sequence[Row], peaks: Peaks) -> dict[str, float]:
     }
 
 
-def _make_picture(
-    rows: Sequence[Row], bandwidth: float, tops: dict[str, float], table: Table
-) -> Picture:
+def _make_plot(rows: Sequence[Row], bandwidth: float, tops: dict[str, float], table: Table) -> Plot:
     by_variant: dict[str, list[Point]] = {}
     for row in rows:
         point = _make_point(row, bandwidth, tops, table)
@@ -98,7 +96,7 @@ def _make_picture(
         )
         for dtype, top in tops.items()
     ]
-    return Picture(
+    return Plot(
         name=NAME,
         title="Roofline: speed below what memory and arithmetic allow",
         subject=table.subject,

@@ -8,7 +8,7 @@ from flopwatch.analysis.statistics import median
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import COUNT, TIME, make_axis
 from flopwatch.output.plots.lanes import Table, group_rows, read_table
-from flopwatch.output.plots.plot import Picture, Point, Reference, Series, Span, is_ratio, thin
+from flopwatch.output.plots.plot import Plot, Point, Reference, Series, Span, is_ratio, thin
 from flopwatch.output.units import format_time
 from flopwatch.records.record import Record
 
@@ -17,14 +17,14 @@ WIDE = 4.0
 """Times that differ more than this go on a scale of ratios."""
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """One for every case, of rows that share a table."""
     sampled = [row for row in rows if len(row.record.rounds) > 1 and row.record.samples_ns]
     table = read_table(rows)
     for group in group_rows(sampled):
         drawn = [(row, points) for row in group if (points := _read_points(row, table))]
         if drawn:
-            yield _make_picture(drawn, table)
+            yield _make_plot(drawn, table)
 
 
 def list_totals_ns(record: Record) -> list[float]:
@@ -48,7 +48,7 @@ def _read_points(row: Row, table: Table) -> list[Point]:
     ]
 
 
-def _make_picture(drawn: Sequence[tuple[Row, list[Point]]], table: Table) -> Picture:
+def _make_plot(drawn: Sequence[tuple[Row, list[Point]]], table: Table) -> Plot:
     times_ns = [point.y for _, points in drawn for point in points]
     rounds = [point.x for _, points in drawn for point in points]
     x = make_axis("round", [0, *rounds], COUNT)
@@ -71,7 +71,7 @@ def _make_picture(drawn: Sequence[tuple[Row, list[Point]]], table: Table) -> Pic
         text = f"{row.record.variant}, median {format_time(middle)}"
         line = ((start, middle), (points[-1].x, middle))
         references.append(Reference(points=line, text=text, series=position))
-    return Picture(
+    return Plot(
         name=NAME,
         title="Samples in the order of taking",
         subject=" ".join(filter(None, [table.subject, table.name_case(first)])),

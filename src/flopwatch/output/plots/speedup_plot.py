@@ -13,7 +13,7 @@ from flopwatch.output.plots.plot import (
     MOST_POINTS,
     Key,
     Label,
-    Picture,
+    Plot,
     Point,
     Reference,
     Series,
@@ -29,7 +29,7 @@ ARITHMETIC = "what arithmetic alone would give"
 UNSURE = "the interval is not known"
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """One, of rows that share a table; none where nothing was compared."""
     compared = [row for row in rows if row.speedup and is_ratio(row.speedup.value)]
     if not compared:
@@ -39,16 +39,16 @@ def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     for row in compared:
         by_variant.setdefault(row.record.variant, []).append(row)
     if len(compared) > MOST_LANES:
-        yield _make_picture(table, by_variant, *_share_lanes(by_variant))
+        yield _make_plot(table, by_variant, *_share_lanes(by_variant))
         return
     positions = {variant: place for place, variant in enumerate(by_variant)}
     lanes = lay_lanes(compared, table, lambda row: positions[row.record.variant])
     notes = lanes.note(lambda row: format_ratio(row.speedup.value if row.speedup else None))
-    yield _make_picture(table, by_variant, lanes, notes)
+    yield _make_plot(table, by_variant, lanes, notes)
 
 
-def is_telling(picture: Picture) -> bool:
-    return sum(len(one.points) for one in picture.series) >= FEWEST_DOTS
+def is_telling(plot: Plot) -> bool:
+    return sum(len(one.points) for one in plot.series) >= FEWEST_DOTS
 
 
 def _share_lanes(by_variant: Mapping[str, Sequence[Row]]) -> tuple[Lanes, tuple[Label, ...]]:
@@ -75,9 +75,9 @@ def _thin_rows(rows: Sequence[Row]) -> Sequence[Row]:
     return [ordered[round(place * last / max(1, most - 1))] for place in range(most)]
 
 
-def _make_picture(
+def _make_plot(
     table: Table, by_variant: Mapping[str, Sequence[Row]], lanes: Lanes, notes: tuple[Label, ...]
-) -> Picture:
+) -> Plot:
     shared = len(lanes.rows) > MOST_LANES
     points: dict[str, list[Point]] = {variant: [] for variant in by_variant}
     for y, row in lanes.rows:
@@ -89,7 +89,7 @@ def _make_picture(
     reach = [v for p in found for v in (p.x, p.low, p.high, p.limit) if v is not None]
     baseline = next(iter(by_variant.values()))[0].record.baseline
     x = make_axis("speedup", [*reach, 1.0], RATIO, is_log=True)
-    return Picture(
+    return Plot(
         name=NAME,
         title=f"Speedup over {baseline}",
         subject=table.subject,

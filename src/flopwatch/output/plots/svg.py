@@ -1,4 +1,4 @@
-"""Pictures as inline SVG for a page: nothing fetched, in the colours of the page around them.
+"""Plots as inline SVG for a page: nothing fetched, in the colours of the page around them.
 
 Marks carry their series and a tip, names their series, for a script that shows tips and switches
 series off; without a script all of it can be seen. The colours are ones that colour-blind people
@@ -10,7 +10,7 @@ from __future__ import annotations
 from html import escape
 
 from flopwatch.output.plots.composition import compose
-from flopwatch.output.plots.plot import Picture
+from flopwatch.output.plots.plot import Plot
 from flopwatch.output.plots.plot_frame import clean
 from flopwatch.output.plots.shapes import Drawing, Mark, Marker, Path, Shape, Text
 
@@ -33,12 +33,12 @@ STYLE = f"""
 @media (prefers-color-scheme: dark) {{
   :root {{ --faint: #a0a0a0; {_declare(DARK)} }}
 }}
-.picture {{ display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }}
-.picture text {{ fill: currentColor; }}
-.picture .quiet {{ fill: var(--faint); }}
-.picture .bold {{ font-weight: 600; }}
-.picture .middle {{ text-anchor: middle; }} .picture .end {{ text-anchor: end; }}
-.picture path, .picture circle {{ stroke-linejoin: round; fill: none; }}
+.plot {{ display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }}
+.plot text {{ fill: currentColor; }}
+.plot .quiet {{ fill: var(--faint); }}
+.plot .bold {{ font-weight: 600; }}
+.plot .middle {{ text-anchor: middle; }} .plot .end {{ text-anchor: end; }}
+.plot path, .plot circle {{ stroke-linejoin: round; fill: none; }}
 """
 
 PAPER = "var(--paper, Canvas)"
@@ -57,11 +57,11 @@ OUTLINES = {
 """Of markers, in units of their size."""
 
 
-def draw_svg(picture: Picture) -> str:
-    drawing = compose(picture, with_words=False)
-    label = escape(f"{clean(picture.title)}. {clean(picture.caption)}")
+def draw_svg(plot: Plot) -> str:
+    drawing = compose(plot, with_words=False)
+    label = escape(f"{clean(plot.title)}. {clean(plot.caption)}")
     return (
-        f'<svg class="picture" role="img" aria-label="{label}" '
+        f'<svg class="plot" role="img" aria-label="{label}" '
         f'viewBox="0 0 {drawing.width:.0f} {drawing.height:.0f}">{_draw(drawing)}</svg>'
     )
 

@@ -22,7 +22,7 @@ from flopwatch.output.plots.curves import (
     over_axis,
 )
 from flopwatch.output.plots.lanes import read_table
-from flopwatch.output.plots.plot import Picture, Reference, Series
+from flopwatch.output.plots.plot import Plot, Reference, Series
 from flopwatch.output.units import format_rate
 
 THROUGHPUT = "throughput"
@@ -36,7 +36,7 @@ def find_throughput(row: Row) -> Estimate | None:
     return None if row.tokens_per_s is None else _scale(row, row.tokens_per_s)
 
 
-def make_throughput(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_throughput(rows: Sequence[Row]) -> Iterator[Plot]:
     yield from make_curves(
         rows,
         Quantity(
@@ -51,7 +51,7 @@ def make_throughput(rows: Sequence[Row]) -> Iterator[Picture]:
     )
 
 
-def make_mfu(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_mfu(rows: Sequence[Row]) -> Iterator[Plot]:
     """MFU where there are training jobs; for others, what part of the peak their FLOPs reach."""
     name = _choose_share(rows)
     if name is None:
@@ -119,7 +119,7 @@ QUANTITY = Quantity(
 )
 
 
-def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
+def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """Of rows that share a table: those that were measured on several numbers of ranks."""
     known = [row for row in rows if RANKS in row.record.params and is_known(find_throughput(row))]
     if not is_axis_of_counts(known, RANKS):
@@ -130,15 +130,15 @@ def make_pictures(rows: Sequence[Row]) -> Iterator[Picture]:
         yield _add_ideal(draw_lines(lines, over, QUANTITY, table))
 
 
-def _add_ideal(picture: Picture) -> Picture:
-    series = tuple(_tell_efficiency(one) for one in picture.series)
+def _add_ideal(plot: Plot) -> Plot:
+    series = tuple(_tell_efficiency(one) for one in plot.series)
     ideal = max(series, key=lambda one: one.points[0].y / one.points[0].x)
     per_rank = ideal.points[0].y / ideal.points[0].x
     last = max(point.x for one in series for point in one.points)
     line = ((ideal.points[0].x, ideal.points[0].y), (last, per_rank * last))
     values = [v for one in series for p in one.points for v in (p.y, p.low, p.high) if v]
     return replace(
-        picture,
+        plot,
         series=series,
         y=make_axis("throughput", [*values, line[1][1]], TOKENS, is_log=True),
         # Unnamed: the caption says what it is, and its end is where the fastest line has its mark.

@@ -44,7 +44,7 @@ def ask_for_others(device: Device) -> Grid:
     """What takes long on the device is measured where it is asked for."""
     unusual: Grid = {"optimizer": ["adamw-unfused", "sgd"], "variant": ["compiled+checkpointed"]}
     if device == "cuda":
-        return {**unusual, "precision": ["fp16-autocast"]}
+        return {**unusual, "precision": ["fp16-mixed"]}
     # A CPU may emulate short types, at a hundredth of the speed.
     return {
         **unusual,

@@ -48,7 +48,7 @@ VARIANTS = [
     "full-shard+compiled",
 ]
 PLAIN: Grid = {"precision": ["fp32"], "optimizer": ["adamw"]}
-TRAINED = ("fp32", "bf16-autocast", "amp_bf16", "bf16")
+TRAINED = ("fp32", "bf16-mixed", "amp_bf16", "bf16")
 """Precisions; fp16 would have its loss scaled up and down, which is not done here."""
 JOBS: Grid = {
     "model": [SMALL, "small"],
@@ -56,7 +56,7 @@ JOBS: Grid = {
     "ranks": [1, 2],
     "micro_batch": [4, AUTO],
     "accumulation": [1],
-    "precision": ["fp32", "bf16-autocast"],
+    "precision": ["fp32", "bf16-mixed"],
     "optimizer": list(OPTIMIZERS),
     "variant": USUAL,
 }
@@ -101,7 +101,7 @@ def ask_for_others(device: Device) -> Grid:
     return {
         "model": ["small" if on_cpu else SMALL],
         "context": [1024 if on_cpu else 128],
-        "precision": ["bf16-autocast" if on_cpu else "fp32"],
+        "precision": ["bf16-mixed" if on_cpu else "fp32"],
         "micro_batch": [AUTO],
         "global_batch": [8],
         "optimizer": ["adamw-unfused", "sgd"],

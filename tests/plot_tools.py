@@ -1,4 +1,4 @@
-"""Results for every kind of picture, with numbers that can be checked by hand."""
+"""Results for every kind of plot, with numbers that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flopwatch.devices.measured_peaks import Curve, Peaks, Product, Stream, read
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_flops import count_mode_flops
 from flopwatch.jobs.variants import PRECISIONS, parse_mode
-from flopwatch.output.plots import KINDS, Picture
+from flopwatch.output.plots import KINDS, Plot
 from flopwatch.records.record import PhaseMemory, Rank, Record, Region
 from tests.analysis.test_quality import DENSE, trained
 
@@ -37,7 +37,7 @@ SPEEDUPS = [
     *compare({"dense": 1, "fast": 2.5}, "two", params={"size": 8}),
 ]
 COUNTS = {16: 0.5, 64: 0.8, 256: 1.25, 1024: 1.6}
-CROSSOVER = [
+BREAK_EVEN = [
     record
     for tokens, speed in COUNTS.items()
     for record in compare({"dense": 1, "fast": speed}, str(tokens), params={"tokens": tokens})
@@ -150,28 +150,28 @@ def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) ->
     return make_record(**{**content, **changes})
 
 
-LEDGER = [
+BREAKDOWN = [
     add_peaks(make_step(), 1e11, 1e10),
     add_peaks(make_step("compiled", 0.1, regions={}, instrumented_ns=[]), 1e11, 1e10),
 ]
 
 GALLERY: dict[str, list[Record]] = {
     "speedups": SPEEDUPS,
-    "crossover": CROSSOVER,
+    "break-even": BREAK_EVEN,
     "losses": LOSSES,
     "scaling": JOBS,
     "throughput": SIZES,
     "parts": PARTS,
     "roofline": ROOFLINE,
-    "ledger": LEDGER,
+    "breakdown": BREAKDOWN,
     "memory": MEMORY,
     "mfu": [add_peaks(record, flops_per_s=1e12, bytes_per_s=1e10) for record in SIZES],
     "samples": SAMPLES,
     "distribution": TWO_MODES,
 }
-"""By kind of picture: records that give one."""
+"""By kind of plot: records that give one."""
 
 
-def draw(name: str, records: list[Record] | None = None) -> list[Picture]:
-    """All pictures of that kind."""
+def draw(name: str, records: list[Record] | None = None) -> list[Plot]:
+    """All plots of that kind."""
     return list(KINDS[name].make(summarize(GALLERY[name] if records is None else records)))
