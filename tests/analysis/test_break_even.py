@@ -134,7 +134,7 @@ def test_every_row_of_a_series_has_it_in_the_json() -> None:
         "axis": "tokens", "measured": [16, 64], "outcome": "from", "pays_from": 64, "below": 16,
         "crossings": [crossing],
     }  # fmt: skip
-    assert [row["break-even"] for row in rows] == [None, expected, None, expected]
+    assert [row["break_even"] for row in rows] == [None, expected, None, expected]
 
 
 def test_two_batches_make_a_table_and_no_chart() -> None:
