@@ -213,11 +213,11 @@ def test_old_versions_are_upgraded_step_by_step(monkeypatch: pytest.MonkeyPatch)
         record_module,
         "UPGRADES",
         {
-            1: lambda old: {**old, "name": old["kind"]},
+            1: lambda old: {**old, "name": old["old_name"]},
             2: lambda old: {**old, "variant": old["name"] + "!"},
         },
     )
-    content = {**content_of(make_record()), "schema": 1, "kind": "dense"}
+    content = {**content_of(make_record()), "schema": 1, "old_name": "dense"}
     del content["variant"]
     assert decode(json.dumps(content).encode()) == make_record(variant="dense!", schema=3)
     half_way = {**content, "schema": 2, "name": "dyad"}

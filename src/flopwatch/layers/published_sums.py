@@ -3,10 +3,8 @@ read it."""
 
 from __future__ import annotations
 
-from flopwatch.suites.case import PARTS
-
 STANDARD, ROWWISE, GLOBAL, CASTS = (
-    f"{PARTS}{name}" for name in ("standard", "rowwise", "global", "casts")
+    f"parts:{name}" for name in ("standard", "rowwise", "global", "casts")
 )
 SUMS = {
     STANDARD: ["standard_fwd", "standard_gx", "standard_gw"],
@@ -32,3 +30,10 @@ SUMS = {
 }
 """By variant: the parts of a layer (see `layers.int8_parts`) in the order in which it runs them;
 casts to int8 are the least that quantising can take."""
+WHOLES = {
+    STANDARD: "dense",
+    ROWWISE: "switchback:rowwise",
+    GLOBAL: "switchback:global",
+    CASTS: None,
+}
+"""By variant: the layer that its parts make up, if they do."""

@@ -66,6 +66,11 @@ SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imp
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
 Stop = Literal["precise", "stalled", "budget", "interrupted"]
+Cause = Literal["does-not-fit", "too-few-ranks", "budget", "interrupted", "rank-lost"]
+"""Why a case was skipped, as a code; the reason says it in a sentence."""
+Kind = Literal["whole", "parts"]
+"""A variant is a whole that is compared with the baseline, or a list of parts that are timed one by
+one: their sum is no speed of a whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +129,13 @@ class Record:
     params: dict[str, Any]
     status: Status
     reason: str | None = None
+    cause: Cause | None = None
+    """Why it was skipped; None for every other status."""
+    kind: Kind = "whole"
+    parts_of: str | None = None
+    """For a list of parts: the variant that they make up, where there is one."""
+    layout: str | None = None
+    """The published layout that the case can be shown in, as its suite declares it."""
     samples_ns: dict[str, list[float]] = field(default_factory=dict)
     """By phase, time of one call, in order of taking, warm-up first."""
     rounds: list[int] = field(default_factory=list)

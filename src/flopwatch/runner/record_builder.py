@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from flopwatch.records.record import Check, PhaseMemory, Rank, Record, Region, Status, Stop
+from flopwatch.records.record import Cause, Check, PhaseMemory, Rank, Record, Region, Status, Stop
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 
@@ -26,6 +26,7 @@ class Draft:
     variant: str
     status: Status = "ok"
     reason: str | None = None
+    cause: Cause | None = None
     samples_ns: dict[str, list[float]] = field(default_factory=dict)
     rounds: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
@@ -74,8 +75,8 @@ class Draft:
             for name, value in point.items():
                 self.curves.setdefault(name, []).append(value)
 
-    def fail(self, status: Status, reason: str) -> None:
-        self.status, self.reason = status, reason
+    def fail(self, status: Status, reason: str, cause: Cause | None = None) -> None:
+        self.status, self.reason, self.cause = status, reason, cause
 
 
 class Harvest:
@@ -178,7 +179,7 @@ class Harvest:
         if warmup_samples is None or warmup_samples >= taken:
             warmup_samples = taken
             if interrupted and draft.status == "ok":
-                draft.fail("skipped", "interrupted before its warm-up was over")
+                draft.fail("skipped", "interrupted before its warm-up was over", "interrupted")
         return Record(
             id=group.case_id(draft.variant),
             group=group.id,
@@ -189,6 +190,10 @@ class Harvest:
             params=dict(group.params),
             status=draft.status,
             reason=draft.reason,
+            cause=draft.cause,
+            kind="parts" if draft.variant in group.parts else "whole",
+            parts_of=group.parts.get(draft.variant),
+            layout=group.layout,
             samples_ns=draft.samples_ns,
             rounds=draft.rounds,
             loops=draft.loops,

@@ -52,6 +52,10 @@ class Description:
     """Names of other grids that can be measured instead."""
     apart: bool = False
     """Whether what variants of a group need in memory adds up."""
+    parts: Mapping[str, str | None] = field(default_factory=dict)
+    """Variants that are lists of parts, each with the variant that they make up."""
+    layout: str | None = None
+    """The published layout that records can be shown in."""
 
     def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """What is on request and not asked for, as ``--filter`` takes it."""
@@ -76,6 +80,10 @@ class Group:
     """Bytes that a process needs, by variant and part, where the suite predicts them."""
     apart: bool = False
     """Whether these add up."""
+    parts: Mapping[str, str | None] = field(default_factory=dict)
+    """Variants that are lists of parts, each with the variant that they make up."""
+    layout: str | None = None
+    """The published layout that records can be shown in."""
     predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By variant, how long it is expected to take, where this machine was calibrated."""
     candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -132,6 +140,8 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             params=params,
             variants=(),
             apart=description.apart,
+            parts=description.parts,
+            layout=description.layout,
             candidates=case.get("candidates", {}),
         )
         chosen[digest(params)] = replace(

@@ -168,7 +168,10 @@ class Suite:
     values. `refuse` does so for a whole case, whose values do not go together: then nothing is
     measured. An axis in `searches` may be ``auto``: the largest value that fits into memory, of
     those that the function gives for a case, in ascending order. With `apart`, variants of a group
-    hold nothing together, so that what they need in memory adds up.
+    hold nothing together, so that what they need in memory adds up. A variant in `parts` is not
+    compared with the baseline: its phases are the parts of another variant, which is its value
+    there (None: of none), timed one by one. `layout` names the published layout (see
+    ``flopwatch show --layout``) that results can be shown in.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
@@ -187,6 +190,8 @@ class Suite:
         refuse: Callable[[Case], object] | None = None,
         searches: Mapping[str, Candidates] | None = None,
         apart: bool = False,
+        parts: Mapping[str, str | None] | None = None,
+        layout: str | None = None,
     ) -> None:
         self.name = name
         self.grids = make_grids(name, axes)
@@ -208,6 +213,8 @@ class Suite:
         self.refuse = refuse or (lambda case: None)
         self.searches = dict(searches or {})
         self.apart = apart
+        self.parts = dict(parts or {})
+        self.layout = layout
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self._validate()

@@ -98,6 +98,8 @@ def describe(request: Request, channel: Channel) -> None:
         name=suite.name,
         baseline=request["baseline"] or suite.baseline,
         apart=suite.apart,
+        parts=suite.parts,
+        layout=suite.layout,
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
         on_request=_keep_present(unasked, cases),

@@ -91,6 +91,7 @@ def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
             "precision": row["Precision"],
         },
         baseline=BASELINE,
+        layout="mosaic",
         **make_sample({"step": tokens / _find_tokens_per_s(row) * 1e9}),
         facts={
             "tokens": float(tokens),

@@ -12,7 +12,7 @@ from typing import Any
 
 from flopwatch.errors import UsageError
 from flopwatch.layers import registry
-from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
+from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS, WHOLES
 from flopwatch.records.published.entries import describe_source, make_record, make_sample, name_run
 from flopwatch.records.record import Record
 
@@ -89,6 +89,9 @@ def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
             variant,
             params,
             baseline=BASELINE,
+            kind="parts" if variant in WHOLES else "whole",
+            parts_of=WHOLES.get(variant),
+            layout="switchback",
             conditions={"dtype": "float16", "autocast": "off"},
             **make_sample(times_ns, line["repeat"]),
             flops={}

@@ -95,6 +95,7 @@ suite = flopwatch.Suite(
     "dyad",
     axes=[LAYER, MODEL, QUALITY],
     variants=VARIANTS,
+    layout="dyad",
     quick=[
         {**LAYER, **QUICK, "tokens": [512], "shape": [(768, 3072), (3072, 768)],
          "variant": [*FAST, "dyad:it:4:published"]},

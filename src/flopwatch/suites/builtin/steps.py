@@ -84,6 +84,7 @@ suite = flopwatch.Suite(
     "steps",
     axes=STEPS,
     variants=VARIANTS,
+    layout="cs336",
     quick=[{**STEPS, **PLAIN, "model": ["decoder:hidden_size=256:layers=4"], "batch": [1]}],
     presets={
         "cs336": CS336,

@@ -25,10 +25,9 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_flops import count_step_flops
 from flopwatch.layers import registry, tolerances
-from flopwatch.layers.published_sums import SUMS
+from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
-from flopwatch.suites.case import PARTS
 
 MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
 VARIANTS = [
@@ -88,7 +87,7 @@ COUNTS = {"tokens": 1, "shape": 2, "batch": 2}
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
     if axis == "variant":
-        if value.startswith(PARTS) and value not in SUMS:
+        if value.partition(":")[0] == "parts" and value not in SUMS:
             raise UsageError(f"there are no {value!r}; there are {', '.join(SUMS)}")
         if value not in SUMS:
             registry.parse(value)
@@ -116,6 +115,8 @@ suite = flopwatch.Suite(
     where=is_sensible,
     tolerance=find_tolerance,
     accepts=accept,
+    parts=WHOLES,
+    layout="switchback",
 )
 
 

@@ -158,6 +158,7 @@ suite = flopwatch.Suite(
     "training",
     axes=[JOBS, divide_batch(JOBS)],
     variants=VARIANTS,
+    layout="mosaic",
     quick=[
         {
             **JOBS,
