@@ -41,7 +41,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.bench: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt -e ".[torch,plots]"
 	touch $@
 
 .venv/.test: .venv/bin/python pyproject.toml constraints.txt

@@ -8,7 +8,8 @@ FlopwatchError            one clear sentence for the user; the command line exit
 │   ├── NewerSchema       a record written by a newer flopwatch
 │   └── DiskFull          no room for the next record
 ├── LayerError            a layer that cannot be made or put into a model; a ValueError too
-└── WorkerError           the measuring process could not be started
+├── WorkerError           the measuring process could not be started
+└── MissingPackage        a package of an extra is not installed; an ImportError too
 
 Unsupported               raised by a suite's build function: this combination does not exist.
                           It becomes a record with status "unsupported", not an error.
@@ -51,6 +52,10 @@ class LayerError(FlopwatchError, ValueError):
 
 class WorkerError(FlopwatchError):
     """The measuring process could not be started."""
+
+
+class MissingPackage(FlopwatchError, ImportError):
+    """A package that is not installed, and the extra that installs it."""
 
 
 class Unsupported(Exception):

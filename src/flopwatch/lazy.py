@@ -1,18 +1,42 @@
-"""Names that a package loads on first use: importing it should not wait for what nobody needs."""
+"""What is loaded on first use only: the names of a package, and the packages of an extra."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from flopwatch.errors import MissingPackage
 
-def load_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package, from its names to the modules that they live in."""
+EXTRAS = {"matplotlib": "plots", "scipy": "fit", "torch": "torch", "transformers": "torch"}
+"""By package: the extra of flopwatch that installs it."""
+
+
+def load_lazily(
+    package: str, homes: Mapping[str, str], *, needs: str | None = None
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package, from its names to the modules that they live in; `needs` is
+    a package that these import."""
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if needs is not None:
+            require(needs)
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return load
+
+
+def require(package: str) -> None:
+    """Raise MissingPackage unless a package of an extra is installed; does not import it."""
+    try:
+        found = find_spec(package) is not None
+    except (ImportError, ValueError):  # refused by an import hook; a module without a spec
+        found = False
+    if not found:
+        raise MissingPackage(
+            f"this needs {package}, which is not installed; "
+            f"run: pip install 'flopwatch[{EXTRAS[package]}]'"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -301,6 +302,14 @@ def test_bootstrap_errors_are_of_the_right_size() -> None:
 )
 def test_student_quantiles(probability: float, freedom: float, expected: float) -> None:
     assert student_quantile(probability, freedom) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.3, 2.5, 7.7, 30.0, 1e3, 1e5, math.inf])
+@pytest.mark.parametrize("probability", [0.55, 0.95, 0.995, 1 - 1e-7])
+def test_student_quantiles_are_those_of_scipy(probability: float, freedom: float) -> None:
+    from scipy.stats import t
+
+    assert student_quantile(probability, freedom) == pytest.approx(t.ppf(probability, freedom))
 
 
 def test_a_case_that_differs_more_from_run_to_run_has_a_wider_interval() -> None:

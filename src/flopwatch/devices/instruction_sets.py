@@ -33,6 +33,7 @@ import msgspec
 
 from flopwatch.devices import instruction_probe, system_files
 from flopwatch.errors import WorkerError
+from flopwatch.lazy import require
 from flopwatch.suites.case import digest
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -111,8 +112,10 @@ def probe(
 ) -> InstructionSet:
     """Find out which instructions can be used; from the cache where it knows.
 
-    Raises WorkerError where torch cannot be imported at all.
+    Everything that starts a process with torch asks here first. Raises MissingPackage where torch
+    is not installed, and WorkerError where it cannot be imported.
     """
+    require("torch")
     path = cache_path or default_cache_path(environ)
     flags = list(system_files.read_cpu_flags() if cpu_flags is None else cpu_flags)
     key = make_cache_key(environ, flags)
@@ -244,7 +247,7 @@ def _require_torch(outcome: Outcome) -> None:
     if reason is not None:
         raise WorkerError(
             f"torch cannot be imported by {sys.executable} ({reason}); "
-            'install it there, and try: python -c "import torch"'
+            "reinstall it with: pip install 'flopwatch[torch]'"
         )
 
 

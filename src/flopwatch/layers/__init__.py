@@ -32,7 +32,7 @@ _HOMES = {
 }
 
 
-__getattr__ = load_lazily(__name__, _HOMES)
+__getattr__ = load_lazily(__name__, _HOMES, needs="torch")
 
 
 def __dir__() -> list[str]:

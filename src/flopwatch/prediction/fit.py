@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from flopwatch.lazy import require
 from flopwatch.prediction.cost import estimate_cost
 from flopwatch.prediction.cost_parameters import HARDWARE, OWN, PRIORS, Parameters, Prior
 from flopwatch.prediction.observations import Observation, find_family, list_stacks
@@ -66,6 +67,7 @@ def fit(
     free: Sequence[str] = NAMES,
 ) -> Fit:
     """`free` are the parameters to be fitted; the others are as expected."""
+    require("scipy")
     import numpy as np
     from scipy.optimize import least_squares
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from flopwatch.lazy import require
 from flopwatch.prediction.fit import soften
 from flopwatch.prediction.kernels import (
     A100,
@@ -184,6 +185,7 @@ def read_timings() -> list[Timing]:
 
 def fit(family: Family, timings: Sequence[Timing]) -> dict[str, float]:
     """The parameters by name."""
+    require("scipy")
     import numpy as np
     from scipy.optimize import least_squares
 

@@ -324,7 +324,7 @@ class Server:
         if "error" in greeting:
             raise WorkerError(
                 f"the measuring process could not start ({greeting['error']}); "
-                "is torch installed for this Python?"
+                "try: python -c 'import torch'"
             )
         self.threads: int | None = greeting.get("threads")
 

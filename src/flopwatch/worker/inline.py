@@ -22,6 +22,7 @@ from flopwatch.devices.backends import Target, open_target
 from flopwatch.devices.clock import Clock
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
+from flopwatch.lazy import require
 from flopwatch.output.units import format_interval, format_speedup, format_time, plural
 from flopwatch.settings import Cache, Device, Settings
 from flopwatch.suites.suite import Workload
@@ -143,6 +144,7 @@ def compare(
     settings = _settings(precision, budget_s, cache, device, seed)
     baseline, *others = functions
     if tolerance is not None:
+        require("torch")
         _require_agreement(functions, baseline, tolerance, open_target(settings.device).clock)
     measurements, totals = _sample(dict(functions), settings)
     return Comparison(
@@ -189,6 +191,8 @@ def _settings(
     if not 0 < precision < 1:
         raise UsageError(f"precision {precision} is not between 0 and 1; 0.02 means 2 %")
     chosen = device or _device_in_use()
+    if chosen == "cuda" or cache == "cold":
+        require("torch")
     settings = Settings(device=chosen, precision=precision, cache=cache, seed=seed)
     if budget_s is None:
         return settings

@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.lazy import require
 from flopwatch.output.plots.composition import compose
 from flopwatch.output.plots.plot import Plot
 from flopwatch.output.plots.shapes import Drawing, Mark, Marker, Path, Shape, Text
@@ -62,6 +63,7 @@ def draw_file(plot: Plot, path: FilePath) -> None:
 
 
 def draw_bytes(plot: Plot, ending: str) -> bytes:
+    require("matplotlib")
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

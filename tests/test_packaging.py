@@ -1,0 +1,195 @@
+"""The core installs no torch and no plotting; what needs them says how to install them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from flopwatch.errors import FlopwatchError
+from flopwatch.lazy import EXTRAS, require
+from flopwatch.records.record import encode
+
+from .conftest import make_record
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HEAVY = ("matplotlib", "scipy", "threadpoolctl", "torch", "transformers", "triton")
+BLOCKER = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+JOB = ("--model", "7b", "--seq-len", "2048", "--hardware", "8xH100-SXM")
+IN_THE_CORE = [
+    ("check", "old.jsonl"),
+    ("compare", "old.jsonl", "new.jsonl"),
+    ("devices",),
+    ("explain", "old.jsonl"),
+    ("export", "old.jsonl", "--format", "pyperf", "-o", "pyperf.json"),
+    ("import", "google.json", "-o", "imported.jsonl"),
+    ("init", "my_suite.py"),
+    ("list",),
+    ("memory", "small"),
+    ("mfu", "--formula"),
+    ("plan", *JOB),
+    ("predict", *JOB, "--micro-batch", "4"),
+    ("published", "dyad", "-o", "published.jsonl"),
+    ("query", "select count(*) from records", "old.jsonl"),
+    ("report", "old.jsonl", "-o", "page.html"),
+    ("show", "old.jsonl"),
+]
+WITH_AN_EXTRA = [
+    ("torch", "doctor"),
+    ("torch", "peaks", "--quick"),
+    ("torch", "profile", "small"),
+    ("torch", "run", "activations", "--quick"),
+    ("torch", "run", "activations", "--dry-run"),
+    ("fit", "validate"),
+    ("plots", "plot", "old.jsonl", "-o", "plot.png"),
+]
+GOOGLE = (
+    '{"context": {}, "benchmarks": [{"name": "a", "iterations": 9, "real_time": 2.0, '
+    '"time_unit": "ns"}]}'
+)
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with records, from which heavy packages cannot be imported."""
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "blocker").mkdir()
+    (folder / "blocker" / "sitecustomize.py").write_text(BLOCKER)
+    samples_ns = [100.0 + n % 3 for n in range(20)]
+    (folder / "old.jsonl").write_bytes(encode(make_record(samples_ns={"call": samples_ns})) + b"\n")
+    slower = make_record(samples_ns={"call": [2 * ns for ns in samples_ns]})
+    (folder / "new.jsonl").write_bytes(encode(slower) + b"\n")
+    (folder / "google.json").write_text(GOOGLE)
+    return folder
+
+
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(folder / "blocker"), str(ROOT / "src")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("arguments", IN_THE_CORE, ids=lambda arguments: arguments[0])
+def test_core_commands_work_without_torch(light: Path, arguments: tuple[str, ...]) -> None:
+    done = run_python(light, "-m", "flopwatch", *arguments)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"), [(extra, rest) for extra, *rest in WITH_AN_EXTRA], ids=str
+)
+def test_other_commands_say_what_to_install(light: Path, extra: str, arguments: list[str]) -> None:
+    done = run_python(light, "-m", "flopwatch", *arguments)
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(f"run: pip install 'flopwatch[{extra}]'")
+    assert "Traceback" not in done.stderr
+
+
+def test_functions_are_timed_without_torch_and_tensors_are_not(light: Path) -> None:
+    program = (
+        "import flopwatch\n"
+        "print(flopwatch.measure(lambda: sum(range(100)), budget_s=0.05))\n"
+        "both = {'a': lambda: 1, 'b': lambda: 1}\n"
+        "calls = [\n"
+        "    lambda: flopwatch.compare(both, tolerance=0.1),\n"
+        "    lambda: flopwatch.measure(both['a'], cache='cold'),\n"
+        "    lambda: flopwatch.layers.swap,\n"
+        "]\n"
+        "import flopwatch.layers\n"
+        "for call in calls:\n"
+        "    try: call()\n"
+        "    except ImportError as error: print(error)\n"
+    )
+    done = run_python(light, "-c", program)
+
+    assert done.returncode == 0, done.stderr
+    measured, *refused = done.stdout.splitlines()
+    assert "after" in measured
+    assert len(refused) == 3
+    assert all(line.endswith("pip install 'flopwatch[torch]'") for line in refused)
+
+
+def test_a_package_that_is_there_is_not_missed() -> None:
+    require("torch")
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTRAS, "no_such_package", "some")
+
+    with pytest.raises(FlopwatchError, match=r"^this needs no_such_package.*'flopwatch\[some\]'$"):
+        require("no_such_package")
+
+
+def list_names(requirements: list[str]) -> set[str]:
+    names = (re.match(r"[\w-]+(\[[\w,]+\])?", requirement) for requirement in requirements)
+    return {name[0] for name in names if name}
+
+
+def test_the_core_depends_on_these() -> None:
+    assert list_names(PROJECT["dependencies"]) == {
+        "click",
+        "duckdb",
+        "msgspec",
+        "numpy",
+        "psutil",
+        "rich",
+    }
+
+
+def test_every_package_of_an_extra_is_in_it() -> None:
+    extras = PROJECT["optional-dependencies"]
+
+    assert {package: package in list_names(extras[extra]) for package, extra in EXTRAS.items()} == (
+        dict.fromkeys(EXTRAS, True)
+    )
+
+
+def test_make_installs_the_pinned_versions() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert re.findall(r"PIP\) install (.*)", makefile) == [
+        '-c constraints.txt -e ".[torch,plots]"',
+        '-c constraints.txt -e ".[test]"',
+    ]
+    assert "://" not in makefile + (ROOT / "constraints.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_light_install_is_small_and_predicts(tmp_path: Path) -> None:
+    """Downloads, unless pip is told where wheels are (PIP_NO_INDEX, PIP_FIND_LINKS)."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "light_install.py")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    print(done.stdout)
+
+    size = re.match(r"environment: (\d+) MB", done.stdout)
+    assert size is not None
+    assert int(size[1]) < 300
+    assert re.search(r"flopwatch predict: [\d.]+ s cold", done.stdout)
