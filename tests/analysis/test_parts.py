@@ -12,6 +12,7 @@ from rich.console import Console
 
 from flopwatch.analysis.sum_of_parts import compare_wholes
 from flopwatch.analysis.summary import as_dict, summarize
+from flopwatch.layers.published_sums import WHOLES
 from flopwatch.output.case_tables import make_whole_sheets
 from flopwatch.output.headlines import describe_suite
 from flopwatch.output.layouts.layouts import lay_out_plain
@@ -39,6 +40,9 @@ def layer_record(variant: str, phases_ms: dict[str, float], **changes: object) -
         "suite": suite,
         "variant": variant,
         "baseline": "dense",
+        "kind": "parts" if variant in WHOLES else "whole",
+        "parts_of": WHOLES.get(variant),
+        "layout": "switchback",
         "params": params,
         "samples_ns": {phase: [1e6 * ms * s for s in slow] for phase, ms in phases_ms.items()},
         "rounds": ROUNDS,

@@ -13,7 +13,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.analysis.vs_published import Beside, as_dict, put_beside
-from flopwatch.layers.published_sums import SUMS
+from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.output.vs_published_tables import describe_beside, make_beside_sheets, suggest_case
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, Region
@@ -51,7 +51,14 @@ def measure_layers(**params: Any) -> list[Record]:
     wholes = [measure("switchback", v, case, {"forward": t}) for v, t in times.items()]
     each = {"parts:standard": 210.0, "parts:rowwise": 72.0, "parts:global": 72.0}
     parts = [
-        measure("switchback", v, case, dict.fromkeys(SUMS[v], part_ns))
+        measure(
+            "switchback",
+            v,
+            case,
+            dict.fromkeys(SUMS[v], part_ns),
+            kind="parts",
+            parts_of=WHOLES[v],
+        )
         for v, part_ns in each.items()
     ]
     return [*wholes, *parts]

@@ -79,7 +79,7 @@ def test_a_variant_that_rises_alone_is_a_drift_of_its_speedup_too() -> None:
 
 
 def test_what_is_in_parts_has_no_speedup_to_drift() -> None:
-    records = make_pair({"times": RISING, "variant": "parts:b"})
+    records = make_pair({"times": RISING, "variant": "b", "kind": "parts"})
     assert {doubt.kind for doubt in find_doubts(records)} == {"drift", "few-samples"}
 
 
@@ -222,7 +222,7 @@ def test_flops_that_only_some_declare() -> None:
     some = make_timed(flops={"forward": {"float32": 1e6}}, **samples)
     assert "none for backward" in find([some], "flops-uncounted").sentence
     assert find_doubts(make_pair({}, flops={})) == []
-    parts = make_pair({"variant": "parts:b", "flops": {}}, flops=flops)
+    parts = make_pair({"kind": "parts", "flops": {}}, flops=flops)
     assert find_doubts(parts) == []
 
 

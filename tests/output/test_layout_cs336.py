@@ -68,6 +68,7 @@ def test_the_cs336_layout_is_exactly_this() -> None:
             model="xl",
             **FAILED,
             status="skipped",
+            cause="does-not-fit",
             reason="it needs 41.2 GiB of memory, and there are 20",
             memory_estimate_bytes=memory,
         ),

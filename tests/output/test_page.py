@@ -17,7 +17,6 @@ from flopwatch.output.page import is_report, render_page
 from flopwatch.output.page.page_suites import MOST_REMARKS, MOST_ROWS
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
-from flopwatch.runner.memory_fit import NEEDS
 from flopwatch.settings import Settings
 from tests.conftest import make_record
 from tests.output.test_tables_golden import FAILED, sampled
@@ -60,7 +59,14 @@ class TestSentences:
 
     def test_of_what_did_not_fit_and_of_what_does_not_exist(self, records: list[Record]) -> None:
         others = [
-            make_record(**FAILED, id="5", group="g3", status="skipped", reason=f"{NEEDS}9 GiB"),
+            make_record(
+                **FAILED,
+                id="5",
+                group="g3",
+                status="skipped",
+                cause="does-not-fit",
+                reason="it needs 9 GiB",
+            ),
             make_record(**FAILED, id="6", group="g4", status="unsupported", reason="no such thing"),
         ]
         assert describe_whole(summarize([*records[:3], *others]))[0] == (

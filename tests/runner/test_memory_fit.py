@@ -48,8 +48,9 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
     misfits = find_misfits(group, Room(process_bytes=4 * GIB))
     assert list(misfits) == ["large"]
     needs = "it needs 5.00 GiB of memory (parameters 3.00 GiB, gradients 2.00 GiB)"
-    assert misfits["large"].startswith(needs)
-    assert "--force" in misfits["large"]
+    assert misfits["large"].reason.startswith(needs)
+    assert misfits["large"].cause == "does-not-fit"
+    assert "--force" in misfits["large"].reason
 
 
 def test_what_is_not_predicted_is_tried_even_where_there_is_next_to_no_room() -> None:
@@ -89,14 +90,14 @@ def test_more_ranks_than_seats_are_not_tried() -> None:
     environment = {"torch": {"gpu": {"memory_bytes": GIB, "count": 4}}}
     room = find_room(Settings(device="cuda"), environment)
     assert find_misfits(make_job(4, small={}), room) == {}
-    reason = find_misfits(make_job(8, small={}), room)["small"]
+    reason = find_misfits(make_job(8, small={}), room)["small"].reason
     assert reason.startswith("it needs 8 ranks, and there are 4 GPUs")
     place = Seat(
         rank=0, ranks=16, local_rank=0, local_ranks=4, machine_ranks=4, address="node0", port=1
     )
     spread = find_room(Settings(device="cuda"), environment, place)
     assert find_misfits(make_job(8, small={}), spread) == {}
-    assert "ranks in this job" in find_misfits(make_job(32, small={}), spread)["small"]
+    assert "ranks in this job" in find_misfits(make_job(32, small={}), spread)["small"].reason
     with pytest.raises(UsageError, match="4 ranks on a machine, and there are 2 GPUs; start it"):
         find_room(Settings(device="cuda"), {"torch": {"gpu": {"count": 2}}}, place)
     # A scheduler may show each process its own GPU alone.
@@ -109,7 +110,7 @@ def test_what_variants_hold_apart_adds_up() -> None:
     assert find_misfits(group, room) == {}
     reasons = find_misfits(replace(group, apart=True), room)
     assert list(reasons) == ["large"]
-    assert "--variant large --baseline large" in reasons["large"]
+    assert "--variant large --baseline large" in reasons["large"].reason
 
 
 SUITE = """

@@ -13,7 +13,6 @@ from flopwatch.analysis.region_times import estimate_instruments
 from flopwatch.analysis.statistics import median
 from flopwatch.analysis.warning_findings import Case, Finding
 from flopwatch.records.record import Record
-from flopwatch.suites.case import PARTS
 
 MOST_OF_PEAK: dict[Standard, float] = {"nominal": 1.0, "measured": 1.05}
 """A data sheet's is never exceeded; two runs of `flopwatch peaks` differ by up to 5 %."""
@@ -94,7 +93,7 @@ def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
     }
     for case in cases:
         record = case.record
-        if not case.totals_ns or record.variant.startswith(PARTS):
+        if not case.totals_ns or record.kind == "parts":
             continue
         flops = count_flops(record)
         sibling = counted_groups.get((record.run, record.group))

@@ -17,7 +17,6 @@ from flopwatch.jobs.variants import PRECISIONS as MODE_PRECISIONS
 from flopwatch.layers import registry
 from flopwatch.prediction.cost_job import Job, make_job
 from flopwatch.records.record import Record
-from flopwatch.suites.case import PARTS
 
 PRECISIONS = {
     ("float32", "off"): "fp32",
@@ -168,7 +167,7 @@ def _find_precision(record: Record) -> str:
 
 
 def _read_layer(record: Record) -> Layer | None:
-    if record.variant.startswith(PARTS):
+    if record.kind == "parts":
         return None
     density = registry.find_density(registry.parse(record.variant))
     (inputs, outputs), tokens = record.params["shape"], record.params["tokens"]

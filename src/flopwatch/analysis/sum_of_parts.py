@@ -15,16 +15,6 @@ from typing import Any
 from flopwatch.analysis.samples import pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate, as_interval
 from flopwatch.analysis.summary import Row, estimate_speedup
-from flopwatch.suites.case import PARTS
-
-WHOLES = {
-    "switchback": {
-        "dense": f"{PARTS}standard",
-        "switchback:rowwise": f"{PARTS}rowwise",
-        "switchback:global": f"{PARTS}global",
-    },
-}
-"""By suite and variant: which variant has its parts. The baseline must be among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,18 +39,17 @@ def compare_wholes(rows: Sequence[Row]) -> list[list[Whole]]:
 
 
 def _compare_group(rows: Sequence[Row]) -> list[Whole]:
-    measured = {(row.record.run, row.record.variant): row for row in rows}
+    parts_by_whole = {(row.record.run, row.record.parts_of): row for row in rows}
     compared = []
     for row in rows:
         record = row.record
-        names = WHOLES.get(record.suite, {})
-        parts = measured.get((record.run, names.get(record.variant, "")))
+        parts = parts_by_whole.get((record.run, record.variant))
         if parts is None:
             continue
         ratio = pair_ratio(totals_by_round(record), totals_by_round(parts.record))
         if ratio is None:
             continue
-        rival = measured.get((record.run, names.get(record.baseline, "")))
+        rival = parts_by_whole.get((record.run, record.baseline))
         speedup = (
             None
             if rival is None or rival is parts

@@ -34,7 +34,7 @@ from flopwatch.analysis.statistics import (
 )
 from flopwatch.devices import environment
 from flopwatch.records.record import Record
-from flopwatch.suites.case import PARTS, digest
+from flopwatch.suites.case import digest
 
 if TYPE_CHECKING:
     from flopwatch.jobs.utilisation import Utilisation
@@ -47,7 +47,7 @@ class Row:
     """The baseline of its own run and group; None for a baseline, where that failed, and for what
     is in parts."""
     in_parts: bool = False
-    """Whether it is not a rival of the baseline but a breakdown: see `case.PARTS`."""
+    """Whether it is not a rival of the baseline but a breakdown: see `record.Kind`."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """Median of each phase, warm-up left out."""
     total_ns: Estimate | None = None
@@ -139,7 +139,7 @@ def make_row(record: Record, baseline: Record | None, likeness: str = "") -> Row
         return Row(record=record, likeness=likeness)
     total_ns = estimate_total_ns(record)
     is_baseline = record.variant == record.baseline
-    in_parts = record.variant.startswith(PARTS) and not is_baseline
+    in_parts = record.kind == "parts" and not is_baseline
     against = None if is_baseline or in_parts else baseline
     speedup = None if against is None else estimate_speedup(record, against)
     tokens_per_s = _rate(record.facts.get("tokens", 0.0), total_ns)

@@ -9,7 +9,6 @@ from flopwatch.analysis.samples import measured_totals_ns
 from flopwatch.analysis.summary import conditions, is_foreign
 from flopwatch.analysis.trend import Trend, find_trend
 from flopwatch.records.record import Record
-from flopwatch.suites.case import PARTS
 
 LEAST_CHANGE = 0.05
 """A trend, or two levels, that differ by less: verdicts need 3 %, and intervals say the rest."""
@@ -44,7 +43,7 @@ class Case:
     @property
     def is_rival(self) -> bool:
         """Whether it is compared with a baseline."""
-        return not self.is_baseline and not self.record.variant.startswith(PARTS)
+        return not self.is_baseline and self.record.kind == "whole"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +88,7 @@ def _make_case(
         return totals[id(of)]
 
     is_baseline = record.variant == record.baseline
-    is_rival = not is_baseline and not record.variant.startswith(PARTS)
+    is_rival = not is_baseline and record.kind == "whole"
     measured = find_totals(record) if record.status == "ok" else []
     ratios: list[float] = []
     if measured and is_rival and baseline is not None:

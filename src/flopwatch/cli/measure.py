@@ -181,9 +181,7 @@ FINE = ("ok", "unsupported")
 
 def has_failed(records: Sequence[Record]) -> bool:
     """Nor is one that was predicted not to fit, as long as there are others."""
-    from flopwatch.runner.memory_fit import is_misfit
-
-    tried = [record for record in records if not is_misfit(record)]
+    tried = [record for record in records if not record.is_misfit]
     return not tried or any(record.status not in FINE for record in tried)
 
 

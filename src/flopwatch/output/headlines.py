@@ -22,7 +22,6 @@ from flopwatch.output.units import (
     plural,
 )
 from flopwatch.records.record import Record
-from flopwatch.runner.memory_fit import is_misfit
 from flopwatch.suites.case import format_value
 
 MOST_LISTED = 6
@@ -108,7 +107,7 @@ def _describe_machines(rows: Sequence[Row]) -> list[str]:
 def _count_failures(rows: Sequence[Row]) -> str:
     records = [row.record for row in rows]
     failed = [record for record in records if _has_failed(record)]
-    misfits = [record for record in records if is_misfit(record)]
+    misfits = [record for record in records if record.is_misfit]
     absent = [record for record in records if record.status == "unsupported"]
     counts = [f"{len(failed):,} failed" if failed else "none failed"]
     counts += [f"{len(misfits):,} did not fit into memory"] if misfits else []
@@ -117,7 +116,7 @@ def _count_failures(rows: Sequence[Row]) -> str:
 
 
 def _has_failed(record: Record) -> bool:
-    return record.status not in ("ok", "unsupported") and not is_misfit(record)
+    return record.status not in ("ok", "unsupported") and not record.is_misfit
 
 
 def group_failures(rows: Sequence[Row]) -> list[Failure]:

@@ -15,8 +15,8 @@ def list_groups(preview: Preview) -> list[str]:
     for group in preview.groups:
         lines.append(f"{group.label}: {', '.join(group.variants)}")
         alike: dict[str, list[str]] = {}
-        for variant, reason in preview.misfits.get(group.id, {}).items():
-            alike.setdefault(reason, []).append(variant)
+        for variant, skip in preview.misfits.get(group.id, {}).items():
+            alike.setdefault(skip.reason, []).append(variant)
         lines += [f"  {', '.join(who)}: skipped, {reason}" for reason, who in alike.items()]
     return lines
 
@@ -39,10 +39,11 @@ def as_dict(preview: Preview) -> dict[str, Any]:
                 "params": group.params,
                 "variant": variant,
                 "memory_bytes": group.memory.get(variant, {}),
-                "misfit": preview.misfits.get(group.id, {}).get(variant),
+                "misfit": None if skip is None else skip.reason,
             }
             for group in preview.groups
             for variant in group.variants
+            for skip in [preview.misfits.get(group.id, {}).get(variant)]
         ],
         "shortest_s": preview.estimate.shortest_s,
         "longest_s": preview.estimate.longest_s,

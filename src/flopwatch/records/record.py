@@ -194,6 +194,11 @@ class Record:
     """ISO 8601, UTC."""
     schema: int = SCHEMA
 
+    @property
+    def is_misfit(self) -> bool:
+        """Whether it was not tried because memory, or the number of ranks, was too small for it."""
+        return self.cause in ("does-not-fit", "too-few-ranks")
+
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()

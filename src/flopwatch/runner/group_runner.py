@@ -24,11 +24,11 @@ from typing import Any, Protocol
 
 from flopwatch.devices import environment as machine
 from flopwatch.errors import SuiteError, UsageError
-from flopwatch.records.record import Record, Status
+from flopwatch.records.record import Cause, Record, Status
 from flopwatch.records.store import Store
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.runner.rank_processes import Crew, Muster, RankLost, start_crew
-from flopwatch.runner.record_builder import Draft, Harvest, explain_death, explain_hang
+from flopwatch.runner.record_builder import Draft, Harvest, Skip, explain_death, explain_hang
 from flopwatch.runner.schedule import Description, Group, fit_budget, longest_s
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.catalog import SuiteFile
@@ -205,8 +205,8 @@ def measure_groups(
             settings = fit_budget(left_s, groups[position:], context.settings)
             # By a hair's breadth too little is enough: shares that were divided sum up to it.
             if left_s is not None and left_s < 0.99 * longest_s([group], settings):
-                reasons = dict.fromkeys(group.variants, "the run's budget was used up")
-                records = skip(group, context, reasons)
+                used_up = Skip("budget", "the run's budget was used up")
+                records = skip(group, context, dict.fromkeys(group.variants, used_up))
             else:
                 watcher.begin_group(group)
                 records = measure_group(group, replace(context, settings=settings), watcher)
@@ -303,7 +303,8 @@ def _run_once(
             worker.kill()
             if not harvest.unfinished():  # all is measured
                 return Ending()
-            return _blame(harvest, worker, lost.trouble.status, str(lost.trouble))
+            trouble = lost.trouble
+            return _blame(harvest, worker, trouble.status, str(trouble), trouble.cause)
         except Hung:
             if not harvest.unfinished():  # all is measured; it only does not go home
                 return Ending()
@@ -331,7 +332,13 @@ def _conclude(harvest: Harvest, worker: Worker | Crew) -> Ending:
     return _blame(harvest, worker, status, worker.title + reason)
 
 
-def _blame(harvest: Harvest, worker: Worker | Crew, status: Status, reason: str) -> Ending:
+def _blame(
+    harvest: Harvest,
+    worker: Worker | Crew,
+    status: Status,
+    reason: str,
+    cause: Cause | None = None,
+) -> Ending:
     """Fail the variant that was in work; if others are unfinished, all need another worker, since
     only times of one worker can be compared.
 
@@ -340,21 +347,21 @@ def _blame(harvest: Harvest, worker: Worker | Crew, status: Status, reason: str)
     culprit = worker.board.read().variant_index
     if culprit is None:
         for draft in harvest.unfinished():
-            draft.fail(status, reason)
+            draft.fail(status, reason, cause)
         return Ending()
     blamed = list(harvest.drafts.values())[culprit]
     if blamed.status == "ok":  # it may have given its reason itself
-        blamed.fail(status, reason)
+        blamed.fail(status, reason, cause)
     if not harvest.unfinished():
         return Ending()
     return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
 
 
-def skip(group: Group, context: Context, reasons: Mapping[str, str]) -> list[Record]:
+def skip(group: Group, context: Context, reasons: Mapping[str, Skip]) -> list[Record]:
     """Records of variants that are not tried, with their reasons by variant."""
     harvest = Harvest(group.variants)
     for variant, draft in harvest.drafts.items():
-        draft.fail("skipped", reasons[variant])
+        draft.fail("skipped", reasons[variant].reason, reasons[variant].cause)
     return [_make_record(harvest, draft, group, context) for draft in harvest.drafts.values()]
 
 

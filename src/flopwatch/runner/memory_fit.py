@@ -12,6 +12,7 @@ first that did not. What failed is a record like any other failure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,14 +20,11 @@ from typing import Any, NamedTuple
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_bytes, plural
 from flopwatch.records.record import Record, Status
+from flopwatch.runner.record_builder import Skip
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 from flopwatch.worker.rank_team import Seat
 
-NEEDS = "it needs "
-"""How the reason of what was not tried begins."""
-MEMORY = " of memory "
-"""What only those reasons have in them that memory is too small."""
 PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
 
@@ -87,7 +85,7 @@ def find_room(
 class Division:
     fitting: list[Group]
     """What is left of the groups to be tried."""
-    misfits: list[tuple[Group, dict[str, str]]]
+    misfits: list[tuple[Group, dict[str, Skip]]]
     """Groups of nothing but variants that cannot fit, each with the reasons by variant."""
 
 
@@ -105,15 +103,14 @@ def divide(groups: Iterable[Group], room: Room) -> Division:
 
 def describe_misfits(divided: Division) -> list[str]:
     """A sentence for each reason, however many cases have it."""
-    reasons = [reason for _, by_variant in divided.misfits for reason in by_variant.values()]
-    too_large = [reason for reason in reasons if MEMORY in reason]
-    others = {reason: reasons.count(reason) for reason in reasons if MEMORY not in reason}
-    told = []
+    skips = [skip for _, by_variant in divided.misfits for skip in by_variant.values()]
+    too_large = [skip for skip in skips if skip.cause == "does-not-fit"]
+    counts = Counter(skip.reason for skip in skips if skip.cause != "does-not-fit")
+    sentences = [f"{plural(n, 'case')} will be skipped: {reason}" for reason, n in counts.items()]
     if too_large:
         number = plural(len(too_large), "case")
-        told.append(f"{number} cannot fit into memory; --force tries all the same")
-    told += [f"{plural(n, 'case')} will be skipped: {reason}" for reason, n in others.items()]
-    return told
+        sentences.insert(0, f"{number} cannot fit into memory; --force tries all the same")
+    return sentences
 
 
 def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
@@ -127,35 +124,31 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
     )
 
 
-def is_misfit(record: Record) -> bool:
-    """Whether it was not tried because it was predicted not to fit."""
-    return record.status == "skipped" and (record.reason or "").startswith(NEEDS)
-
-
-def find_misfits(group: Group, room: Room) -> dict[str, str]:
+def find_misfits(group: Group, room: Room) -> dict[str, Skip]:
     """The variants that cannot fit, each with the reason."""
     if group.ranks is not None and room.ranks is not None and group.ranks > room.ranks:
         reason = (
-            f"{NEEDS}{group.ranks} ranks, and there are {room.ranks} {room.seats}; choose fewer "
+            f"it needs {group.ranks} ranks, and there are {room.ranks} {room.seats}; choose fewer "
             "with --ranks"
         )
-        return dict.fromkeys(group.variants, reason)
+        return dict.fromkeys(group.variants, Skip("too-few-ranks", reason))
     room_bytes = room.count_bytes(group)
     if room_bytes is None:
         return {}
-    reasons = {}
+    reasons: dict[str, Skip] = {}
     taken_bytes = 0.0
     for variant in sorted(group.variants, key=lambda variant: variant != group.baseline):
         parts = group.memory.get(variant, {})
         needed_bytes = sum(parts.values())
         if needed_bytes > room_bytes:
-            reasons[variant] = explain(parts, room_bytes)
+            reasons[variant] = Skip("does-not-fit", explain(parts, room_bytes))
         elif group.apart and taken_bytes + needed_bytes > room_bytes:
-            reasons[variant] = (
-                f"{NEEDS}{format_bytes(int(needed_bytes))} of memory beside the other variants, "
+            reasons[variant] = Skip(
+                "does-not-fit",
+                f"it needs {format_bytes(int(needed_bytes))} of memory beside the other variants, "
                 f"which take {format_bytes(int(taken_bytes))}, and there are "
                 f"{format_bytes(room_bytes)}; measure it alone: --variant {variant} --baseline "
-                f"{variant}"
+                f"{variant}",
             )
         else:
             taken_bytes += needed_bytes
@@ -169,7 +162,7 @@ def explain(parts: Mapping[str, float], room_bytes: int) -> str:
     """
     listed = ", ".join(f"{part} {format_bytes(int(size))}" for part, size in parts.items() if size)
     return (
-        f"{NEEDS}{format_bytes(int(sum(parts.values())))} of memory ({listed}), and there are "
+        f"it needs {format_bytes(int(sum(parts.values())))} of memory ({listed}), and there are "
         f"{format_bytes(room_bytes)}; --force tries it all the same"
     )
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from flopwatch.records.record import Status
+from flopwatch.records.record import Cause, Status
 from flopwatch.runner.local_launcher import Launcher, Worker, poll_readable
 from flopwatch.runner.record_builder import explain_death, explain_hang_of_ranks
 from flopwatch.worker.channel import Board
@@ -37,6 +37,7 @@ class Trouble:
     rank: int
     status: Status
     reason: str
+    cause: Cause | None = None
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.reason}"

@@ -10,13 +10,20 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from flopwatch.records.record import Cause, Check, PhaseMemory, Rank, Record, Region, Status, Stop
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
+
+
+class Skip(NamedTuple):
+    """Why a variant is not measured: for code, and for people."""
+
+    cause: Cause
+    reason: str
 
 
 @dataclass(kw_only=True)

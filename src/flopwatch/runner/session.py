@@ -30,9 +30,9 @@ from flopwatch.runner.memory_fit import (
     divide,
     fill_in,
     find_room,
-    is_misfit,
 )
 from flopwatch.runner.rank_processes import LocalMuster, Muster, Request, start_crew
+from flopwatch.runner.record_builder import Skip
 from flopwatch.runner.resume import Resumption, resume
 from flopwatch.runner.schedule import (
     RANKS,
@@ -98,7 +98,7 @@ class Preview:
 
     suite: str
     groups: Sequence[Group]
-    misfits: Mapping[str, Mapping[str, str]]
+    misfits: Mapping[str, Mapping[str, Skip]]
     """By group and variant: why it would be skipped for lack of memory."""
     estimate: Estimate
     on_request: Mapping[str, Sequence[str]]
@@ -296,7 +296,7 @@ def _measure_what_is_left(
         groups, failures, tried = _fill_in(divided.fitting, known, context, store, watcher)
         fitted = fit_budget(options.budget_s, groups, context.settings)
         resumption = _resume(groups, known, replace(context, settings=fitted))
-        skipped_before = {record.id for record in known if is_misfit(record)}
+        skipped_before = {record.id for record in known if record.is_misfit}
         if resumption.answered:
             number = len(resumption.answered)
             watcher.say(f"{number} cases are in {out} already; --rerun measures them again")

@@ -140,7 +140,7 @@ class Stranger:
             self._has_left = True
         if not self._line.is_open and not self._has_left:
             # No answer to what was asked: it can be measured once ranks are there again.
-            return Trouble(rank=self.rank, status="skipped", reason=GONE)
+            return Trouble(rank=self.rank, status="skipped", reason=GONE, cause="rank-lost")
         return None
 
     def has_left(self) -> bool:

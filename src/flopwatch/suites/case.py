@@ -10,10 +10,6 @@ from typing import Any
 
 from flopwatch.settings import Device
 
-PARTS = "parts:"
-"""How the name of a variant begins that is no rival of the baseline but a list of parts, timed one
-by one: their sum is no speed of a whole."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

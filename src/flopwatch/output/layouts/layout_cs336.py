@@ -29,7 +29,6 @@ from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.units import format_bytes
 from flopwatch.records.published.entries import find_printed
 from flopwatch.records.record import Record
-from flopwatch.runner.memory_fit import is_misfit
 from flopwatch.suites.case import format_value, label
 
 Cell = str | float | None
@@ -250,7 +249,7 @@ def _describe_failure(record: Record) -> tuple[str, str | None]:
 
 def _lacks_memory(record: Record) -> bool:
     """Whether it ran out of memory, or was not even tried because it would."""
-    return record.status == "oom" or is_misfit(record)
+    return record.status == "oom" or record.is_misfit
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
