@@ -1,0 +1,279 @@
+"""The words that we do not use, in code, messages, documentation and tests.
+
+One thing has one name: `breakdown`, not `ledger`. Common English words with another meaning
+somewhere (text, product, context) are not listed: a reader finds those.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+INSTEAD = {
+    "9 of 10": "90 % interval",
+    "attendant": "rank",
+    "bf16-autocast": "bf16-mixed",
+    "checkpointed": "recompute = full",
+    "--checkpoint": "--recompute",
+    "--checkpointing": "--recompute",
+    "companion": "rank",
+    "computed again": "recomputed",
+    "confess": "warning",
+    "crew": "ranks",
+    "crossover": "break-even",
+    "doubt": "warning",
+    "foretell": "predict",
+    "foretold": "predicted",
+    "full-shard": "full",
+    "gathering": "ranks",
+    "grad-op-shard": "zero2",
+    "harvest": "records of a group",
+    "hybrid-shard": "hybrid",
+    "ladder": "sizes",
+    "ledger": "breakdown",
+    "like for like": "comparable",
+    "muster": "ranks",
+    "one does not have": "you don't have",
+    "pays from": "break-even",
+    "picture": "plot",
+    "seat": "rank",
+    "--shard": "--sharding",
+}
+"""By the word, with any ending: ours."""
+PATTERNS = {
+    word: re.compile(
+        rf"(?<![a-z-]){'[ _-]'.join(map(re.escape, word.split()))}(?:s|es|ed|ing)?(?![a-z-])",
+        re.IGNORECASE,
+    )
+    for word in INSTEAD
+}
+ALLOWED = {
+    "tests/test_glossary.py": set(INSTEAD),
+}
+"""By file: the words that it has a reason to use."""
+OPEN: dict[str, tuple[str, ...]] = {
+    "--checkpoint": (
+        "README.md",
+        "benchmarks/steps_memory.py",
+        "docs/predict.md",
+        "docs/training.md",
+        "src/flopwatch/cli/",
+        "src/flopwatch/worker/",
+        "tests/cli/",
+        "tests/jobs/",
+    ),
+    "--checkpointing": (
+        "README.md",
+        "docs/training.md",
+        "src/flopwatch/cli/",
+        "src/flopwatch/worker/",
+        "tests/jobs/",
+    ),
+    "--shard": ("docs/predict.md", "src/flopwatch/cli/", "tests/cli/"),
+    "9 of 10": ("docs/predict.md", "src/flopwatch/output/", "tests/cli/", "tests/output/"),
+    "attendant": ("src/flopwatch/runner/",),
+    "checkpointed": (
+        "CHANGELOG.md",
+        "README.md",
+        "benchmarks/report.py",
+        "docs/compare.md",
+        "docs/models.md",
+        "docs/training.md",
+        "src/flopwatch/analysis/",
+        "src/flopwatch/cli/",
+        "src/flopwatch/jobs/",
+        "src/flopwatch/models/",
+        "src/flopwatch/output/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/records/",
+        "src/flopwatch/suites/",
+        "src/flopwatch/worker/",
+        "tests/analysis/",
+        "tests/jobs/",
+        "tests/models/",
+        "tests/output/",
+        "tests/prediction/",
+        "tests/suites/",
+        "tests/worker/",
+    ),
+    "companion": ("src/flopwatch/runner/",),
+    "computed again": (
+        "CHANGELOG.md",
+        "docs/method.md",
+        "docs/models.md",
+        "docs/predict.md",
+        "docs/training.md",
+        "src/flopwatch/analysis/",
+        "src/flopwatch/cli/",
+        "src/flopwatch/jobs/",
+        "src/flopwatch/models/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/records/",
+        "src/flopwatch/suites/",
+        "tests/analysis/",
+        "tests/models/",
+        "tests/prediction/",
+    ),
+    "confess": ("src/flopwatch/devices/",),
+    "crew": ("CONTRIBUTING.md", "src/flopwatch/runner/"),
+    "crossover": ("CHANGELOG.md",),
+    "doubt": (
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "docs/compare.md",
+        "docs/predict.md",
+        "docs/records.md",
+        "src/flopwatch/analysis/",
+        "src/flopwatch/cli/",
+        "src/flopwatch/output/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/records/",
+        "src/flopwatch/worker/",
+        "tests/analysis/",
+        "tests/devices/",
+        "tests/prediction/",
+        "tests/records/",
+    ),
+    "full-shard": (
+        "README.md",
+        "benchmarks/report.py",
+        "benchmarks/training_overhead.py",
+        "docs/explain.md",
+        "docs/predict.md",
+        "docs/training.md",
+        "src/flopwatch/cli/",
+        "src/flopwatch/jobs/",
+        "src/flopwatch/models/",
+        "src/flopwatch/output/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/records/",
+        "src/flopwatch/suites/",
+        "tests/analysis/",
+        "tests/cli/",
+        "tests/jobs/",
+        "tests/models/",
+        "tests/output/",
+        "tests/prediction/",
+        "tests/suites/",
+    ),
+    "gathering": ("src/flopwatch/runner/", "tests/runner/"),
+    "grad-op-shard": (
+        "docs/predict.md",
+        "docs/training.md",
+        "src/flopwatch/jobs/",
+        "src/flopwatch/models/",
+        "src/flopwatch/output/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/records/",
+        "src/flopwatch/suites/",
+        "tests/models/",
+        "tests/output/",
+        "tests/prediction/",
+    ),
+    "harvest": ("src/flopwatch/runner/",),
+    "hybrid-shard": (
+        "docs/predict.md",
+        "docs/training.md",
+        "src/flopwatch/jobs/",
+        "src/flopwatch/models/",
+        "src/flopwatch/output/",
+        "src/flopwatch/prediction/",
+        "src/flopwatch/suites/",
+        "tests/cli/",
+        "tests/models/",
+        "tests/output/",
+        "tests/prediction/",
+        "tests/suites/",
+    ),
+    "ladder": (
+        "CONTRIBUTING.md",
+        "benchmarks/peaks.py",
+        "src/flopwatch/devices/",
+        "tests/devices/",
+    ),
+    "ledger": ("CHANGELOG.md",),
+    "like for like": (
+        "README.md",
+        "docs/compare.md",
+        "docs/explain.md",
+        "docs/layers.md",
+        "docs/method.md",
+        "docs/tutorial.md",
+        "src/flopwatch/analysis/",
+        "src/flopwatch/cli/",
+        "src/flopwatch/devices/",
+        "src/flopwatch/output/",
+        "src/flopwatch/records/",
+        "src/flopwatch/settings.py",
+        "src/flopwatch/suites/",
+        "tests/analysis/",
+        "tests/cli/",
+        "tests/output/",
+        "tests/records/",
+        "tests/suites/",
+    ),
+    "muster": ("src/flopwatch/runner/",),
+    "one does not have": ("README.md", "src/flopwatch/cli/"),
+    "pays from": ("docs/method.md", "src/flopwatch/analysis/", "tests/analysis/"),
+    "picture": ("CHANGELOG.md",),
+    "seat": (
+        "benchmarks/training_overhead.py",
+        "src/flopwatch/cli/",
+        "src/flopwatch/runner/",
+        "src/flopwatch/worker/",
+        "tests/runner/",
+        "tests/suites/",
+    ),
+}
+"""By word: where it is still to be replaced."""
+
+
+def list_files() -> list[Path]:
+    folders = [ROOT / name for name in ("benchmarks", "docs", "src", "tests")]
+    found = [
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in {".css", ".js", ".md", ".py", ".sh", ".txt"}
+        and not {"data", "__pycache__"} & set(path.parts)
+        and "egg-info" not in str(path)
+    ]
+    return [*found, *ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+
+
+def find_words(text: str) -> set[str]:
+    """
+    >>> sorted(find_words("The LIKE_FOR_LIKE crews of full-shard"))
+    ['crew', 'full-shard', 'like for like']
+    """
+    return {word for word, pattern in PATTERNS.items() if pattern.search(text)}
+
+
+def test_no_file_uses_a_word_that_is_not_ours() -> None:
+    files = {
+        path.relative_to(ROOT).as_posix(): find_words(path.read_text()) for path in list_files()
+    }
+    found = {
+        name: {
+            word: INSTEAD[word]
+            for word in sorted(words - ALLOWED.get(name, set()))
+            if not name.startswith(OPEN.get(word, ()))
+        }
+        for name, words in files.items()
+    }
+
+    assert len(files) > 300
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_no_name_of_a_file_is_such_a_word() -> None:
+    assert [path.name for path in list_files() if find_words(path.stem)] == []
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_words_are_allowed_only_where_they_are_used(name: str) -> None:
+    assert ALLOWED[name] <= find_words((ROOT / name).read_text())
