@@ -122,7 +122,7 @@ def test_what_is_not_like_for_like_is_told() -> None:
     dense = [layer_record("dense", {"forward": 1.0}, tokens=tokens) for tokens in (16, 64)]
     (break_even,) = find_break_evens(summarize([*dense, *unlike]))
     assert describe_break_even(break_even) == (
-        "at every batch measured, from 16 tokens on, not like for like"
+        "at every batch measured, from 16 tokens on, not comparable"
     )
 
 

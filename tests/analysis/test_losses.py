@@ -6,8 +6,8 @@ from typing import Any
 
 from flopwatch.analysis.quality import compare_losses
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.case_tables import make_rank_sheets
-from flopwatch.output.tables import make_sheets
+from flopwatch.output.case_tables import make_sheets
+from flopwatch.output.training_tables import make_rank_sheets
 from flopwatch.records.record import Rank, Record
 from tests.conftest import make_record
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from flopwatch.analysis.sum_of_parts import compare_wholes
 from flopwatch.analysis.summary import as_dict, summarize
 from flopwatch.layers.published_sums import WHOLES
-from flopwatch.output.case_tables import make_whole_sheets
+from flopwatch.output.case_tables import make_sheets, make_whole_sheets
 from flopwatch.output.headlines import describe_suite
 from flopwatch.output.layouts.layouts import lay_out_plain
 from flopwatch.output.page import render_page
-from flopwatch.output.tables import Sheet, draw, fit, make_sheets
+from flopwatch.output.tables import Sheet, draw, fit
 from flopwatch.records.record import Record
 from flopwatch.suites.case import case_id, group_id
 from tests.conftest import make_record

@@ -12,7 +12,8 @@ from flopwatch.analysis.summary import Row, as_dict, summarize
 from flopwatch.devices.measured_peaks import Curve, Peaks, Product, read_setup, shorten
 from flopwatch.jobs.conventions import CONVENTIONS, Training
 from flopwatch.jobs.model_shapes import find_dimensions
-from flopwatch.output.tables import Sheet, make_sheets
+from flopwatch.output.case_tables import make_sheets
+from flopwatch.output.tables import Sheet
 from flopwatch.records.record import Record
 from flopwatch.settings import Settings
 from tests.conftest import make_record

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from flopwatch.analysis.quality import Quality, as_dict, assess, find_step
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.case_tables import make_quality_sheets
 from flopwatch.output.tables import draw, fit
+from flopwatch.output.training_tables import make_quality_sheets
 from flopwatch.records.record import Record
 from tests.conftest import make_record
 
@@ -190,7 +190,7 @@ def test_the_table_is_exactly_this() -> None:
             ],
             [
                 "better", "1.50M", "20.0 ms", "±0.0 %", "1.000", "−1.000", "5.00 s",
-                "0.80x [0.80, 0.80], not like for like",
+                "0.80x [0.80, 0.80], not comparable",
             ],
             [
                 "short", "1.50M", "5.00 ms", "±0.0 %", "2.500", "+0.500", "not reached",

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from flopwatch.analysis.region_times import estimate_instruments, look_inside
 from flopwatch.analysis.summary import as_dict, summarize
-from flopwatch.output.tables import draw, fit, make_sheets
+from flopwatch.output.case_tables import make_sheets
+from flopwatch.output.tables import draw, fit
 from flopwatch.records.record import Record, Region
 from tests.conftest import make_record
 
@@ -123,14 +124,14 @@ def test_the_table_of_regions_follows_that_of_cases() -> None:
         console.print(draw(part))
     expected = """\
         demo size=4, inside
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
                                     each
           region        variant     call        ±    share   FLOP/s   limit              speedup   verdict
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
           forward/ffn   dense     510 µs   ±2.0 %   40.0 %   1.23 k                                baseline
           forward/ffn   fast      319 µs   ±2.0 %   25.0 %      980   2.00x   1.60x [1.60, 1.60]   faster
-          forward/ffn   other     510 µs   ±2.0 %   50.0 %   1.23 k           1.00x [1.00, 1.00]   same, not like for like
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+          forward/ffn   other     510 µs   ±2.0 %   50.0 %   1.23 k           1.00x [1.00, 1.00]   same, not comparable
+         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
     """
     assert isinstance(console.file, io.StringIO)
     drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]

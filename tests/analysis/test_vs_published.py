@@ -118,9 +118,7 @@ def test_speedups_of_wholes_and_of_sums_stand_beside_the_published_sums() -> Non
 def test_axes_that_differ_are_told_by_field() -> None:
     found = put(measure_layers(dtype="float32"), "switchback")
     assert all(one.differences["dtype"] == ("float32", "float16") for one in compared(found))
-    assert "not like for like: dtype: float32 here, float16 there (4 ratios)" in describe_beside(
-        found
-    )
+    assert "not comparable: dtype: float32 here, float16 there (4 ratios)" in describe_beside(found)
 
 
 def test_of_own_results_the_closest_are_taken() -> None:
@@ -173,11 +171,10 @@ def test_the_published_mixture_is_told_on_both_sides() -> None:
     (one,) = compared(found)
     assert values(one) == (1.25, 3.216)
     (sheet,) = make_beside_sheets(found)
-    assert sheet.groups[0][0][-1] == "not like for like: autocast here, autocast there"
+    assert sheet.groups[0][0][-1] == "not comparable: autocast here, autocast there"
     told = describe_beside(found)[:2]
     assert told == [
-        f"not like for like: autocast {where}: off in the baseline, float16 in the variant "
-        "(1 ratio)"
+        f"not comparable: autocast {where}: off in the baseline, float16 in the variant (1 ratio)"
         for where in ("here", "there")
     ]
 

@@ -100,7 +100,7 @@ def test_latex_is_exactly_this(rows: list[Row]) -> None:
 
 
 def test_csv_is_exactly_this(rows: list[Row]) -> None:
-    columns = "variant,forward_ns,total_ns,speedup,verdict,like_for_like,reason"
+    columns = "variant,forward_ns,total_ns,speedup,verdict,comparable,reason"
     assert write(rows, "csv", columns=columns) == (
         f"{columns}\r\n"
         "dense,1000000.0,3000000.0,,,,\r\n"
@@ -117,10 +117,10 @@ def test_csv_without_columns_has_all(rows: list[Row]) -> None:
 
 
 def test_json_is_exactly_this(rows: list[Row]) -> None:
-    assert json.loads(write(rows, "json", columns="variant,total_ns,like_for_like")) == [
-        {"variant": "dense", "total_ns": 3e6, "like_for_like": None},
-        {"variant": "fast", "total_ns": 1.5e6, "like_for_like": True},
-        {"variant": "huge", "total_ns": None, "like_for_like": None},
+    assert json.loads(write(rows, "json", columns="variant,total_ns,comparable")) == [
+        {"variant": "dense", "total_ns": 3e6, "comparable": None},
+        {"variant": "fast", "total_ns": 1.5e6, "comparable": True},
+        {"variant": "huge", "total_ns": None, "comparable": None},
     ]
 
 

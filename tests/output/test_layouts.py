@@ -83,7 +83,7 @@ def test_the_dyad_layout_is_exactly_this() -> None:
         total avg: 3.0000, fwd_avg: 1.0000, bwd_avg: 2.0000
 
         CONCAT Sparse_out_T (dyad:ot:4:cat)
-        total avg: 3.0000, fwd_avg: 0.9000, bwd_avg: 2.1000, not like for like: autocast unknown in the baseline, float16 here
+        total avg: 3.0000, fwd_avg: 0.9000, bwd_avg: 2.1000, not comparable: autocast unknown in the baseline, float16 here
 
         dyad:auto:8
         oom: needs 3 TiB
@@ -101,7 +101,7 @@ def test_the_dyad_layout_is_exactly_this() -> None:
         1024 - 1.64
 
         speedup, CONCAT Sparse_out_T (dyad:ot:4:cat)
-        768 - 1.50, not like for like
+        768 - 1.50, not comparable
 
         Batch Size - 32, seq_len - 128 (time in ms), bfloat16, autocast off
 

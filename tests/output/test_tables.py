@@ -11,8 +11,8 @@ from rich.console import Console
 
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
-from flopwatch.output.frame import make_frame
-from flopwatch.output.pivot import choose_fields, make_chosen_sheet, make_pivot, make_pivot_sheets
+from flopwatch.output.columns import list_columns
+from flopwatch.output.pivot import choose_columns, make_chosen_sheet, make_pivot, make_pivot_sheets
 from flopwatch.output.selection import select_rows
 from flopwatch.output.table_request import WRITERS, Answer, Request, answer
 from flopwatch.output.tables import Sheet, draw
@@ -63,8 +63,8 @@ def cells(sheet: Sheet) -> list[list[str]]:
 
 
 def test_the_frame_has_all_that_is_known_of_a_case(rows: list[Row]) -> None:
-    frame = make_frame(rows)
-    known = {name: field.find(rows[1]) for name, field in frame.items()}
+    frame = list_columns(rows)
+    known = {name: column.find_value(rows[1]) for name, column in frame.items()}
     assert list(frame)[:5] == ["suite", "shape", "tokens", "variant", "baseline"]
     assert (known["shape"], known["tokens"], known["fact_tokens"]) == ("768x3072", 512, 512.0)
     assert known["total_ns"] == pytest.approx(1.5e6)
@@ -72,19 +72,19 @@ def test_the_frame_has_all_that_is_known_of_a_case(rows: list[Row]) -> None:
     assert known["total_low_ns"] == pytest.approx(1.5e6 * 0.99)
     assert known["total_half_width"] == pytest.approx(0.01)
     assert [known[f"speedup{end}"] for end in ("", "_low", "_high")] == pytest.approx([2, 2, 2])
-    assert (known["verdict"], known["like_for_like"], known["samples"]) == ("faster", True, 20)
+    assert (known["verdict"], known["comparable"], known["samples"]) == ("faster", True, 20)
     assert known["tokens_per_s"] == pytest.approx(512 / 1.5e-3)
-    failed = {name: field.find(rows[5]) for name, field in frame.items()}
+    failed = {name: column.find_value(rows[5]) for name, column in frame.items()}
     assert (failed["status"], failed["reason"]) == ("oom", "needs 3 TiB")
-    assert failed["total_ns"] is failed["speedup"] is failed["like_for_like"] is None
+    assert failed["total_ns"] is failed["speedup"] is failed["comparable"] is None
 
 
 def test_names_that_are_taken_are_told_apart() -> None:
     odd = {"status": "x", "Size": 1, "size": 2, "total": 3, "": 4, "position": 5}
     phases = {phase: [1e6] * 20 for phase in ("total", "forward")}
     rows = summarize([make_record(params=odd, samples_ns=phases, facts={"forward_ns": 7.0})])
-    frame = make_frame(rows)
-    values = {name: field.find(rows[0]) for name, field in frame.items()}
+    frame = list_columns(rows)
+    values = {name: column.find_value(rows[0]) for name, column in frame.items()}
     assert (values["status"], values["axis_status"]) == ("ok", "x")
     assert (values["Size"], values["axis_size"], values["position"]) == (1, 2, 5)
     assert (values["total_ns"], values["phase_total_ns"]) == (2e6, 1e6)
@@ -94,12 +94,12 @@ def test_names_that_are_taken_are_told_apart() -> None:
 
 def test_a_condition_chooses_and_keeps_the_order(rows: list[Row]) -> None:
     def where(condition: str) -> list[str]:
-        return told(select_rows(rows, make_frame(rows), condition))
+        return told(select_rows(rows, list_columns(rows), condition))
 
     assert where("tokens >= 512 and variant like 'dyad%'") == ["dyad:4 512", "dyad:8 512"]
     assert where("speedup > 1 -- the fast ones") == ["dyad:4 512", "dyad:4 64"]
     assert where("status <> 'ok'") == ["dyad:8 64"]
-    assert where("like_for_like and verdict = 'slower'") == ["dyad:8 512"]
+    assert where("comparable and verdict = 'slower'") == ["dyad:8 512"]
     assert where("SHAPE = '768x3072' and TOTAL_NS < 1e6") == ["dense 64", "dyad:4 64"]
     assert where("mfu > 0.5") == []
 
@@ -125,12 +125,12 @@ def test_a_condition_that_cannot_be_run_is_refused(
     rows: list[Row], condition: str, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as refused:
-        select_rows(rows, make_frame(rows), condition)
+        select_rows(rows, list_columns(rows), condition)
     assert "\n" not in str(refused.value)
 
 
 def test_rows_are_sorted_by_any_field_and_the_unknown_is_last(rows: list[Row]) -> None:
-    frame = make_frame(rows)
+    frame = list_columns(rows)
     assert told(select_rows(rows, frame, sort="-speedup,tokens")) == [
         "dyad:4 512", "dyad:4 64", "dyad:8 512", "dense 64", "dyad:8 64", "dense 512",
     ]  # fmt: skip
@@ -143,15 +143,15 @@ def test_rows_are_sorted_by_any_field_and_the_unknown_is_last(rows: list[Row]) -
 
 
 def test_an_unknown_column_names_near_ones(rows: list[Row]) -> None:
-    frame = make_frame(rows)
+    frame = list_columns(rows)
     with pytest.raises(UsageError, match=r"'totl' \(did you mean total_ns.*--columns help"):
-        choose_fields(frame, "variant,totl")
+        choose_columns(frame, "variant,totl")
     with pytest.raises(UsageError, match=r"'total' \(did you mean total_ns, total_low_ns or"):
-        choose_fields(frame, "total")
+        choose_columns(frame, "total")
     with pytest.raises(UsageError, match="'xyzzy'; --columns help lists all"):
-        choose_fields(frame, "xyzzy")
+        choose_columns(frame, "xyzzy")
     with pytest.raises(UsageError, match="--columns names none"):
-        choose_fields(frame, " , ")
+        choose_columns(frame, " , ")
 
 
 def test_chosen_columns_are_one_table_with_headings_and_units(rows: list[Row]) -> None:
@@ -174,19 +174,19 @@ def test_chosen_columns_are_one_table_with_headings_and_units(rows: list[Row]) -
 
 
 def test_what_a_table_of_chosen_columns_does_not_show_is_told(rows: list[Row]) -> None:
-    frame = make_frame(rows)
-    sheet = make_chosen_sheet(rows, frame, choose_fields(frame, "variant,total_ns"))
+    frame = list_columns(rows)
+    sheet = make_chosen_sheet(rows, frame, choose_columns(frame, "variant,total_ns"))
     assert sheet.remarks == ["the cases differ also in tokens"]
     assert cells(sheet)[-1] == ["dyad:8", "oom"]
     unlike = summarize(
         [case("dense", 512, 3e6), case("odd", 512, 2e6, conditions={"autocast": "float16"})]
     )
-    frame = make_frame(unlike)
-    sheet = make_chosen_sheet(unlike, frame, choose_fields(frame, "variant,speedup"))
-    assert sheet.remarks == ["odd: not like for like in 1 case; the usual tables say how"]
-    sheet = make_chosen_sheet(unlike, frame, choose_fields(frame, "variant,speedup,verdict"))
+    frame = list_columns(unlike)
+    sheet = make_chosen_sheet(unlike, frame, choose_columns(frame, "variant,speedup"))
+    assert sheet.remarks == ["odd: not comparable in 1 case; the usual tables say how"]
+    sheet = make_chosen_sheet(unlike, frame, choose_columns(frame, "variant,speedup,verdict"))
     assert sheet.remarks == []
-    assert cells(sheet)[1][-1] == "faster, not like for like"
+    assert cells(sheet)[1][-1] == "faster, not comparable"
 
 
 def test_a_sorted_table_has_no_sections(rows: list[Row]) -> None:
@@ -219,9 +219,9 @@ def test_a_pivot_never_hides_a_case() -> None:
     frame_of = [case("dense", 512, 3e6), case("dense", 512, 2e6, params={"tokens": 512.0})]
     rows = summarize(frame_of)
     with pytest.raises(UsageError, match="are two cases, dense .* choose one by --where"):
-        make_pivot(rows, make_frame(rows), "row=variant,col=tokens,value=total_ns", False)
+        make_pivot(rows, list_columns(rows), "row=variant,col=tokens,value=total_ns", False)
     many = summarize([case("dense", 64, 1e6, params={"seed": n}) for n in range(21)])
-    pivot = make_pivot(many, make_frame(many), "row=variant,col=tokens,value=total_ns", False)
+    pivot = make_pivot(many, list_columns(many), "row=variant,col=tokens,value=total_ns", False)
     with pytest.raises(UsageError, match="21 tables, since cases differ in seed too"):
         make_pivot_sheets(pivot)
     layer = case("dense", 64, 1e6)

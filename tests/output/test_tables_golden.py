@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from flopwatch.analysis.summary import as_dict, summarize
+from flopwatch.analysis.summary import summarize
+from flopwatch.output.case_tables import make_sheets
+from flopwatch.output.columns import describe_case
 from flopwatch.output.progress import (
     PlainWatcher,
     TerminalWatcher,
@@ -18,7 +20,7 @@ from flopwatch.output.progress import (
     describe_records,
     make_watcher,
 )
-from flopwatch.output.tables import Sheet, draw, fit, make_sheets
+from flopwatch.output.tables import Sheet, draw, fit
 from flopwatch.records.record import Record
 from flopwatch.runner.record_builder import explain_death, explain_hang
 from flopwatch.runner.schedule import Group
@@ -137,7 +139,7 @@ def test_what_is_known_of_a_group_is_in_its_table(described: list[Record]) -> No
         cpu, 1 thread, hot cache, allocator retain
     """
     assert drawn(described, 160) == textwrap.dedent(expected).splitlines()
-    row = as_dict(summarize(described)[1])
+    row = describe_case(summarize(described)[1])
     assert row["limit"] == 4.0
     assert row["peak_memory_bytes"] == 1_000_000_000
     assert row["facts"]["parameters"] == 60e6
@@ -173,7 +175,7 @@ def test_behind_every_text_is_its_value(described: list[Record]) -> None:
     assert fast["±"] == pytest.approx(0.01)
     assert fast["speedup"] == pytest.approx(2)
     assert (fast["peak memory"], fast["parameters"], fast["limit"]) == (10**9, 60e6, 4)
-    assert (dense["speedup"], dense["verdict"]) == (None, "baseline")
+    assert (dense["speedup"], dense["verdict"]) == (None, None)
     (narrow,) = fit(sheet, 60)
     assert [len(cells) for cells in narrow.values[0]] == [len(narrow.columns)] * 2
 
@@ -254,14 +256,14 @@ def test_what_is_not_like_for_like_is_told_beside_the_verdict(records: list[Reco
         for record, autocast in zip(records[:2], ("off", "float16"), strict=True)
     )
     (sheet,) = make_sheets(summarize([dense, fast]))
-    assert [cells[-1] for cells in sheet.groups[0]] == ["baseline", "faster, not like for like"]
+    assert [cells[-1] for cells in sheet.groups[0]] == ["baseline", "faster, not comparable"]
     assert sheet.remarks == [
-        "fast size=4 dtype=float32: not like for like: autocast off in the baseline, float16 here"
+        "fast size=4 dtype=float32: not comparable: autocast off in the baseline, float16 here"
     ]
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
     console.print(draw(sheet))
     assert isinstance(console.file, io.StringIO)
-    assert "\x1b[32mfaster, not like for like" in console.file.getvalue()
+    assert "\x1b[32mfaster, not comparable" in console.file.getvalue()
 
 
 def test_a_note_that_cases_share_is_told_once(records: list[Record]) -> None:
@@ -324,7 +326,7 @@ def test_what_was_interrupted_does_not_hide_what_was_measured(records: list[Reco
 
 
 def test_json_rows_are_plain(records: list[Record]) -> None:
-    row = as_dict(summarize(records)[1])
+    row = describe_case(summarize(records)[1])
     assert row["speedup"] == pytest.approx({"median": 2.0, "low": 2.0, "high": 2.0})
     assert row["verdict"] == "faster"
     assert row["samples"] == 20

@@ -216,7 +216,7 @@ def test_the_command_lists_them() -> None:
 
 def test_the_command_shows_one_with_what_to_mind() -> None:
     shown = run("dyad")
-    assert "unclear, not like for like" in shown
+    assert "unclear, not comparable" in shown
     assert "source: DYAD, arXiv 2312.06881, 2023; a GPU, not stated which" in shown
     assert "not stated: the GPU; versions of software" in shown
     assert "1.10 times as fast as dense, not 3.22 times" in shown

@@ -21,7 +21,7 @@ from flopwatch.analysis.rank_shares import find_slow_rank, split_ranks
 from flopwatch.analysis.statistics import median
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError, WorkerError
-from flopwatch.output.case_tables import make_rank_sheets
+from flopwatch.output.training_tables import make_rank_sheets
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.runner import session

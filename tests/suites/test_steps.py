@@ -14,7 +14,7 @@ from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.variants import parse_mode
 from flopwatch.models.step_workload import Job, make_reference, make_workload
-from flopwatch.output.case_tables import find_error
+from flopwatch.output.training_tables import find_error
 from flopwatch.records.record import Record
 from flopwatch.runner import session
 from flopwatch.suites.builtin.steps import LONGEST_CHECKED, accept, reference, suite

@@ -177,41 +177,24 @@ def _rate(amount: float, total_ns: Estimate) -> float | None:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """For ``--json``: plain numbers with units in their names."""
+    """For JSON: what the columns of a table cannot hold, with units in the names."""
     record = row.record
     return {
-        "suite": record.suite,
         "params": record.params,
-        "variant": record.variant,
-        "baseline": record.baseline,
-        "status": record.status,
-        "reason": record.reason,
         "total_ns": as_interval(row.total_ns),
         "phases_ns": {phase: as_interval(estimate) for phase, estimate in row.phases_ns.items()},
         "speedup": as_interval(row.speedup),
-        "verdict": row.verdict,
-        "limit": row.limit,
         "unlike": unlike_as_dict(row),
-        "flops_per_s": row.flops_per_s,
         "of_peak": {standard: asdict(share) for standard, share in row.of_peak.items()},
-        "bytes_per_s": row.bytes_per_s,
-        "tokens_per_s": row.tokens_per_s,
         "utilisation": None if row.utilisation is None else asdict(row.utilisation),
-        "peak_memory_bytes": record.peak_memory_bytes,
         "memory": memory_as_dict(record),
         "conditions": record.conditions,
         "facts": record.facts,
         "ranks": [rank_shares.as_dict(split) for split in rank_shares.split_ranks(record)],
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
-        "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
-        "steady": record.steady,
-        "stop": record.stop,
         "notes": record.notes,
-        "run": record.run,
-        "id": record.id,
-        "taken_at": record.taken_at,
     }
 
 

@@ -70,11 +70,11 @@ def explain(
 
 def _select(records: Sequence[Record], where: str | None) -> list[Row]:
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.frame import make_frame
+    from flopwatch.output.columns import list_columns
     from flopwatch.output.selection import select_rows
 
     rows = summarize(records)
-    chosen = select_rows(rows, make_frame(rows), where) if where is not None else rows
+    chosen = select_rows(rows, list_columns(rows), where) if where is not None else rows
     measured = [row for row in chosen if row.total_ns is not None]
     if not measured:
         raise UsageError(NOTHING.format(f" for which {where!r} holds" if where else ""))

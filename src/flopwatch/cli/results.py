@@ -127,8 +127,9 @@ def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None
 def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool) -> None:
     """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
 
-    Views: `records` has one row a record, `samples` one a sample and phase, `ranks` one a sample
-    and rank of a job, `regions` one a sample and region, `curves` one a point of a curve.
+    Views: `cases` has one row a case and all its columns, `records` one a record, `samples` one a
+    sample and phase, `ranks` one a sample and rank of a job, `regions` one a sample and region,
+    `curves` one a point of a curve.
 
     \b
     flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"
@@ -138,14 +139,14 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
     """
     from flopwatch.output.console import print_table
     from flopwatch.output.formats import write_result
-    from flopwatch.records.query import query as ask
+    from flopwatch.output.selection import query_results
     from flopwatch.runner.session import RESULTS
 
     form = choose_format(form, as_json)
     paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
     if not paths:
         raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
-    result = ask(paths, sql, skip_corrupt=skip_corrupt)
+    result = query_results(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
         tell(f"flopwatch: {warning}")
     if form == TERMINAL:
@@ -161,12 +162,10 @@ def choose_format(form: str, as_json: bool) -> str:
 
 
 def print_fields(rows: Sequence[Row]) -> None:
+    from flopwatch.output.columns import describe_columns
     from flopwatch.output.console import print_table
-    from flopwatch.output.frame import make_frame
 
-    print_table(
-        ["column", "what it is"], [[each.name, each.about] for each in make_frame(rows).values()]
-    )
+    print_table(*describe_columns(rows))
 
 
 def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from flopwatch.analysis.break_even import AXIS, BreakEven, Crossing, find_break_evens, other_params
 from flopwatch.analysis.statistics import CONFIDENCE, Verdict
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import UNLIKE, Column, axis_column
-from flopwatch.output.tables import Sheet, choose_axes, divide, lay_out
+from flopwatch.output.columns import NOT_COMPARABLE, axis_column
+from flopwatch.output.tables import Column, Sheet, choose_axes, divide, lay_out
 from flopwatch.output.units import format_ratio
 
 BELOW: dict[Verdict, str] = {
@@ -123,7 +123,7 @@ def _round(value: float) -> str:
 
 
 def describe_break_even(break_even: BreakEven) -> str:
-    unlike = UNLIKE if any(row.unlike for row in break_even.rows) else ""
+    unlike = NOT_COMPARABLE if any(row.unlike for row in break_even.rows) else ""
     return ", ".join(filter(None, [_describe(break_even), unlike]))
 
 

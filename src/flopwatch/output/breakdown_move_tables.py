@@ -13,9 +13,9 @@ from flopwatch.output.breakdown_tables import (
     format_signed_time,
     row_as_dict,
 )
-from flopwatch.output.columns import UNLIKE, Column
+from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.compare_tables import format_time_change, list_differences, name_case
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import Column, Sheet, lay_out
 from flopwatch.output.units import plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
@@ -110,7 +110,7 @@ def describe_moved(moved: Moved) -> list[str]:
             found[difference] = found.get(difference, 0) + 1
     total, matched = len(moved.movements), moved.matched
     unlike = [
-        f"{UNLIKE}{'' if count == total else f' in {count} of {total}'}: {difference}"
+        f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
         for difference, count in found.items()
     ]
     remarks = dict.fromkeys(

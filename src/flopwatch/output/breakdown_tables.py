@@ -11,16 +11,19 @@ from flopwatch.analysis.hardware_limits import Limits
 from flopwatch.analysis.roofline import Operation, place_operations
 from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import (
+from flopwatch.output.columns import axis_column
+from flopwatch.output.tables import (
     Column,
     Kind,
+    Sheet,
     Value,
-    axis_column,
+    choose_axes,
+    divide,
+    lay_out,
     plain_time_column,
     rate_column,
     share_column,
 )
-from flopwatch.output.tables import Sheet, choose_axes, divide, lay_out
 from flopwatch.output.units import format_rate, format_share, format_time, plural, three_figures
 
 MOST_CASES = 12

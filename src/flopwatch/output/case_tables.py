@@ -1,219 +1,193 @@
-"""What variants learned, as tables.
-
-What the ranks of jobs did with their time, as a table.
-
-Whole layers beside the sums of their parts, as tables.
-
-What runs held in memory, phase by phase, beside what was predicted.
+"""The usual tables of results: cases, their parts and regions, and whole layers next to the sums of
+their parts; and SHEET_MAKERS, the list of all tables that results have.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from flopwatch.analysis.quality import Quality, assess, compare_losses
-from flopwatch.analysis.rank_shares import Split, find_slow_rank, split_ranks
+from flopwatch.analysis.region_times import Inside
 from flopwatch.analysis.statistics import Verdict, judge
 from flopwatch.analysis.sum_of_parts import Whole, compare_wholes
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import (
-    UNLIKE,
+from flopwatch.output.break_even_tables import make_break_even_sheets
+from flopwatch.output.columns import axis_column, case_columns, choose_phases, describe_verdict
+from flopwatch.output.remarks import (
+    case_remarks,
+    describe_conditions,
+    group_remarks,
+    instrument_remarks,
+    peak_remarks,
+)
+from flopwatch.output.tables import (
     Column,
-    Value,
-    axis_column,
-    bytes_column,
-    middle,
+    Sheet,
+    choose_axes,
+    divide,
+    drop_empty,
+    find_words,
+    interval_column,
+    lay_out,
+    limit_column,
+    rate_column,
+    share_column,
     speedup_column,
     time_column,
 )
-from flopwatch.output.tables import Sheet, choose_axes, divide, lay_out
-from flopwatch.output.units import (
-    format_bytes,
-    format_change,
-    format_count,
-    format_interval,
-    format_measured_time,
-    format_speedup,
-    format_time,
+from flopwatch.output.training_tables import (
+    make_memory_sheets,
+    make_quality_sheets,
+    make_rank_sheets,
 )
-from flopwatch.records.record import Record
-from flopwatch.suites.case import label
+from flopwatch.output.units import format_change
 
 
-def make_quality_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One for every group in which something was trained."""
-    return [make_quality_sheet(group) for group in assess(rows)]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A phase of a case that has no column of its own."""
 
-
-def make_quality_sheet(group: Sequence[Quality]) -> Sheet:
-    record = group[0].row.record
-    baseline = record.baseline
-    return Sheet(
-        title=f"{record.suite} {label(record.params)}, loss",
-        conditions=(
-            f"gain: {baseline}'s time over the variant's, to the worse of both final losses; "
-            "intervals are of step times, not of what another seed would give"
-        ),
-        columns=[
-            "variant",
-            "parameters",
-            "step time",
-            "±",
-            "loss",
-            f"vs {baseline}",
-            f"time to {baseline}'s loss",
-            "gain at equal loss",
-        ],
-        text_columns=1,
-        optional=[[1], [3], [2]],
-        groups=[[_make_cells(quality) for quality in group]],
-        values=[[_list_values(quality) for quality in group]],
-        remarks=_list_shortened(group),
-    )
-
-
-def _make_cells(quality: Quality) -> list[str]:
-    record, step_ns = quality.row.record, quality.row.total_ns
-    parameters = record.facts.get("parameters")
-    return [
-        record.variant,
-        "" if parameters is None else format_count(parameters),
-        format_measured_time(step_ns),
-        "" if step_ns is None else format_interval(step_ns),
-        f"{quality.final_loss:.3f}",
-        "" if quality.loss_difference is None else _format_difference(quality.loss_difference),
-        _format_time_to_baseline(quality),
-        _format_gain(quality),
-    ]
-
-
-def _list_values(quality: Quality) -> list[Value]:
-    record, step_ns = quality.row.record, quality.row.total_ns
-    return [
-        record.variant,
-        record.facts.get("parameters"),
-        middle(step_ns),
-        None if step_ns is None else step_ns.half_width,
-        quality.final_loss,
-        quality.loss_difference,
-        middle(quality.time_to_baseline_ns),
-        middle(quality.gain),
-    ]
-
-
-def _format_difference(difference: float) -> str:
-    """
-    >>> [_format_difference(d) for d in (0.0304, -0.0304, -0.0001)]
-    ['+0.030', '−0.030', '+0.000']
-    """
-    # Adding 0 makes a rounded -0.0 a plain zero.
-    return f"{round(difference, 3) + 0:+.3f}".replace("-", "−")
-
-
-def _format_time_to_baseline(quality: Quality) -> str:
-    if quality.time_to_baseline_ns is not None:
-        return format_measured_time(quality.time_to_baseline_ns)
-    return "not reached" if quality.reaches_baseline is False else ""
-
-
-def _format_gain(quality: Quality) -> str:
-    if quality.row.record.variant == quality.row.record.baseline:
-        return "baseline"
-    gain = "" if quality.gain is None else format_speedup(quality.gain)
-    return ", ".join(filter(None, [gain, UNLIKE if quality.row.unlike else ""]))
-
-
-def _list_shortened(group: Sequence[Quality]) -> list[str]:
-    """Of variants that were trained for less than the others: their losses are not final ones."""
-    most = max(quality.steps for quality in group)
-    return [
-        f"{quality.row.record.variant} {label(quality.row.record.params)}: trained for "
-        f"{quality.steps:,.0f} steps, others for {most:,.0f}"
-        for quality in group
-        if quality.steps < most
-    ]
+    row: Row
+    phase: str
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """A region of a case."""
+
     row: Row
-    split: Split
+    region: str
+    inside: Inside
 
 
-def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One for every table of cases that ran on more than one rank."""
-    jobs = [row for row in rows if len(split_ranks(row.record)) > 1]
-    return [_make_rank_sheet(alike) for alike in divide(jobs)]
+def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
+    of their regions, if any."""
+    return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
 
 
-def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
-    title, axes = choose_axes(rows)
-    sections = [[Place(row, split) for split in split_ranks(row.record)] for row in rows]
+def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """The tables of cases, in the order of the rows, without sections."""
+    return [_make_sorted_sheet(alike) for alike in divide(rows)]
+
+
+def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    title, shown = choose_axes(rows)
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+    cases = Sheet(
+        title=title,
+        conditions=describe_conditions(rows[0].record),
+        remarks=_list_remarks(rows),
+        **lay_out(case_columns(rows), groups),
+    )
+    return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
+
+
+def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
+    title, shown = choose_axes(rows)
+    sheet = Sheet(
+        title=title,
+        conditions=describe_conditions(rows[0].record),
+        remarks=_list_remarks(rows),
+        **lay_out(case_columns(rows), [rows]),
+    )
+    # Its rows share no words that a title could tell instead.
+    return replace(sheet, words=find_words(sheet), text_columns=1)
+
+
+def _list_remarks(rows: Sequence[Row]) -> list[str]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.record.group, []).append(row)
+    return [
+        *(remark for group in groups.values() for remark in group_remarks(group)),
+        *case_remarks(rows),
+        *peak_remarks(rows),
+    ]
+
+
+def _make_part_sheet(rows: Sequence[Row], title: str, shown: Sequence[str]) -> list[Sheet]:
+    """Phases that have no column of their own, variant by variant; none or one."""
+    columned = choose_phases(rows)
+    # What has one phase only is told by its total.
+    several = [row for row in rows if len(row.phases_ns) > 1]
+    found = [[Part(row, ph) for ph in row.phases_ns if ph not in columned] for row in several]
+    sections = [section for section in found if section]
+    if not sections:
+        return []
+    parts = [part for section in sections for part in section]
+    return [
+        Sheet(
+            title=f"{title}, parts",
+            conditions="",  # those of the sheet above
+            remarks=[],
+            **lay_out(part_columns(parts, shown), sections),
+        )
+    ]
+
+
+def _make_region_sheet(
+    groups: Sequence[Sequence[Row]], title: str, shown: Sequence[str]
+) -> list[Sheet]:
+    """What instruments saw; none or one."""
+    sections = [section for group in groups for section in _by_region(group)]
+    if not sections:
+        return []
+    places = [place for section in sections for place in section]
+    return [
+        Sheet(
+            title=f"{title}, inside",
+            conditions="",  # those of the sheet above
+            remarks=[remark for group in groups for remark in instrument_remarks(group)],
+            **lay_out(region_columns(places, shown), sections),
+        )
+    ]
+
+
+def _by_region(group: Sequence[Row]) -> list[list[Place]]:
+    """The variants of a group, region by region."""
+    regions = dict.fromkeys(region for row in group for region in row.regions)
+    return [
+        [Place(row, region, row.regions[region]) for row in group if region in row.regions]
+        for region in regions
+    ]
+
+
+def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part]]:
+    """Of a table with a line for every phase that has no column in the table of cases."""
+    columns: list[Column[Part]] = [
+        *(axis_column(axis, lambda part: part.row) for axis in axes),
+        Column("variant", lambda part: part.row.record.variant, "word"),
+        Column("part", lambda part: part.phase, "word"),
+        time_column("time", lambda part: part.row.phases_ns[part.phase]),
+        interval_column(lambda part: part.row.phases_ns[part.phase]),
+        share_column("share", _find_share, "share"),
+    ]
+    return drop_empty(columns, parts)
+
+
+def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
+    """Of a table with a line for every region of every case."""
     columns: list[Column[Place]] = [
         *(axis_column(axis, lambda place: place.row) for axis in axes),
+        Column("region", lambda place: place.region, "word"),
         Column("variant", lambda place: place.row.record.variant, "word"),
-        Column("rank", lambda place: str(place.split.rank), "word"),
-        Column("step", lambda p: format_time(p.split.step_ns), value=lambda p: p.split.step_ns),
-        _part_column("working", lambda split: split.working_ns),
-        _part_column("waiting", lambda split: split.waiting_ns),
-        _part_column("moving data", lambda split: split.moving_ns),
+        Column("calls", lambda p: str(p.inside.calls), "fact", lambda p: p.inside.calls),
+        time_column("each call", lambda place: place.inside.call_ns),
+        interval_column(lambda place: place.inside.call_ns),
+        share_column("share", lambda place: place.inside.share.value, "share"),
+        rate_column("FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
+        limit_column(lambda place: place.inside.limit),
+        speedup_column("speedup", lambda place: place.inside.speedup),
+        Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
     ]
-    return Sheet(
-        title=f"{title}, ranks",
-        conditions=(
-            "waiting: at collectives, until the last rank had come to them; moving data: from then "
-            "on; working: all else, collectives in the background included; of the median step"
-        ),
-        remarks=[
-            *(remark for row in rows for remark in _remark_on(row)),
-            *(
-                remark
-                for _, group in groupby(rows, lambda row: row.record.group)
-                for remark in _remark_on_losses(list(group))
-            ),
-        ],
-        **lay_out(columns, sections),
-    )
+    return drop_empty(columns, places)
 
 
-def _part_column(name: str, find_ns: Callable[[Split], float]) -> Column[Place]:
-    return Column(
-        name,
-        lambda place: _with_share(find_ns(place.split), place.split),
-        value=lambda place: find_ns(place.split),
-    )
-
-
-def _with_share(time_ns: float, split: Split) -> str:
-    if time_ns <= 0:
-        return "0"
-    return f"{format_time(time_ns)} ({100 * time_ns / split.step_ns:.0f} %)"
-
-
-def _remark_on(row: Row) -> list[str]:
-    splits = split_ranks(row.record)
-    slow = find_slow_rank(splits)
-    if slow is None:
-        return []
-    longest_ns = max(split.waiting_ns for split in splits)
-    return [
-        f"{row.record.variant}: the others wait for rank {slow.rank}, up to "
-        f"{format_time(longest_ns)} of a step"
-    ]
-
-
-def _remark_on_losses(rows: Sequence[Row]) -> list[str]:
-    found = compare_losses(rows)
-    if found is None:
-        return []
-    furthest = f"{found.variant} is furthest off, by {100 * found.deviation:.2g} %"
-    return [
-        f"all variants trained on the same texts, {found.steps} steps, loss {found.first:.3f} to "
-        f"{found.last:.3f}; {furthest if found.deviation else 'all losses are equal'}"
-    ]
+def _find_share(part: Part) -> float | None:
+    total_ns = part.row.total_ns
+    return None if total_ns is None else part.row.phases_ns[part.phase].value / total_ns.value
 
 
 TAKES: dict[Verdict, str] = {
@@ -257,90 +231,16 @@ def _make_parts_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) ->
     )
 
 
-OF_ALL = (
-    "where an error is missing, before and peak include what other variants hold, and predicted "
-    "does not"
+SHEET_MAKERS: tuple[Callable[[Sequence[Row]], list[Sheet]], ...] = (
+    make_sheets,
+    make_rank_sheets,
+    make_memory_sheets,
+    make_whole_sheets,
+    make_break_even_sheets,
+    make_quality_sheets,
 )
+"""What makes the usual tables, in order."""
 
 
-def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One for every table of cases whose memory was predicted."""
-    groups = {row.record.group for row in rows if row.record.memory_estimate_bytes}
-    return [
-        _make_memory_sheet(alike) for alike in divide([r for r in rows if r.record.group in groups])
-    ]
-
-
-def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
-    # One that is not predicted has tensors of its own, which are there before the others' steps;
-    # and # in a job, every variant has.
-    mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
-    jobs = Counter(row.record.group for row in rows if row.record.ranks)
-    mixed |= {group for group, variants in jobs.items() if variants > 1}
-
-    def error_of(row: Row) -> float | None:
-        return None if row.record.group in mixed else find_error(row.record)
-
-    title, axes = choose_axes(rows)
-    phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
-    columns: list[Column[Row]] = [
-        *(axis_column(axis, lambda row: row) for axis in axes),
-        Column("variant", lambda row: row.record.variant, "word"),
-        bytes_column("before", lambda row: row.record.held_bytes, "detail"),
-        *map(_phase_column, phases),
-        bytes_column("kept for backward", _find_kept_bytes, "memory"),
-        Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
-        bytes_column("predicted", lambda row: find_estimate_bytes(row.record)),
-        Column("error", lambda row: _format_error(error_of(row)), value=error_of),
-    ]
-    return Sheet(
-        title=f"{title}, memory",
-        conditions=(
-            "before: tensors that were there before a step; by phase: the most that it held beyond "
-            "those; peak: both together; predicted: from dimensions alone"
-        ),
-        remarks=[OF_ALL] if mixed else [],
-        **lay_out(
-            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
-        ),
-    )
-
-
-def find_peak_bytes(record: Record) -> int | None:
-    """Of all tensors of the process; None where it was not measured."""
-    if record.held_bytes is None or not record.memory:
-        return None
-    return record.held_bytes + max(held.peak_bytes for held in record.memory.values())
-
-
-def find_estimate_bytes(record: Record) -> float | None:
-    return sum(record.memory_estimate_bytes.values()) or None
-
-
-def find_error(record: Record) -> float | None:
-    """Of the estimate, relative to what was measured; None where either is not known."""
-    peak_bytes, estimate_bytes = find_peak_bytes(record), find_estimate_bytes(record)
-    return estimate_bytes / peak_bytes - 1 if peak_bytes and estimate_bytes else None
-
-
-def _phase_column(phase: str) -> Column[Row]:
-    def find_bytes(row: Row) -> float | None:
-        held = row.record.memory.get(phase)
-        return None if held is None else held.peak_bytes
-
-    return bytes_column(phase, find_bytes, "phase")
-
-
-def _find_kept_bytes(row: Row) -> float | None:
-    forward = row.record.memory.get("forward")
-    return None if forward is None or "backward" not in row.record.memory else forward.end_bytes
-
-
-def _peak_cell(row: Row) -> str:
-    peak_bytes = find_peak_bytes(row.record)
-    return row.record.status if peak_bytes is None else format_bytes(peak_bytes)
-
-
-def _format_error(error: float | None) -> str:
-    # Adding 0 makes +0.0 of what rounds to -0.0.
-    return "" if error is None else f"{round(100 * error, 1) + 0.0:+.1f} %".replace("-", "−")
+def make_all_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    return [sheet for make in SHEET_MAKERS for sheet in make(rows)]

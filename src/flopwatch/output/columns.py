@@ -1,19 +1,32 @@
-"""What stands in a table, column by column."""
+"""The columns of results: every quantity is declared once, in COLUMNS.
+
+An entry says what a quantity is called, its unit, what it means, how it is found in a case's row,
+and how important it is. Tables, ``--columns``, ``--where``, ``--sort``, ``--pivot``, the view
+``cases`` of ``flopwatch query``, CSV, JSON and the page all read that list, so that a new quantity
+is one entry here. Values are raw and names have their units; an axis, a phase or a fact goes by its
+own name, unless another column has it: then ``axis_``, ``phase_`` or ``fact_`` stands before it.
+
+`Column` serves tables of anything else as well, of devices or of plans: those list theirs where the
+table is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Literal
 
 from flopwatch.analysis.peak_share import Standard
-from flopwatch.analysis.region_times import Inside
 from flopwatch.analysis.statistics import Estimate, Verdict
-from flopwatch.analysis.summary import Row
+from flopwatch.analysis.summary import Row, as_dict, conditions
+from flopwatch.devices.environment import look_up
+from flopwatch.errors import UsageError
+from flopwatch.output.tables import Column, Item, Kind, Value, drop_empty, interval_column
 from flopwatch.output.units import (
     format_bytes,
     format_count,
-    format_interval,
+    format_measured_ratio,
     format_measured_time,
     format_rate,
     format_ratio,
@@ -23,78 +36,170 @@ from flopwatch.output.units import (
 )
 from flopwatch.suites.case import format_value
 
-Item = TypeVar("Item")
-Value = float | str | None
-"""What stands behind a text: for sorting, and for formats that machines read."""
-Kind = Literal[
-    "word", "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput",
-    "number",
-]  # fmt: skip
+Unit = Literal["", "ns", "bytes", "FLOP/s", "tokens/s", "B/s", "share", "ratio", "count"]
+"""Of raw values; a share is 1 for 100 %. Without a unit, a column has words."""
 
-DISPENSABLE: tuple[Kind, ...] = (
-    "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput"
-)  # fmt: skip
-"""What a narrow terminal can do without, the least important first."""
-
-UNLIKE = "not like for like"
-
+NOT_COMPARABLE = "not comparable"
 OF_PEAK: dict[Standard, str] = {"nominal": "of peak", "measured": "of measured peak"}
+MOST_NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[Item]):
-    name: str
-    cell: Callable[[Item], str]
-    """Empty where there is nothing to say."""
-    kind: Kind = "number"
-    value: Callable[[Item], Value] | None = None
-    """The raw number behind the text, in plain units (ns, bytes, FLOP/s, 1 for 100 %); where there
-    is no such function, the text is all there is."""
+class Family:
+    """Columns that depend on the rows: of their axes, their phases or their facts."""
 
-    def find_value(self, item: Item) -> Value:
-        return self.cell(item) or None if self.value is None else self.value(item)
+    kind: str
+    list_all: Callable[[Sequence[Row]], Iterable[str]]
+    list_in_table: Callable[[Sequence[Row]], Sequence[str]]
+    make: Callable[[str], Column[Row]]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A phase of a case that has no column of its own."""
-
-    row: Row
-    phase: str
+Columns = Mapping[str, Column[Row]]
+"""All columns of some rows, by name, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A region of a case."""
+def list_columns(rows: Sequence[Row]) -> Columns:
+    """All that can be asked of these rows."""
+    taken = {each.name.casefold() for each in COLUMNS if isinstance(each, Column)}
+    found: list[Column[Row]] = []
+    for each in COLUMNS:
+        found += [each] if isinstance(each, Column) else _list_family(each, rows, taken)
+    return {column.name: column for column in found}
 
-    row: Row
-    region: str
-    inside: Inside
+
+def _list_family(family: Family, rows: Sequence[Row], taken: set[str]) -> list[Column[Row]]:
+    """With names that are not taken, which are taken then. DuckDB reads them in any case."""
+    columns = []
+    for column in map(family.make, dict.fromkeys(family.list_all(rows))):
+        name = column.name
+        while name.casefold() in taken:
+            name = f"{family.kind}_{name}"
+        taken.add(name.casefold())
+        columns.append(replace(column, name=name))
+    return columns
 
 
-def case_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[Column[Row]]:
-    """Of a table with a line for every case."""
-    known = {phase for row in rows for phase in row.phases_ns}
-    several = choose_phases(rows) if len(known) > 1 else []
-    columns = [
-        *(axis_column(axis, lambda row: row) for axis in axes),
-        Column("variant", lambda row: row.record.variant, "word"),
-        *map(_phase_column, several),
-        Column("total" if several else "time", _time_cell, value=lambda r: middle(r.total_ns)),
-        _interval_column(lambda row: row.total_ns),
-        rate_column("tokens/s", lambda row: row.tokens_per_s, "throughput"),
-        rate_column("FLOP/s", lambda row: row.flops_per_s, "rate"),
-        *(_peak_column(title, standard) for standard, title in choose_peaks(rows).items()),
-        share_column("MFU", lambda row: find_utilisation_share(row, "mfu"), "throughput"),
-        *([share_column("HFU", _find_hfu, "throughput")] if _computes_again(rows) else []),
-        rate_column("bandwidth", lambda row: row.bytes_per_s, "rate", "B/s"),
-        bytes_column("peak memory", lambda row: row.record.peak_memory_bytes, "memory"),
-        *map(_fact_column, _differing_facts(rows)),
-        _limit_column(lambda row: row.limit),
-        speedup_column("speedup", lambda row: row.speedup),
-        Column("verdict", verdict_cell, "word"),
-    ]
-    return _drop_empty(columns, rows)
+def case_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """Of the usual table, with a line for every case."""
+    columns: list[Column[Row]] = []
+    for each in COLUMNS:
+        if isinstance(each, Family):
+            columns += map(each.make, each.list_in_table(rows))
+        elif each.in_table(rows):
+            columns.append(each)
+    if not _choose_several_phases(rows):
+        columns = [replace(c, heading="time") if c.name == "total_ns" else c for c in columns]
+    return drop_empty(columns, rows)
+
+
+def find_column(columns: Columns, name: str) -> Column[Row]:
+    """By its name, in any case."""
+    found = next((c for c in columns.values() if c.name.casefold() == name.casefold()), None)
+    if found is None:
+        raise UsageError(
+            f"there is no column {name!r}{describe_near(columns, name)}; --columns help lists all"
+        )
+    return found
+
+
+def describe_near(columns: Columns, name: str) -> str:
+    """
+    >>> describe_near(list_columns([]), "total")
+    ' (did you mean total_ns, total_low_ns or total_high_ns?)'
+    """
+    wanted = name.casefold()
+    begin = [each for each in columns if wanted and each.casefold().startswith(wanted)]
+    near = [*begin, *get_close_matches(wanted, columns, n=MOST_NEAR, cutoff=0.6)]
+    *others, last = list(dict.fromkeys(near))[:MOST_NEAR] or [""]
+    named = " or ".join(filter(None, [", ".join(others), last]))
+    return f" (did you mean {named}?)" if named else ""
+
+
+def describe_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the list of columns: ``--columns help``."""
+    listed = list_columns(rows).values()
+    return ["column", "unit", "meaning"], [[each.name, each.unit, each.meaning] for each in listed]
+
+
+def describe_case(row: Row) -> dict[str, Any]:
+    """For JSON: the columns that all cases have, and what a table cannot hold. A time and a speedup
+    have their intervals."""
+    columns = [each for each in COLUMNS if isinstance(each, Column)]
+    return {**{column.name: column.find_value(row) for column in columns}, **as_dict(row)}
+
+
+def axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
+    def value(item: Item) -> Value:
+        found = row_of(item).record.params.get(axis)
+        is_plain = found is None or isinstance(found, int | float)
+        return found if is_plain else format_value(found)
+
+    return Column(
+        axis,
+        lambda item: format_value(row_of(item).record.params.get(axis, "")),
+        "word",
+        value,
+        heading=axis,
+        meaning="an axis of the suite",
+        is_axis=True,
+    )
+
+
+# What the entries of the registry are made of.
+
+FORMATS: dict[Unit, Callable[[Any], str]] = {
+    "": format_value,
+    "ns": format_time,
+    "bytes": format_bytes,
+    "FLOP/s": lambda rate: format_rate(rate, "").rstrip(),
+    "tokens/s": lambda rate: format_rate(rate, "").rstrip(),
+    "B/s": lambda rate: format_rate(rate, "B/s"),
+    "share": format_share,
+    "ratio": format_ratio,
+    "count": format_count,
+}
+"""How a value is written; headings have the units of the rates that are written without."""
+MEASURED_FORMATS: dict[Unit, Callable[[Estimate], str]] = {
+    "ns": format_measured_time,
+    "ratio": format_speedup,
+}
+
+
+def quantity(
+    name: str,
+    unit: Unit,
+    meaning: str,
+    find: Callable[[Row], Estimate | Value],
+    importance: Kind | None = None,
+    **details: Any,
+) -> Column[Row]:
+    """An entry of the registry. Without an importance it is shown on request only; details are
+    other fields of a Column, where what follows from the unit does not do."""
+
+    def find_value(row: Row) -> Value:
+        found = find(row)
+        return found.value if isinstance(found, Estimate) else found
+
+    heading = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    fields: dict[str, Any] = {
+        "cell": lambda row: _form(find(row), unit),
+        "kind": importance or ("number" if unit else "word"),
+        "value": find_value,
+        "heading": heading,
+        "in_table": lambda _: importance is not None,
+    }
+    return Column(name, unit=unit, meaning=meaning, **{**fields, **details})
+
+
+def _form(found: Estimate | Value, unit: Unit) -> str:
+    if found is None:
+        return ""
+    return MEASURED_FORMATS[unit](found) if isinstance(found, Estimate) else FORMATS[unit](found)
+
+
+def _list_differing_axes(rows: Sequence[Row]) -> list[str]:
+    axes = dict.fromkeys(axis for row in rows for axis in row.record.params)
+    return [a for a in axes if len({format_value(row.record.params.get(a)) for row in rows}) > 1]
 
 
 def choose_phases(rows: Sequence[Row]) -> list[str]:
@@ -106,146 +211,22 @@ def choose_phases(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(phase for row in chosen for phase in row.phases_ns))
 
 
-def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part]]:
-    """Of a table with a line for every phase that has no column in the table of cases."""
-    columns: list[Column[Part]] = [
-        *(axis_column(axis, lambda part: part.row) for axis in axes),
-        Column("variant", lambda part: part.row.record.variant, "word"),
-        Column("part", lambda part: part.phase, "word"),
-        time_column("time", lambda part: part.row.phases_ns[part.phase]),
-        _interval_column(lambda part: part.row.phases_ns[part.phase]),
-        share_column("share", _find_share, "share"),
-    ]
-    return _drop_empty(columns, parts)
-
-
-def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
-    """Of a table with a line for every region of every case."""
-    columns: list[Column[Place]] = [
-        *(axis_column(axis, lambda place: place.row) for axis in axes),
-        Column("region", lambda place: place.region, "word"),
-        Column("variant", lambda place: place.row.record.variant, "word"),
-        Column("calls", lambda p: str(p.inside.calls), "fact", lambda p: p.inside.calls),
-        time_column("each call", lambda place: place.inside.call_ns),
-        _interval_column(lambda place: place.inside.call_ns),
-        share_column("share", lambda place: place.inside.share.value, "share"),
-        rate_column("FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
-        _limit_column(lambda place: place.inside.limit),
-        speedup_column("speedup", lambda place: place.inside.speedup),
-        Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
-    ]
-    return _drop_empty(columns, places)
-
-
-def axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
-    def cell(item: Item) -> str:
-        return format_value(row_of(item).record.params.get(axis, ""))
-
-    return Column(
-        axis, cell, "word", lambda item: plain_value(row_of(item).record.params.get(axis))
-    )
-
-
-def plain_value(value: object) -> Value:
-    """A parameter as a number or a text."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    return format_value(value)
-
-
-def time_column(
-    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
-) -> Column[Item]:
-    return Column(
-        name, lambda item: format_measured_time(find(item)), kind, lambda item: middle(find(item))
-    )
-
-
-def speedup_column(
-    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
-) -> Column[Item]:
-    def cell(item: Item) -> str:
-        speedup = find(item)
-        return "" if speedup is None else format_speedup(speedup)
-
-    return Column(name, cell, kind, lambda item: middle(find(item)))
-
-
-def share_column(
-    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
-) -> Column[Item]:
-    return Column(name, lambda item: format_share(find(item)), kind, find)
-
-
-def bytes_column(
-    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
-) -> Column[Item]:
-    def cell(item: Item) -> str:
-        size_bytes = find(item)
-        return "" if size_bytes is None else format_bytes(size_bytes)
-
-    return Column(name, cell, kind, find)
-
-
-def count_column(name: str, find: Callable[[Item], float], kind: Kind = "number") -> Column[Item]:
-    return Column(name, lambda item: format_count(find(item)), kind, find)
-
-
-def plain_time_column(
-    name: str, find_ns: Callable[[Item], float], kind: Kind = "number"
-) -> Column[Item]:
-    """Of a time without an interval."""
-    return Column(name, lambda item: format_time(find_ns(item)), kind, find_ns)
-
-
-def middle(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.value
-
-
-def _interval_column(find: Callable[[Item], Estimate | None]) -> Column[Item]:
-    def cell(item: Item) -> str:
-        estimate = find(item)
-        return "" if estimate is None else format_interval(estimate)
-
-    def value(item: Item) -> float | None:
-        estimate = find(item)
-        return None if estimate is None else estimate.half_width
-
-    return Column("±", cell, "interval", value)
-
-
-def rate_column(
-    name: str, find: Callable[[Item], float | None], kind: Kind, unit: str = ""
-) -> Column[Item]:
-    """Where the heading is the unit, cells have only its prefix."""
-    return Column(name, lambda item: format_rate(find(item), unit).rstrip(), kind, find)
-
-
-def _limit_column(find: Callable[[Item], float | None]) -> Column[Item]:
-    return Column("limit", lambda item: format_ratio(find(item)), "limit", find)
-
-
-def _drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
-    """Without the dispensable columns that have nothing to say."""
-    return [
-        column
-        for column in columns
-        if column.kind not in DISPENSABLE or any(column.cell(item) for item in items)
-    ]
-
-
-def _find_share(part: Part) -> float | None:
-    total_ns = part.row.total_ns
-    return None if total_ns is None else part.row.phases_ns[part.phase].value / total_ns.value
+def _choose_several_phases(rows: Sequence[Row]) -> list[str]:
+    """None where the total is all there is."""
+    known = {phase for row in rows for phase in row.phases_ns}
+    return choose_phases(rows) if len(known) > 1 else []
 
 
 def _phase_column(phase: str) -> Column[Row]:
-    return time_column(phase, lambda row: row.phases_ns.get(phase), "phase")
+    def find(row: Row) -> Estimate | None:
+        return row.phases_ns.get(phase)
+
+    meaning = f"the phase {phase}, median"
+    return quantity(f"{phase}_ns", "ns", meaning, find, "phase", heading=phase)
 
 
-def _differing_facts(rows: Sequence[Row]) -> list[str]:
-    """Names of the facts in which variants of one group differ, or that only some of them have: the
-    others tell them nothing."""
+def _list_differing_facts(rows: Sequence[Row]) -> list[str]:
+    """Facts in which variants of one group differ, or that only some of them have."""
     groups: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
         if row.total_ns is not None:  # what has failed has none
@@ -259,14 +240,10 @@ def _differing_facts(rows: Sequence[Row]) -> list[str]:
 
 
 def _fact_column(name: str) -> Column[Row]:
-    def cell(row: Row) -> str:
-        return "" if name not in row.record.facts else format_fact(name, row.record.facts[name])
-
-    return Column(name_fact(name), cell, "fact", lambda row: row.record.facts.get(name))
-
-
-def format_fact(name: str, value: float) -> str:
-    return format_bytes(int(value)) if name.endswith("_bytes") else format_count(value)
+    unit: Unit = "bytes" if name.endswith("_bytes") else "count"
+    meaning = "a fact of the workload"
+    return quantity(name, unit, meaning, lambda row: row.record.facts.get(name), "fact",
+                    heading=name_fact(name))  # fmt: skip
 
 
 def name_fact(name: str) -> str:
@@ -280,40 +257,51 @@ def name_fact(name: str) -> str:
     return f"{title.removesuffix(' s')} (s)" if title.endswith(" s") else title
 
 
-def _peak_column(title: str, standard: Standard) -> Column[Row]:
-    return share_column(title, lambda row: find_peak_share(row, standard), "share")
-
-
-def find_peak_share(row: Row, standard: Standard) -> float | None:
-    found = row.of_peak.get(standard)
-    return None if found is None else found.share
-
-
 def choose_peaks(rows: Sequence[Row]) -> dict[Standard, str]:
     """What part of which peaks has a column: where there is an MFU, that says it."""
     has_mfu = any(row.utilisation and row.utilisation.mfu is not None for row in rows)
     return {} if has_mfu else OF_PEAK
 
 
-def _computes_again(rows: Sequence[Row]) -> bool:
+def _recomputes(rows: Sequence[Row]) -> bool:
     """Whether any HFU is not the MFU."""
     used = [row.utilisation for row in rows if row.utilisation]
     return any(each.hfu != each.mfu for each in used)
 
 
-def _find_hfu(row: Row) -> float | None:
-    return find_utilisation_share(row, "hfu")
+def _peak_share(standard: Standard) -> Callable[[Row], float | None]:
+    return lambda row: row.of_peak[standard].share if standard in row.of_peak else None
 
 
-def find_utilisation_share(row: Row, name: Literal["mfu", "hfu"]) -> float | None:
-    return None if row.utilisation is None else getattr(row.utilisation, name)
+def _brief_speedup(row: Row) -> str:
+    if row.speedup is None or row.speedup.low is None:
+        return _form(row.speedup, "ratio")  # that there is no interval is said everywhere
+    return format_measured_ratio(row.speedup)
 
 
-def _time_cell(row: Row) -> str:
-    return format_measured_time(row.total_ns) or row.record.status
+def _end(name: str, end: str) -> Callable[[Row], float | None]:
+    """A number of an estimate of the row: its low or high end, or its half width."""
+    return lambda row: getattr(getattr(row, name), end, None)
 
 
-def verdict_cell(row: Row) -> str:
+def _environment(*paths: str) -> Callable[[Row], str | None]:
+    """The first of the environment's entries that is known."""
+
+    def find(row: Row) -> str | None:
+        known = filter(None, (look_up(row.record.environment, path) for path in paths))
+        return next(map(str, known), None)
+
+    return find
+
+
+def _setting(name: str) -> Callable[[Row], Any]:
+    """None for published figures, whose settings are not known."""
+    return lambda row: (
+        None if "published" in row.record.environment else getattr(row.record.settings, name)
+    )
+
+
+def _verdict_cell(row: Row) -> str:
     if row.in_parts:
         return "in parts"
     return "" if row.total_ns is None else describe_verdict(row, row.verdict)
@@ -323,12 +311,72 @@ def describe_verdict(row: Row, verdict: Verdict | None) -> str:
     """A verdict on the row or a part of it. The verdict's own word comes first: `verdict_word`."""
     if row.record.variant == row.record.baseline:
         return "baseline"
-    return ", ".join(filter(None, [verdict, UNLIKE if row.unlike else None]))
+    return ", ".join(filter(None, [verdict, NOT_COMPARABLE if row.unlike else None]))
 
 
-def verdict_word(cell: str) -> str:
-    """
-    >>> verdict_word("faster, not like for like")
-    'faster'
-    """
-    return cell.partition(",")[0]
+COLUMNS: tuple[Column[Row] | Family, ...] = (
+    quantity("suite", "", "the suite's name", lambda row: row.record.suite),
+    Family("axis", lambda rows: (axis for row in rows for axis in row.record.params),
+           _list_differing_axes, lambda axis: axis_column(axis, lambda row: row)),
+    quantity("variant", "", "the variant", lambda row: row.record.variant, "word"),
+    quantity("baseline", "", "the variant it is compared with", lambda row: row.record.baseline),
+    quantity("status", "", "ok, or the code of what went wrong", lambda row: row.record.status),
+    quantity("reason", "", "what went wrong, in a sentence", lambda row: row.record.reason),
+    Family("phase", lambda rows: (phase for row in rows for phase in row.record.samples_ns),
+           _choose_several_phases, _phase_column),
+    quantity("total_ns", "ns", "all phases together, median", lambda row: row.total_ns, "number",
+             cell=lambda row: format_measured_time(row.total_ns) or row.record.status),
+    quantity("total_low_ns", "ns", "low end of its interval", _end("total_ns", "low")),
+    quantity("total_high_ns", "ns", "high end of its interval", _end("total_ns", "high")),
+    quantity("total_half_width", "share", "half width of its interval, relative to the median",
+             _end("total_ns", "half_width"), "interval", heading="±",
+             cell=interval_column(lambda row: row.total_ns).cell),
+    quantity("tokens_per_s", "tokens/s", "tokens per second, of all ranks",
+             lambda row: row.tokens_per_s, "throughput", heading="tokens/s"),
+    quantity("flops_per_s", "FLOP/s", "FLOPs that the suite declares, per second",
+             lambda row: row.flops_per_s, "rate", heading="FLOP/s"),
+    quantity("of_nominal_peak", "share", "share of the nominal peak, of the data sheet",
+             _peak_share("nominal"), "share", heading=OF_PEAK["nominal"],
+             in_table=lambda rows: "nominal" in choose_peaks(rows)),
+    quantity("of_measured_peak", "share", "share of the peak that `flopwatch peaks` measured",
+             _peak_share("measured"), "share", heading=OF_PEAK["measured"],
+             in_table=lambda rows: "measured" in choose_peaks(rows)),
+    quantity("mfu", "share", "model FLOPs utilisation of a training job, by the convention exact",
+             lambda row: getattr(row.utilisation, "mfu", None), "throughput", heading="MFU"),
+    quantity("hfu", "share", "hardware FLOPs utilisation of a training job",
+             lambda row: getattr(row.utilisation, "hfu", None), "throughput", heading="HFU",
+             in_table=_recomputes),
+    quantity("bytes_per_s", "B/s", "bytes that the suite declares, per second",
+             lambda row: row.bytes_per_s, "rate", heading="bandwidth"),
+    quantity("peak_memory_bytes", "bytes", "the most that a run allocates beyond what was there",
+             lambda row: row.record.peak_memory_bytes, "memory"),
+    Family("fact", lambda rows: (fact for row in rows for fact in row.record.facts),
+           _list_differing_facts, _fact_column),
+    quantity("limit", "ratio", "the speedup that the FLOPs alone would give",
+             lambda row: row.limit, "limit"),
+    quantity("speedup", "ratio", "over the baseline, median of the ratios within rounds",
+             lambda row: row.speedup, "number", brief=_brief_speedup),
+    quantity("speedup_low", "ratio", "low end of its interval", _end("speedup", "low")),
+    quantity("speedup_high", "ratio", "high end of its interval", _end("speedup", "high")),
+    quantity("verdict", "", "faster, slower, same or unclear", lambda row: row.verdict, "word",
+             cell=_verdict_cell),
+    quantity("comparable", "", "whether case and baseline ran under the same conditions",
+             lambda row: None if row.against is None else not row.unlike),
+    quantity("samples", "count", "samples after warm-up",
+             lambda row: len(row.record.rounds) - row.record.warmup_samples),
+    quantity("steady", "", "whether a steady state was detected", lambda row: row.record.steady),
+    quantity("stop", "", "why sampling ended", lambda row: row.record.stop),
+    quantity("device", "", "cpu or cuda", _setting("device")),
+    quantity("threads", "count", "threads that were used", _setting("threads")),
+    quantity("cache", "", "hot or cold", _setting("cache")),
+    quantity("allocator", "", "what the C library did with freed memory", _setting("allocator")),
+    quantity("device_model", "", "the GPU, or the CPU",
+             _environment("torch.gpu.name", "machine.cpu_model")),
+    quantity("torch", "", "torch's version", _environment("torch.version")),
+    quantity("conditions_id", "", "a hash, equal for cases that are comparable",
+             lambda row: conditions(row.record)),
+    quantity("run", "", "one `flopwatch run`", lambda row: row.record.run),
+    quantity("id", "", "hash of suite, variant and parameters", lambda row: row.record.id),
+    quantity("taken_at", "", "when, UTC", lambda row: row.record.taken_at),
+)  # fmt: skip
+"""In the order of tables and of CSV."""

@@ -12,8 +12,8 @@ from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.ratio_tests import Missing
 from flopwatch.analysis.statistics import Estimate, Verdict, as_interval
 from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
-from flopwatch.output.columns import UNLIKE, Column, speedup_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.columns import NOT_COMPARABLE
+from flopwatch.output.tables import Column, Sheet, lay_out, speedup_column
 from flopwatch.output.units import format_change, format_ratio, format_time, plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value, label
@@ -105,7 +105,7 @@ def describe_verdict(one: Comparison) -> str:
     missing = describe_missing(one.missing) if one.verdict == "unclear" else ""
     if one.speedup.samples == 1:  # as published results have them
         missing = "single values"
-    return ", ".join(filter(None, [one.verdict, missing, UNLIKE if one.unlike else ""]))
+    return ", ".join(filter(None, [one.verdict, missing, NOT_COMPARABLE if one.unlike else ""]))
 
 
 def describe_missing(missing: Missing | None) -> str:
@@ -126,7 +126,7 @@ def count_verdicts(comparisons: Sequence[Comparison]) -> str:
     counts = Counter(one.verdict for one in comparisons)
     told = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
     unlike = sum(bool(one.unlike) for one in comparisons)
-    end = f" ({unlike} {UNLIKE})" if unlike else ""
+    end = f" ({unlike} {NOT_COMPARABLE})" if unlike else ""
     return f"{plural(len(comparisons), 'comparison')}: {', '.join(told)}{end}"
 
 
@@ -173,7 +173,7 @@ def _describe_unlike(comparisons: Sequence[Comparison], is_between_runs: bool) -
             found[difference] = found.get(difference, 0) + 1
     total = len(comparisons)
     return [
-        f"{UNLIKE}{'' if count == total else f' in {count} of {total}'}: {difference}"
+        f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
         for difference, count in found.items()
     ]
 

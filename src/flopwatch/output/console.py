@@ -8,20 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import make_break_even_sheets
-from flopwatch.output.case_tables import (
-    make_memory_sheets,
-    make_quality_sheets,
-    make_rank_sheets,
-    make_whole_sheets,
-)
-from flopwatch.output.formats import format_cell
-from flopwatch.output.tables import Sheet, draw, fit, make_sheets, measure_width
-from flopwatch.output.units import printable, printable_lines, wrap_remarks
+from flopwatch.output.case_tables import make_all_sheets
+from flopwatch.output.formats import make_value_sheet
+from flopwatch.output.tables import Sheet, draw, fit, measure_width
+from flopwatch.output.units import wrap_remarks
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
@@ -32,18 +24,6 @@ def print_rows(rows: Sequence[Row]) -> None:
     print_sheets(make_all_sheets(rows))
     if not rows:
         open_stderr().print("no records")
-
-
-def make_all_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The usual tables."""
-    return [
-        *make_sheets(rows),
-        *make_rank_sheets(rows),
-        *make_memory_sheets(rows),
-        *make_whole_sheets(rows),
-        *make_break_even_sheets(rows),
-        *make_quality_sheets(rows),
-    ]
 
 
 def print_sheets(whole: Sequence[Sheet]) -> None:
@@ -67,12 +47,8 @@ def print_remarks(remarks: Sequence[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = Table(header_style="bold")
-    for column in columns:
-        table.add_column(escape(printable(column)), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(printable_lines(format_cell(value))) for value in row))
-    open_stdout().print(table)
+    """A table of values of which nothing is known."""
+    print_sheets([make_value_sheet(columns, rows)])
 
 
 def open_stdout() -> Console:

@@ -25,8 +25,15 @@ from flopwatch.devices.measured_peaks import (
     Stream,
 )
 from flopwatch.devices.specifications import DTYPES, Device, Figure, Peak
-from flopwatch.output.columns import Column, Kind, bytes_column, plain_time_column, rate_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import (
+    Column,
+    Kind,
+    Sheet,
+    bytes_column,
+    lay_out,
+    plain_time_column,
+    rate_column,
+)
 from flopwatch.output.units import format_bytes, format_rate, format_ratio, plural
 
 EXPLANATION = (

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from flopwatch.output.columns import Value
-from flopwatch.output.tables import Sheet, find_words
+from flopwatch.output.tables import Sheet, Value, find_words
 from flopwatch.output.units import printable, printable_lines
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -68,11 +67,18 @@ def write_result(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: st
     """What a query gave, in any format but that of a terminal."""
     if form == "json":
         return json.dumps(list_objects(columns, rows), default=str) + "\n"
-    plain = [[_simplify(cell) for cell in row] for row in rows]
     if form == "csv":
-        return write_csv(columns, plain)
+        return write_csv(columns, [[_simplify(cell) for cell in row] for row in rows])
+    return {"markdown": write_markdown, "latex": write_latex}[form](
+        [make_value_sheet(columns, rows)]
+    )
+
+
+def make_value_sheet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sheet:
+    """A table of values of which nothing is known: what is no number is words."""
+    plain = [[_simplify(cell) for cell in row] for row in rows]
     numbers = [all(_is_plain_number(row[p]) for row in plain) for p in range(len(columns))]
-    sheet = Sheet(
+    return Sheet(
         title="",
         conditions="",
         columns=list(columns),
@@ -83,7 +89,6 @@ def write_result(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: st
         values=[plain],
         remarks=[],
     )
-    return {"markdown": write_markdown, "latex": write_latex}[form]([sheet])
 
 
 def _simplify(cell: Any) -> Value:

@@ -12,7 +12,7 @@ from flopwatch.analysis.quality import assess
 from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row, is_foreign
 from flopwatch.output.break_even_tables import describe_break_even
-from flopwatch.output.columns import OF_PEAK, UNLIKE
+from flopwatch.output.columns import NOT_COMPARABLE, OF_PEAK
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.units import (
     format_count,
@@ -198,7 +198,7 @@ def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
     """Of one variant over one baseline."""
     low, high = min(rows, key=_speedup), max(rows, key=_speedup)
     variant, baseline = low.record.variant, low.record.baseline
-    unlike = f" ({UNLIKE})" if low.unlike else ""
+    unlike = f" ({NOT_COMPARABLE})" if low.unlike else ""
     assert low.speedup is not None
     assert high.speedup is not None
     if len(rows) == 1 and low.speedup.low is None:

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from flopwatch.jobs.memory_capacity import SHORTEST, Answer
 from flopwatch.jobs.step_memory import Tensor
-from flopwatch.output.columns import Column, bytes_column, count_column, share_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import Column, Sheet, bytes_column, count_column, lay_out, share_column
 from flopwatch.output.units import format_bytes, format_count, plural
 
 Quantity = Literal["batch", "context"]

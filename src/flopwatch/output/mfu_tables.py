@@ -12,8 +12,15 @@ from flopwatch.jobs.mfu import DTYPES, Answer
 from flopwatch.jobs.step_flops import count_parameters
 from flopwatch.jobs.utilisation import MOST_SHARE, Utilisation
 from flopwatch.jobs.variants import Precision
-from flopwatch.output.columns import Column, Kind, bytes_column, count_column, share_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import (
+    Column,
+    Kind,
+    Sheet,
+    bytes_column,
+    count_column,
+    lay_out,
+    share_column,
+)
 from flopwatch.output.units import format_count, format_rate, plural
 
 PART_CONDITIONS = (

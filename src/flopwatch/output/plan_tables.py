@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flopwatch.output.columns import Column, bytes_column, share_column
 from flopwatch.output.prediction_tables import NS, prediction_as_dict
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
 from flopwatch.output.units import format_count, format_time
 from flopwatch.prediction.memory_need import NEARLY_FULL
 from flopwatch.prediction.plans import DAY_S, Loser, Plan

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from flopwatch.output.columns import Column, bytes_column, share_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
 from flopwatch.output.units import format_bytes, format_share, format_time, plural
 from flopwatch.prediction.cost import Bound, Part
 from flopwatch.prediction.cost_parameters import PRIORS, write_parameters

@@ -9,8 +9,14 @@ from typing import Any
 from flopwatch.analysis.attention_breakdown import SOFTMAX_FLOPS, Work, compare_attention
 from flopwatch.analysis.profile_breakdown import BETWEEN, KINDS, PARTS, Entry, Operator
 from flopwatch.analysis.profile_request import Profile
-from flopwatch.output.columns import Column, count_column, plain_time_column, share_column
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import (
+    Column,
+    Sheet,
+    count_column,
+    lay_out,
+    plain_time_column,
+    share_column,
+)
 from flopwatch.output.units import format_rate, format_time, plural
 
 REGIONS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from flopwatch.analysis.peak_share import PeakShare, Standard, count_flops
 from flopwatch.analysis.region_times import estimate_instruments
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.environment import look_up
-from flopwatch.output.columns import UNLIKE, choose_peaks
+from flopwatch.output.columns import NOT_COMPARABLE, choose_peaks
 from flopwatch.output.units import format_change, format_rate, plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
@@ -94,7 +94,7 @@ def describe_unlike(row: Row) -> str:
         f"{name} {theirs or 'unknown'} in the baseline, {mine or 'unknown'} here"
         for name, (theirs, mine) in row.unlike.items()
     )
-    return f"{UNLIKE}: {differences}"
+    return f"{NOT_COMPARABLE}: {differences}"
 
 
 def group_remarks(rows: Sequence[Row]) -> list[str]:

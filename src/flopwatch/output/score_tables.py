@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flopwatch.output.columns import Column, share_column
 from flopwatch.output.prediction_tables import NS
-from flopwatch.output.tables import Sheet, lay_out
+from flopwatch.output.tables import Column, Sheet, lay_out, share_column
 from flopwatch.output.units import format_time, plural
 from flopwatch.prediction.calibration import Calibration
 from flopwatch.prediction.fit import Fit, Found

@@ -12,8 +12,8 @@ from typing import Any
 
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
-from flopwatch.output.columns import Value
-from flopwatch.output.console import make_all_sheets
+from flopwatch.output.case_tables import make_all_sheets, make_sorted_sheets
+from flopwatch.output.columns import Columns, list_columns
 from flopwatch.output.formats import (
     list_objects,
     write_csv,
@@ -21,10 +21,9 @@ from flopwatch.output.formats import (
     write_latex,
     write_markdown,
 )
-from flopwatch.output.frame import Frame, make_frame
 from flopwatch.output.layouts.layouts import LAYOUTS, Cell, PublishedTable
 from flopwatch.output.pivot import (
-    choose_fields,
+    choose_columns,
     list_pivot_records,
     list_pivot_values,
     list_values,
@@ -33,7 +32,7 @@ from flopwatch.output.pivot import (
     make_pivot_sheets,
 )
 from flopwatch.output.selection import select_rows
-from flopwatch.output.tables import Sheet, make_sorted_sheets
+from flopwatch.output.tables import Sheet, Value
 
 PLAIN = "plain"
 
@@ -42,7 +41,7 @@ PLAIN = "plain"
 class Request:
     layout: str = PLAIN
     columns: str | None = None
-    """Names of fields, with commas."""
+    """Names of chosen, with commas."""
     sort: str | None = None
     """The same; a minus means descending."""
     where: str | None = None
@@ -80,19 +79,19 @@ def answer(rows: Sequence[Row], request: Request, form: str) -> Answer:
         raise UsageError(
             f"--columns and --pivot make tables of their own; leave --layout {request.layout} out"
         )
-    frame = make_frame(rows)
-    chosen = select_rows(rows, frame, request.where, request.sort)
+    known = list_columns(rows)
+    chosen = select_rows(rows, known, request.where, request.sort)
     if request.pivot is not None:
-        return _answer_pivot(chosen, frame, request.pivot, request.sort is not None)
+        return _answer_pivot(chosen, known, request.pivot, request.sort is not None)
     if request.columns is not None:
-        return _answer_columns(chosen, frame, request.columns)
+        return _answer_columns(chosen, known, request.columns)
     if request.layout != PLAIN:
         return _answer_layout(chosen, request.layout, form)
-    return _answer_plain(chosen, frame, request.sort is not None)
+    return _answer_plain(chosen, known, request.sort is not None)
 
 
-def _answer_pivot(rows: Sequence[Row], frame: Frame, asked: str, is_sorted: bool) -> Answer:
-    pivot = make_pivot(rows, frame, asked, is_sorted)
+def _answer_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bool) -> Answer:
+    pivot = make_pivot(rows, known, asked, is_sorted)
     return Answer(
         make_sheets=lambda: make_pivot_sheets(pivot),
         make_values=lambda: list_pivot_values(pivot),
@@ -101,21 +100,21 @@ def _answer_pivot(rows: Sequence[Row], frame: Frame, asked: str, is_sorted: bool
     )
 
 
-def _answer_columns(rows: Sequence[Row], frame: Frame, columns: str) -> Answer:
-    fields = choose_fields(frame, columns)
-    names = [each.name for each in fields]
+def _answer_columns(rows: Sequence[Row], known: Columns, columns: str) -> Answer:
+    chosen = choose_columns(known, columns)
+    names = [each.name for each in chosen]
     return Answer(
-        make_sheets=lambda: [make_chosen_sheet(rows, frame, fields)] if rows else [],
-        make_values=lambda: (names, list_values(rows, fields)),
-        make_objects=lambda: list_objects(names, list_values(rows, fields)),
+        make_sheets=lambda: [make_chosen_sheet(rows, known, chosen)] if rows else [],
+        make_values=lambda: (names, list_values(rows, chosen)),
+        make_objects=lambda: list_objects(names, list_values(rows, chosen)),
         remarks=[] if rows else ["no cases"],
     )
 
 
-def _answer_plain(rows: Sequence[Row], frame: Frame, is_sorted: bool) -> Answer:
+def _answer_plain(rows: Sequence[Row], known: Columns, is_sorted: bool) -> Answer:
     return Answer(
         make_sheets=lambda: make_sorted_sheets(rows) if is_sorted else make_all_sheets(rows),
-        make_values=lambda: (list(frame), list_values(rows, list(frame.values()))),
+        make_values=lambda: (list(known), list_values(rows, list(known.values()))),
         make_objects=lambda: LAYOUTS[PLAIN](rows).content,
         remarks=[] if rows else ["no cases"],
     )

@@ -1,40 +1,34 @@
-"""Results as a terminal table: one section a group, the baseline first."""
+"""Tables of anything: columns, the sheet that they make of items, and the sheet in a terminal.
+
+The columns of results are in `columns`; other tables list theirs where they are made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from textwrap import wrap
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import (
-    DISPENSABLE,
-    Column,
-    Item,
-    Part,
-    Place,
-    Value,
-    case_columns,
-    choose_phases,
-    part_columns,
-    region_columns,
-    verdict_word,
+from flopwatch.output.units import (
+    format_bytes,
+    format_count,
+    format_interval,
+    format_measured_time,
+    format_rate,
+    format_ratio,
+    format_share,
+    format_speedup,
+    format_time,
+    printable,
 )
-from flopwatch.output.remarks import (
-    case_remarks,
-    describe_conditions,
-    group_remarks,
-    instrument_remarks,
-    peak_remarks,
-)
-from flopwatch.output.units import printable
 from flopwatch.suites.case import format_value
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
@@ -44,6 +38,51 @@ MOST_LINES = 2
 LEAST_WORDS = 24
 """Characters that a column of words has at least, if it has so many: a name in pieces of three is
 no name."""
+
+
+Item = TypeVar("Item")
+Value = float | str | None
+"""What stands behind a cell: for sorting, and for formats that machines read."""
+Kind = Literal[
+    "word", "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput",
+    "number",
+]  # fmt: skip
+"""How important a column is. Words and numbers are always shown."""
+
+DISPENSABLE: tuple[Kind, ...] = (
+    "detail", "fact", "memory", "rate", "share", "limit", "phase", "interval", "throughput"
+)  # fmt: skip
+"""What a narrow terminal leaves out, the least important first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Item]):
+    name: str
+    cell: Callable[[Item], str]
+    """The value as people read it; empty where it is not known."""
+    kind: Kind = "number"
+    value: Callable[[Item], Value] | None = None
+    """The raw number behind the cell; where there is no such function, the cell is all there is."""
+    heading: str = ""
+    """In tables, whose cells have the units; without one, the name."""
+    unit: str = ""
+    meaning: str = ""
+    brief: Callable[[Item], str] | None = None
+    """The cell without an interval, for a table that has many of them."""
+    is_axis: bool = False
+    in_table: Callable[[Sequence[Item]], bool] = lambda _: True
+    """Whether the usual table of these has it; otherwise it is shown on request."""
+
+    def find_value(self, item: Item) -> Value:
+        return self.cell(item) or None if self.value is None else self.value(item)
+
+    @property
+    def title(self) -> str:
+        return self.heading or self.name
+
+    @property
+    def is_word(self) -> bool:
+        return self.kind == "word"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,17 +118,6 @@ class Sheet:
             object.__setattr__(self, "values", texts)
 
 
-def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
-    of their regions, if any."""
-    return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
-
-
-def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The tables of cases, in the order of the rows, without sections."""
-    return [_make_sorted_sheet(alike) for alike in divide(rows)]
-
-
 def divide(rows: Sequence[Row]) -> list[list[Row]]:
     """What stands in one table: rows of the same suite, axes, baseline and conditions."""
     chosen: dict[tuple[str, frozenset[str], str, str], list[Row]] = {}
@@ -110,92 +138,10 @@ def choose_axes(rows: Sequence[Row]) -> tuple[str, list[str]]:
     return " ".join([rows[0].record.suite, *fixed]), shown
 
 
-def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    title, shown = choose_axes(rows)
-    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
-    cases = Sheet(
-        title=title,
-        conditions=describe_conditions(rows[0].record),
-        remarks=_list_remarks(rows),
-        **lay_out(case_columns(rows, shown), groups),
-    )
-    return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
-
-
-def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
-    title, shown = choose_axes(rows)
-    sheet = Sheet(
-        title=title,
-        conditions=describe_conditions(rows[0].record),
-        remarks=_list_remarks(rows),
-        **lay_out(case_columns(rows, shown), [rows]),
-    )
-    # Its rows share no words that a title could tell instead.
-    return replace(sheet, words=find_words(sheet), text_columns=1)
-
-
-def _list_remarks(rows: Sequence[Row]) -> list[str]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.record.group, []).append(row)
-    return [
-        *(remark for group in groups.values() for remark in group_remarks(group)),
-        *case_remarks(rows),
-        *peak_remarks(rows),
-    ]
-
-
-def _make_part_sheet(rows: Sequence[Row], title: str, shown: Sequence[str]) -> list[Sheet]:
-    """Phases that have no column of their own, variant by variant; none or one."""
-    columned = choose_phases(rows)
-    # What has one phase only is told by its total.
-    several = [row for row in rows if len(row.phases_ns) > 1]
-    found = [[Part(row, ph) for ph in row.phases_ns if ph not in columned] for row in several]
-    sections = [section for section in found if section]
-    if not sections:
-        return []
-    parts = [part for section in sections for part in section]
-    return [
-        Sheet(
-            title=f"{title}, parts",
-            conditions="",  # those of the sheet above
-            remarks=[],
-            **lay_out(part_columns(parts, shown), sections),
-        )
-    ]
-
-
-def _make_region_sheet(
-    groups: Sequence[Sequence[Row]], title: str, shown: Sequence[str]
-) -> list[Sheet]:
-    """What instruments saw; none or one."""
-    sections = [section for group in groups for section in _by_region(group)]
-    if not sections:
-        return []
-    places = [place for section in sections for place in section]
-    return [
-        Sheet(
-            title=f"{title}, inside",
-            conditions="",  # those of the sheet above
-            remarks=[remark for group in groups for remark in instrument_remarks(group)],
-            **lay_out(region_columns(places, shown), sections),
-        )
-    ]
-
-
-def _by_region(group: Sequence[Row]) -> list[list[Place]]:
-    """The variants of a group, region by region."""
-    regions = dict.fromkeys(region for row in group for region in row.regions)
-    return [
-        [Place(row, region, row.regions[region]) for row in group if region in row.regions]
-        for region in regions
-    ]
-
-
 def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:
     """The fields of a Sheet that follow from its columns."""
     return {
-        "columns": [column.name for column in columns],
+        "columns": [column.title for column in columns],
         "text_columns": sum(column.kind == "word" for column in columns[:-1]),
         "has_verdict": columns[-1].kind == "word",
         "optional": [
@@ -205,6 +151,95 @@ def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -
         "groups": [[[column.cell(item) for column in columns] for item in g] for g in groups],
         "values": [[[column.find_value(item) for column in columns] for item in g] for g in groups],
     }
+
+
+def drop_empty(columns: Sequence[Column[Item]], items: Sequence[Item]) -> list[Column[Item]]:
+    """Without the dispensable columns that are empty."""
+    return [
+        column
+        for column in columns
+        if column.kind not in DISPENSABLE or any(column.cell(item) for item in items)
+    ]
+
+
+def time_column(
+    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(
+        name, lambda item: format_measured_time(find(item)), kind, lambda item: middle(find(item))
+    )
+
+
+def speedup_column(
+    name: str, find: Callable[[Item], Estimate | None], kind: Kind = "number"
+) -> Column[Item]:
+    def cell(item: Item) -> str:
+        speedup = find(item)
+        return "" if speedup is None else format_speedup(speedup)
+
+    return Column(name, cell, kind, lambda item: middle(find(item)))
+
+
+def share_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(name, lambda item: format_share(find(item)), kind, find)
+
+
+def bytes_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    def cell(item: Item) -> str:
+        size_bytes = find(item)
+        return "" if size_bytes is None else format_bytes(size_bytes)
+
+    return Column(name, cell, kind, find)
+
+
+def count_column(name: str, find: Callable[[Item], float], kind: Kind = "number") -> Column[Item]:
+    return Column(name, lambda item: format_count(find(item)), kind, find)
+
+
+def plain_time_column(
+    name: str, find_ns: Callable[[Item], float], kind: Kind = "number"
+) -> Column[Item]:
+    """Of a time without an interval."""
+    return Column(name, lambda item: format_time(find_ns(item)), kind, find_ns)
+
+
+def rate_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind, unit: str = ""
+) -> Column[Item]:
+    """Where the heading is the unit, cells have only its prefix."""
+    return Column(name, lambda item: format_rate(find(item), unit).rstrip(), kind, find)
+
+
+def limit_column(find: Callable[[Item], float | None]) -> Column[Item]:
+    return Column("limit", lambda item: format_ratio(find(item)), "limit", find)
+
+
+def interval_column(find: Callable[[Item], Estimate | None]) -> Column[Item]:
+    def cell(item: Item) -> str:
+        estimate = find(item)
+        return "" if estimate is None else format_interval(estimate)
+
+    def value(item: Item) -> float | None:
+        estimate = find(item)
+        return None if estimate is None else estimate.half_width
+
+    return Column("±", cell, "interval", value)
+
+
+def middle(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+def verdict_word(cell: str) -> str:
+    """
+    >>> verdict_word("faster, not comparable")
+    'faster'
+    """
+    return cell.partition(",")[0]
 
 
 def fit(sheet: Sheet, width: int, *, may_split: bool = True) -> list[Sheet]:
@@ -390,7 +425,8 @@ def draw(sheet: Sheet, width: int | None = None) -> Group:
     """Title and conditions may be wider than the table; without a width, it is as wide as it is."""
     conditions = [_text(sheet.conditions, "dim italic")] if sheet.conditions else []
     widths = _measure(sheet) if width is None else _share_out(sheet, width)
-    return Group(_text(sheet.title, "bold"), _draw_table(sheet, widths), *conditions)
+    title = [_text(sheet.title, "bold")] if sheet.title else []
+    return Group(*title, _draw_table(sheet, widths), *conditions)
 
 
 def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.analysis.vs_published import IDENTITY, Beside
-from flopwatch.output.columns import UNLIKE, Column, axis_column
+from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.output.tables import Sheet, choose_axes, lay_out
+from flopwatch.output.tables import Column, Sheet, choose_axes, lay_out
 from flopwatch.output.units import format_ratio, format_share, format_speedup, plural
 from flopwatch.suites.case import format_value, label
 
@@ -88,7 +88,7 @@ def describe_fairness(one: Beside) -> str:
         *(f"{name} here" for name in (one.own.unlike if one.own else ())),
         *(f"{name} there" for name in (one.published.unlike if one.published else ())),
     ]
-    return f"{UNLIKE}: {', '.join(fields)}" if fields else ""
+    return f"{NOT_COMPARABLE}: {', '.join(fields)}" if fields else ""
 
 
 def describe_beside(found: Sequence[Beside]) -> list[str]:
@@ -118,7 +118,8 @@ def _describe_differences(compared: Sequence[Beside]) -> list[str]:
         for sentence in sentences:
             told[sentence] = told.get(sentence, 0) + 1
     return [
-        f"{UNLIKE}: {sentence} ({plural(number, 'ratio')})" for sentence, number in told.items()
+        f"{NOT_COMPARABLE}: {sentence} ({plural(number, 'ratio')})"
+        for sentence, number in told.items()
     ]
 
 

@@ -9,6 +9,8 @@ Five views show all the files at once:
     regions   one row a region and instrumented run
     curves    one row a point of a curve
 
+A caller may add a sixth, ``cases``, of what analysis makes of the records.
+
     SELECT suite, variant, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL
 
 There are two ways to the rows. The fast one lets DuckDB parse the files where they are. It is
@@ -26,20 +28,22 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.errors import StoreError, UsageError
-from flopwatch.records.record import SCHEMA, encode
+from flopwatch.records.record import SCHEMA, Record, encode
 from flopwatch.records.store import MAX_LINE_BYTES, reading, scan
 
 if TYPE_CHECKING:
     import duckdb
 
 Rows = tuple[list[str], list[tuple[Any, ...]]]
+Prepare = Callable[["duckdb.DuckDBPyConnection"], None]
 
 FIELDS = {
     "id": "VARCHAR",
@@ -100,6 +104,9 @@ VIEWS = {
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
 }
+
+CASES = re.compile(r"\bcases\b", re.IGNORECASE)
+"""In a query that needs the view: nothing is summarized for others."""
 
 RESERVED = ("check", "group")
 """Columns whose names SQL needs in double quotes."""
@@ -164,8 +171,13 @@ class Result:
     warnings: list[str]
 
 
-def query(paths: Sequence[Path], sql: str, skip_corrupt: bool = False) -> Result:
-    """Run one SQL query over the records of all files.
+def query(
+    paths: Sequence[Path],
+    sql: str,
+    skip_corrupt: bool = False,
+    add_cases: Callable[[duckdb.DuckDBPyConnection, Sequence[Record]], None] | None = None,
+) -> Result:
+    """Run one SQL query over the records of all files; `add_cases` makes the view `cases` of them.
 
     Raises UsageError for a query that cannot be run, and what `store.read` raises for a file that
     cannot be read.
@@ -177,17 +189,25 @@ def query(paths: Sequence[Path], sql: str, skip_corrupt: bool = False) -> Result
     _refuse_other_than_utf8([*map(str, paths), sql])
     # By real path: the same file under two names would count its records twice.
     files = {os.path.realpath(path): path for path in paths}
+
+    def prepare(connection: duckdb.DuckDBPyConnection) -> None:
+        if add_cases is not None and CASES.search(sql):
+            scanned = (scan(path, [], skip_corrupt=skip_corrupt) for path in files.values())
+            add_cases(connection, [record for records in scanned for record in records])
+
     try:
         try:
-            return _attempt(files, sql, skip_corrupt, in_place=True)
+            return _attempt(files, sql, skip_corrupt, prepare, in_place=True)
         except (duckdb.InvalidInputException, duckdb.IOException):
             # A line that DuckDB cannot parse, or one that a run is just writing.
-            return _attempt(files, sql, skip_corrupt, in_place=False)
+            return _attempt(files, sql, skip_corrupt, prepare, in_place=False)
     except duckdb.Error as error:
         raise _explain(error) from None
 
 
-def _attempt(files: dict[str, Path], sql: str, skip_corrupt: bool, *, in_place: bool) -> Result:
+def _attempt(
+    files: dict[str, Path], sql: str, skip_corrupt: bool, prepare: Prepare, *, in_place: bool
+) -> Result:
     """Query the files where they are, as far as they are fit for it, or copies of all."""
     warnings: list[str] = []
     lines: dict[str, Path] = {}
@@ -199,7 +219,7 @@ def _attempt(files: dict[str, Path], sql: str, skip_corrupt: bool, *, in_place: 
                 copy = Path(os.path.realpath(folder)) / f"{len(lines)}.jsonl"
                 _rewrite(path, copy, warnings, skip_corrupt)
                 lines[str(copy)] = path
-        columns, rows = _run(lines, sql, folder)
+        columns, rows = _run(lines, sql, folder, prepare)
     return Result(columns=columns, rows=rows, warnings=warnings)
 
 
@@ -225,7 +245,7 @@ def _is_plain(path: Path) -> bool:
         )
 
 
-def _run(lines: dict[str, Path], sql: str, folder: str) -> Rows:
+def _run(lines: dict[str, Path], sql: str, folder: str, prepare: Prepare) -> Rows:
     """Columns and rows of a query over the given files; DuckDB's own errors."""
     import duckdb
 
@@ -235,6 +255,7 @@ def _run(lines: dict[str, Path], sql: str, folder: str) -> Rows:
         connection.execute("SET python_enable_replacements = false")
         connection.execute(f"SET temp_directory = {_quote(str(Path(folder) / 'spill'))}")
         _create_views(connection, lines)
+        prepare(connection)
         _lock_down(connection, list(lines))
         statements = connection.extract_statements(sql)
         # COPY could overwrite the results, even though DuckDB may open no other file.
@@ -298,7 +319,8 @@ def _explain(error: duckdb.Error) -> UsageError:
         advice = [f"{' and '.join(map(_name, RESERVED))} need their double quotes"]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
-        advice = [f"there are {', '.join(views)}"]
+        cases = "cases (the columns that --columns help lists)"
+        advice = [f"there are {', '.join([*views, cases])}"]
     return UsageError("; ".join(["the query cannot be run: " + message.rstrip(" .!:"), *advice]))
 
 

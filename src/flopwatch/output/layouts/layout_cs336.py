@@ -23,9 +23,9 @@ from typing import Any
 from flopwatch.analysis.summary import Row, conditions
 from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
-from flopwatch.output.case_tables import find_estimate_bytes
 from flopwatch.output.layouts.layouts import Printout, PublishedTable
 from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.training_tables import find_estimate_bytes
 from flopwatch.output.units import format_bytes
 from flopwatch.records.published.entries import find_printed
 from flopwatch.records.record import Record

@@ -20,7 +20,7 @@ from typing import Any
 from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
 from flopwatch.errors import UsageError
 from flopwatch.jobs.step_flops import BACKWARD, FORWARD
-from flopwatch.output.columns import UNLIKE
+from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_unlike
 from flopwatch.records.published.entries import find_printed
@@ -225,7 +225,7 @@ def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
     for width, entry in sorted(zip(widths, known, strict=True), key=lambda pair: pair[0]):
         # Models of one width would look the same.
         model = f" ({_model(entry.record)})" if widths.count(width) > 1 else ""
-        unlike = f", {UNLIKE}" if entry.row.unlike else ""
+        unlike = f", {NOT_COMPARABLE}" if entry.row.unlike else ""
         lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{unlike}")
     return [*lines, ""]
 

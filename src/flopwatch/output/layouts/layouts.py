@@ -39,7 +39,8 @@ class Printout:
 
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
     """The usual tables and nothing else."""
-    from flopwatch.analysis import break_even, quality, sum_of_parts, summary
+    from flopwatch.analysis import break_even, quality, sum_of_parts
+    from flopwatch.output.columns import describe_case
 
     trained = {id(q.row): quality.as_dict(q) for group in quality.assess(rows) for q in group}
     divided = {
@@ -54,7 +55,7 @@ def lay_out_plain(rows: Sequence[Row]) -> Printout:
     }
     content = [
         {
-            **summary.as_dict(row),
+            **describe_case(row),
             "quality": trained.get(id(row)),
             "parts": divided.get(id(row)),
             "break_even": crossed.get(id(row)),

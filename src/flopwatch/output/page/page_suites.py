@@ -5,23 +5,16 @@ A sheet as HTML. Controls are added by the page's script, where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import make_break_even_sheets
 from flopwatch.output.breakdown_tables import make_page_sheets
-from flopwatch.output.case_tables import (
-    make_memory_sheets,
-    make_quality_sheets,
-    make_rank_sheets,
-    make_whole_sheets,
-)
-from flopwatch.output.columns import Value, verdict_word
+from flopwatch.output.case_tables import SHEET_MAKERS
 from flopwatch.output.plots import Plot, choose_plots
 from flopwatch.output.plots.svg import draw_svg
-from flopwatch.output.tables import VERDICT_STYLES, Sheet, divide, find_words, make_sheets
+from flopwatch.output.tables import VERDICT_STYLES, Sheet, Value, divide, find_words, verdict_word
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import plural
 
@@ -120,15 +113,7 @@ def list_items(contents: Sequence[str]) -> str:
     return f"<ul>{''.join(items)}</ul>" if items else ""
 
 
-SHEETS: tuple[Callable[[Sequence[Row]], list[Sheet]], ...] = (
-    make_sheets,
-    make_rank_sheets,
-    make_memory_sheets,
-    make_whole_sheets,
-    make_break_even_sheets,
-    make_quality_sheets,
-    make_page_sheets,
-)
+SHEETS = (*SHEET_MAKERS, make_page_sheets)
 """What makes the tables of rows that share one, in order. Plots stand below the first table."""
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.case_tables import find_estimate_bytes, find_peak_bytes
 from flopwatch.output.plots.axes import BYTES, make_axis
 from flopwatch.output.plots.lanes import Lanes, Table, divide_lanes, lay_lanes, read_table
 from flopwatch.output.plots.plot import Bar, Plot, Point, Series, is_drawable
+from flopwatch.output.training_tables import find_estimate_bytes, find_peak_bytes
 from flopwatch.output.units import format_bytes
 from flopwatch.records.record import Record
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import UNLIKE
+from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.plots.axes import RATIO, make_axis, make_lane_axis
 from flopwatch.output.plots.lanes import MOST_LANES, Lanes, Table, lay_lanes, read_table
 from flopwatch.output.plots.plot import (
@@ -127,7 +127,7 @@ def _list_keys(points: Sequence[Point]) -> Iterator[Key]:
     if any(point.limit is not None for point in points):
         yield Key(mark="limit", text=ARITHMETIC)
     if any(point.is_hollow for point in points):
-        yield Key(mark="hollow", text=UNLIKE)
+        yield Key(mark="hollow", text=NOT_COMPARABLE)
     if any(point.is_unsure for point in points):
         yield Key(mark="unsure", text=UNSURE)
 

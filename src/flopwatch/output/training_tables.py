@@ -1,0 +1,302 @@
+"""What variants learned, as tables.
+
+What the ranks of jobs did with their time, as a table.
+
+Whole layers beside the sums of their parts, as tables.
+
+What runs held in memory, phase by phase, beside what was predicted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from flopwatch.analysis.quality import Quality, assess, compare_losses
+from flopwatch.analysis.rank_shares import Split, find_slow_rank, split_ranks
+from flopwatch.analysis.summary import Row
+from flopwatch.output.columns import NOT_COMPARABLE, axis_column
+from flopwatch.output.tables import (
+    Column,
+    Sheet,
+    Value,
+    bytes_column,
+    choose_axes,
+    divide,
+    lay_out,
+    middle,
+)
+from flopwatch.output.units import (
+    format_bytes,
+    format_count,
+    format_interval,
+    format_measured_time,
+    format_speedup,
+    format_time,
+)
+from flopwatch.records.record import Record
+from flopwatch.suites.case import label
+
+
+def make_quality_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One for every group in which something was trained."""
+    return [make_quality_sheet(group) for group in assess(rows)]
+
+
+def make_quality_sheet(group: Sequence[Quality]) -> Sheet:
+    record = group[0].row.record
+    baseline = record.baseline
+    return Sheet(
+        title=f"{record.suite} {label(record.params)}, loss",
+        conditions=(
+            f"gain: {baseline}'s time over the variant's, to the worse of both final losses; "
+            "intervals are of step times, not of what another seed would give"
+        ),
+        columns=[
+            "variant",
+            "parameters",
+            "step time",
+            "±",
+            "loss",
+            f"vs {baseline}",
+            f"time to {baseline}'s loss",
+            "gain at equal loss",
+        ],
+        text_columns=1,
+        optional=[[1], [3], [2]],
+        groups=[[_make_cells(quality) for quality in group]],
+        values=[[_list_values(quality) for quality in group]],
+        remarks=_list_shortened(group),
+    )
+
+
+def _make_cells(quality: Quality) -> list[str]:
+    record, step_ns = quality.row.record, quality.row.total_ns
+    parameters = record.facts.get("parameters")
+    return [
+        record.variant,
+        "" if parameters is None else format_count(parameters),
+        format_measured_time(step_ns),
+        "" if step_ns is None else format_interval(step_ns),
+        f"{quality.final_loss:.3f}",
+        "" if quality.loss_difference is None else _format_difference(quality.loss_difference),
+        _format_time_to_baseline(quality),
+        _format_gain(quality),
+    ]
+
+
+def _list_values(quality: Quality) -> list[Value]:
+    record, step_ns = quality.row.record, quality.row.total_ns
+    return [
+        record.variant,
+        record.facts.get("parameters"),
+        middle(step_ns),
+        None if step_ns is None else step_ns.half_width,
+        quality.final_loss,
+        quality.loss_difference,
+        middle(quality.time_to_baseline_ns),
+        middle(quality.gain),
+    ]
+
+
+def _format_difference(difference: float) -> str:
+    """
+    >>> [_format_difference(d) for d in (0.0304, -0.0304, -0.0001)]
+    ['+0.030', '−0.030', '+0.000']
+    """
+    # Adding 0 makes a rounded -0.0 a plain zero.
+    return f"{round(difference, 3) + 0:+.3f}".replace("-", "−")
+
+
+def _format_time_to_baseline(quality: Quality) -> str:
+    if quality.time_to_baseline_ns is not None:
+        return format_measured_time(quality.time_to_baseline_ns)
+    return "not reached" if quality.reaches_baseline is False else ""
+
+
+def _format_gain(quality: Quality) -> str:
+    if quality.row.record.variant == quality.row.record.baseline:
+        return "baseline"
+    gain = "" if quality.gain is None else format_speedup(quality.gain)
+    return ", ".join(filter(None, [gain, NOT_COMPARABLE if quality.row.unlike else ""]))
+
+
+def _list_shortened(group: Sequence[Quality]) -> list[str]:
+    """Of variants that were trained for less than the others: their losses are not final ones."""
+    most = max(quality.steps for quality in group)
+    return [
+        f"{quality.row.record.variant} {label(quality.row.record.params)}: trained for "
+        f"{quality.steps:,.0f} steps, others for {most:,.0f}"
+        for quality in group
+        if quality.steps < most
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    row: Row
+    split: Split
+
+
+def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One for every table of cases that ran on more than one rank."""
+    jobs = [row for row in rows if len(split_ranks(row.record)) > 1]
+    return [_make_rank_sheet(alike) for alike in divide(jobs)]
+
+
+def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
+    title, axes = choose_axes(rows)
+    sections = [[Place(row, split) for split in split_ranks(row.record)] for row in rows]
+    columns: list[Column[Place]] = [
+        *(axis_column(axis, lambda place: place.row) for axis in axes),
+        Column("variant", lambda place: place.row.record.variant, "word"),
+        Column("rank", lambda place: str(place.split.rank), "word"),
+        Column("step", lambda p: format_time(p.split.step_ns), value=lambda p: p.split.step_ns),
+        _part_column("working", lambda split: split.working_ns),
+        _part_column("waiting", lambda split: split.waiting_ns),
+        _part_column("moving data", lambda split: split.moving_ns),
+    ]
+    return Sheet(
+        title=f"{title}, ranks",
+        conditions=(
+            "waiting: at collectives, until the last rank had come to them; moving data: from then "
+            "on; working: all else, collectives in the background included; of the median step"
+        ),
+        remarks=[
+            *(remark for row in rows for remark in _remark_on(row)),
+            *(
+                remark
+                for _, group in groupby(rows, lambda row: row.record.group)
+                for remark in _remark_on_losses(list(group))
+            ),
+        ],
+        **lay_out(columns, sections),
+    )
+
+
+def _part_column(name: str, find_ns: Callable[[Split], float]) -> Column[Place]:
+    return Column(
+        name,
+        lambda place: _with_share(find_ns(place.split), place.split),
+        value=lambda place: find_ns(place.split),
+    )
+
+
+def _with_share(time_ns: float, split: Split) -> str:
+    if time_ns <= 0:
+        return "0"
+    return f"{format_time(time_ns)} ({100 * time_ns / split.step_ns:.0f} %)"
+
+
+def _remark_on(row: Row) -> list[str]:
+    splits = split_ranks(row.record)
+    slow = find_slow_rank(splits)
+    if slow is None:
+        return []
+    longest_ns = max(split.waiting_ns for split in splits)
+    return [
+        f"{row.record.variant}: the others wait for rank {slow.rank}, up to "
+        f"{format_time(longest_ns)} of a step"
+    ]
+
+
+def _remark_on_losses(rows: Sequence[Row]) -> list[str]:
+    found = compare_losses(rows)
+    if found is None:
+        return []
+    furthest = f"{found.variant} is furthest off, by {100 * found.deviation:.2g} %"
+    return [
+        f"all variants trained on the same texts, {found.steps} steps, loss {found.first:.3f} to "
+        f"{found.last:.3f}; {furthest if found.deviation else 'all losses are equal'}"
+    ]
+
+
+OF_ALL = (
+    "where an error is missing, before and peak include what other variants hold, and predicted "
+    "does not"
+)
+
+
+def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """One for every table of cases whose memory was predicted."""
+    groups = {row.record.group for row in rows if row.record.memory_estimate_bytes}
+    return [
+        _make_memory_sheet(alike) for alike in divide([r for r in rows if r.record.group in groups])
+    ]
+
+
+def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
+    # One that is not predicted has tensors of its own, which are there before the others' steps;
+    # and # in a job, every variant has.
+    mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
+    jobs = Counter(row.record.group for row in rows if row.record.ranks)
+    mixed |= {group for group, variants in jobs.items() if variants > 1}
+
+    def error_of(row: Row) -> float | None:
+        return None if row.record.group in mixed else find_error(row.record)
+
+    title, axes = choose_axes(rows)
+    phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
+    columns: list[Column[Row]] = [
+        *(axis_column(axis, lambda row: row) for axis in axes),
+        Column("variant", lambda row: row.record.variant, "word"),
+        bytes_column("before", lambda row: row.record.held_bytes, "detail"),
+        *map(_phase_column, phases),
+        bytes_column("kept for backward", _find_kept_bytes, "memory"),
+        Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
+        bytes_column("predicted", lambda row: find_estimate_bytes(row.record)),
+        Column("error", lambda row: _format_error(error_of(row)), value=error_of),
+    ]
+    return Sheet(
+        title=f"{title}, memory",
+        conditions=(
+            "before: tensors that were there before a step; by phase: the most that it held beyond "
+            "those; peak: both together; predicted: from dimensions alone"
+        ),
+        remarks=[OF_ALL] if mixed else [],
+        **lay_out(
+            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+        ),
+    )
+
+
+def find_peak_bytes(record: Record) -> int | None:
+    """Of all tensors of the process; None where it was not measured."""
+    if record.held_bytes is None or not record.memory:
+        return None
+    return record.held_bytes + max(held.peak_bytes for held in record.memory.values())
+
+
+def find_estimate_bytes(record: Record) -> float | None:
+    return sum(record.memory_estimate_bytes.values()) or None
+
+
+def find_error(record: Record) -> float | None:
+    """Of the estimate, relative to what was measured; None where either is not known."""
+    peak_bytes, estimate_bytes = find_peak_bytes(record), find_estimate_bytes(record)
+    return estimate_bytes / peak_bytes - 1 if peak_bytes and estimate_bytes else None
+
+
+def _phase_column(phase: str) -> Column[Row]:
+    def find_bytes(row: Row) -> float | None:
+        held = row.record.memory.get(phase)
+        return None if held is None else held.peak_bytes
+
+    return bytes_column(phase, find_bytes, "phase")
+
+
+def _find_kept_bytes(row: Row) -> float | None:
+    forward = row.record.memory.get("forward")
+    return None if forward is None or "backward" not in row.record.memory else forward.end_bytes
+
+
+def _peak_cell(row: Row) -> str:
+    peak_bytes = find_peak_bytes(row.record)
+    return row.record.status if peak_bytes is None else format_bytes(peak_bytes)
+
+
+def _format_error(error: float | None) -> str:
+    # Adding 0 makes +0.0 of what rounds to -0.0.
+    return "" if error is None else f"{round(100 * error, 1) + 0.0:+.1f} %".replace("-", "−")
