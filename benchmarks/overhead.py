@@ -79,7 +79,7 @@ def measure_runner() -> tuple[float, str]:
     with tempfile.TemporaryDirectory() as folder, Watcher(console) as watcher:
         options = session.Options(
             suite=str(SUITE),
-            settings=Settings(precision=0.0001, budget_s=10),
+            settings=Settings(target_interval=0.0001, budget_s=10),
             filters=["work=matmul", "repeat=0,1,2", "compared=again"],
             out=Path(folder) / "x.jsonl",
         )

@@ -22,7 +22,7 @@ class Settings:
     """hot: a sample finds the caches as the same variant's previous call left them.
     cold: the last-level cache is overwritten before every sample."""
     allocator: Allocator = "retain"
-    precision: float = 0.02
+    target_interval: float = 0.02
     """Sampling stops when intervals reach at most this far to either side, relatively."""
     budget_s: float = 10.0
     """Time that one case may take for warm-up and sampling."""
@@ -39,7 +39,7 @@ PROBE_SHARE = 0.95
 """Of the memory, for what is only tried: what fits then must fit again, when memory lies in other
 pieces."""
 
-QUICK = Settings(precision=0.05, budget_s=2.0)
+QUICK = Settings(target_interval=0.05, budget_s=2.0)
 """For a first impression."""
 
 LIKE_FOR_LIKE = ("device", "threads", "cache", "allocator")

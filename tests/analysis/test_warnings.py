@@ -108,7 +108,7 @@ def test_a_few_outliers_are_no_second_level() -> None:
 
 def test_an_interval_wider_than_was_asked_for_says_why() -> None:
     wide = make_noise(np.random.default_rng(1), 30, correlation=0, sigma=0.3, outlier_share=0)
-    record = make_timed(wide, settings=Settings(precision=0.02), stop="budget")
+    record = make_timed(wide, settings=Settings(target_interval=0.02), stop="budget")
     doubt = find([record], "few-samples")
     assert "from 30 samples, and ±2.0 % was asked for (the time budget was spent)" in doubt.sentence
 
@@ -371,7 +371,7 @@ def noted(tmp_path: Path) -> Path:
 def spoiled(tmp_path: Path) -> Path:
     path = tmp_path / "spoiled.jsonl"
     times = np.where(np.arange(60) % 3 == 0, 1.5, 1.0) * NOISE
-    record = make_timed(times, notes=["odd"], settings=Settings(precision=1.0))
+    record = make_timed(times, notes=["odd"], settings=Settings(target_interval=1.0))
     path.write_bytes(encode(record) + b"\n")
     return path
 

@@ -235,7 +235,7 @@ def test_show_says_what_was_found(results: Path) -> None:
         (["run", "activations", "--set", "dtype"], ["--set 'dtype' is not of the form axis=value"]),
         (["run", "activations", "--budget", "1s"], ["a budget of 1s cannot hold 30 cases"]),
         (["run", "activations", "--memory-limit", "lots"], ["'lots' is not a size"]),
-        (["run", "activations", "--precision", "0"], ["'0' is not a percentage"]),
+        (["run", "activations", "--target-interval", "0"], ["'0' is not a percentage"]),
         (["run", "activations", "--threads", "0"], ["0 is not in the range"]),
         (["run", "activations", "--device", "tpu"], ["'tpu' is not one of"]),
         (["run", "activations", "--device", "cuda"], ["no CUDA device here"]),

@@ -153,7 +153,7 @@ def test_in_a_pipe_a_remark_is_one_line(results: str, capsys: pytest.CaptureFixt
     assert show("compare", results) == 0
     longest = max(capsys.readouterr().out.splitlines(), key=len)
     assert longest.startswith("  unclear, so many more samples")
-    assert longest.endswith("--precision)")
+    assert longest.endswith("--target-interval)")
 
 
 def test_a_terminal_of_80_columns(results: str) -> None:

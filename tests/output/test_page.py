@@ -253,7 +253,7 @@ class TestCommands:
 
     def test_settings_are_rebuilt_too(self) -> None:
         settings = Settings(
-            threads=2, cache="cold", allocator="default", precision=0.05, budget_s=2.0, seed=3
+            threads=2, cache="cold", allocator="default", target_interval=0.05, budget_s=2.0, seed=3
         )
         page = render_page([sampled(1, 1, suite="activations", variant="dense", settings=settings)])
         assert (

@@ -161,7 +161,7 @@ VERSION_1 = (
     b'"warmup_samples":1,"steady":true,"stop":"precise","flops":{"call":{"float32":64.0}},'
     b'"bytes":{"call":128.0},"peak_memory_bytes":null,"check":{"against":"plain",'
     b'"errors":{"output":0.0},"tolerance":0.0001},"prediction":null,"notes":[],"settings":'
-    b'{"device":"cpu","threads":2,"cache":"hot","allocator":"retain","precision":0.02,'
+    b'{"device":"cpu","threads":2,"cache":"hot","allocator":"retain","target_interval":0.02,'
     b'"budget_s":10.0,"memory_limit_bytes":null,"silence_limit_s":300.0,"seed":0},'
     b'"environment":{"host":"here"},"sources":{"mine.py":"abc"},'
     b'"taken_at":"2026-11-16T08:00:01+00:00","schema":1}'

@@ -23,7 +23,7 @@ from flopwatch.runner import session
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.settings import Settings
 
-QUICK = Settings(budget_s=0.3, precision=0.5, silence_limit_s=60)
+QUICK = Settings(budget_s=0.3, target_interval=0.5, silence_limit_s=60)
 
 Write = Callable[..., Path]
 
@@ -306,7 +306,7 @@ def test_a_changed_source_or_setting_is_measured_again(write_suite: Write) -> No
     beside.write_text("def twice(x): return x * 2\n")
     assert len(run(path).measured) == 2
     assert len(run(path, threads=1).measured) == 2
-    strict = Settings(budget_s=0.3, precision=0.4)
+    strict = Settings(budget_s=0.3, target_interval=0.4)
     assert len(run(path, threads=1, settings=strict).measured) == 2
     assert not run(path, threads=1).measured
 
@@ -322,7 +322,7 @@ def test_the_budget_of_a_run_is_kept_and_what_is_over_is_skipped(write_suite: Wr
         "    time.sleep(4.5 if case.size < 3 else 0)\n    return lambda: 2 * x\n",
         axes="{'size': [1, 2, 3, 4]}",
     )
-    report = run(path, budget_s=8.0, settings=Settings(precision=0.0001))
+    report = run(path, budget_s=8.0, settings=Settings(target_interval=0.0001))
     by_size = {record.params["size"]: record for record in report.measured}
     assert by_size[1].settings.budget_s == pytest.approx(7.2 / 8, abs=0.2)  # and not the least, 0.5
     assert (by_size[1].status, by_size[4].status) == ("ok", "skipped")
@@ -333,7 +333,7 @@ def test_the_budget_of_a_run_is_kept_and_what_is_over_is_skipped(write_suite: Wr
 
 def test_a_run_within_a_budget_is_resumed_too(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n")
-    unreachable = Settings(precision=0.0001)
+    unreachable = Settings(target_interval=0.0001)
     first = run(path, budget_s=2.0, settings=unreachable)
     assert {record.stop for record in first.measured} <= {"budget", "stalled"}
     assert not run(path, budget_s=2.0, settings=unreachable).measured
@@ -488,7 +488,7 @@ def start_interruptible(
         "    return flopwatch.Workload(phases={'call': slow}, instrument=instrument)\n",
         axes="{'size': [8, 9]}",
     )
-    command = ["run", path, "--precision", "0.0001%"]
+    command = ["run", path, "--target-interval", "0.0001%"]
     command += ["--out", path.parent / "out.jsonl", "--case-budget", case_budget]
     with start(command, told) as run:
         wait_until(marker.exists)

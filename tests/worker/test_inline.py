@@ -89,7 +89,7 @@ def test_compare_checks_results_on_request() -> None:
     ("call", "complaint"),
     [
         (lambda: flopwatch.compare({"a": lambda: 1}), "at least two functions"),
-        (lambda: flopwatch.measure(lambda: 1, precision=2), "2 is not between 0 and 1"),
+        (lambda: flopwatch.measure(lambda: 1, target_interval=2), "2 is not between 0 and 1"),
         (lambda: flopwatch.measure(lambda: 1, budget_s=0), "budget_s 0 is not more than 0"),
     ],
 )

@@ -35,7 +35,7 @@ def sample(
     sampler = Sampler(
         {name: build(name) for name in ("a", "b")},
         baseline="a",
-        settings=Settings(precision=1e-9, budget_s=5.0),
+        settings=Settings(target_interval=1e-9, budget_s=5.0),
         target=clock,
         now_s=clock.now_s,
     )
@@ -116,7 +116,7 @@ def build(case):
 def test_records_tell_when(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(SUITE)
-    settings = Settings(budget_s=0.5, precision=1e-9, silence_limit_s=60)
+    settings = Settings(budget_s=0.5, target_interval=1e-9, silence_limit_s=60)
     report = run(path, SilentWatcher(), settings=settings)
     for record in report.measured:
         assert record.status == "ok", record.reason

@@ -227,7 +227,7 @@ def test_the_budget_ends_sampling(clock: FakeClock) -> None:
     sampler, outcome = run(
         clock,
         {"a": clock.workload(lambda: generator.lognormvariate(17, 1))},
-        settings=Settings(budget_s=2, precision=0.0001),
+        settings=Settings(budget_s=2, target_interval=0.0001),
     )
     assert outcome.stop == "budget"
     assert 2 <= clock.now_s() < 2.5

@@ -200,7 +200,7 @@ def find_few_samples(cases: Sequence[Case]) -> Iterator[Finding]:
             name: width for name, each in known.items() if (width := each.half_width) is not None
         }
         name: Where = max(widths, key=lambda each: widths[each], default="time")
-        width, wanted = widths.get(name, 0.0), case.record.settings.precision
+        width, wanted = widths.get(name, 0.0), case.record.settings.target_interval
         if width > ROUNDING * wanted and not case.is_foreign:
             why = STOPS.get(case.record.stop or "")
             yield Finding(

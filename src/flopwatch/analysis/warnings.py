@@ -123,8 +123,8 @@ KINDS: dict[str, Kind] = {
     "few-samples": Kind(
         severity="widens",
         meaning="there is no interval, or it is wider than was asked for",
-        method="the interval of the median time, or of the speedup, against --precision",
-        advice="give it more time (--case-budget), or ask for less (--precision)",
+        method="the interval of the median time, or of the speedup, against --target-interval",
+        advice="give it more time (--case-budget), or ask for less (--target-interval)",
         find=sample_warnings.find_few_samples,
     ),
     "loaded-machine": Kind(

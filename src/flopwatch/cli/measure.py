@@ -84,7 +84,7 @@ WORDS = "flopwatch.words"
 @click.option("--case-budget", callback=options.read_duration, metavar="TIME",
               help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]"
               )  # fmt: skip
-@click.option("--precision", callback=options.read_precision, metavar="PERCENT",
+@click.option("--target-interval", callback=options.read_percentage, metavar="PERCENT",
               help="Stop when intervals reach at most this far to either side.  [default: 2%]"
               )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -195,7 +195,7 @@ def _make_options(**given: Any) -> Options:
         settings=Settings(
             cache=given["cache"],
             allocator=given["allocator"],
-            precision=given["precision"] or defaults.precision,
+            target_interval=given["target_interval"] or defaults.target_interval,
             budget_s=given["case_budget"] or defaults.budget_s,
             min_rounds=0 if given["case_budget"] else defaults.min_rounds,
             silence_limit_s=given["timeout"] or defaults.silence_limit_s,

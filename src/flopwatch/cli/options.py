@@ -37,19 +37,6 @@ def read_percentage(
     return None if value is None else parse_percentage(value)
 
 
-def read_precision(
-    context: click.Context, option: click.Parameter, value: str | None
-) -> float | None:
-    from flopwatch.errors import UsageError
-
-    try:
-        return read_percentage(context, option, value)
-    except UsageError as error:
-        # Some suites have an axis of that name.
-        name = str(option.name)
-        raise UsageError(f"{error}; an axis is chosen by --set {name}={value}") from None
-
-
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
 device = click.option("--device", type=click.Choice(["cpu", "cuda"]),

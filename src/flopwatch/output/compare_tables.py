@@ -251,7 +251,7 @@ def _describe_unclear(comparisons: Sequence[Comparison]) -> list[str]:
     units = {one.missing.unit for one in comparisons if one.missing is not None}
     sentences = {
         "sample": "unclear, so many more samples: about as many, on each side, would settle it "
-        "(a longer --case-budget, a smaller --precision)",
+        "(a longer --case-budget, a smaller --target-interval)",
         "run": "unclear, so many more runs: the cases differ too much from run to run for more "
         "samples to help; about as many runs of both sides, in turns, into the same files, would",
     }

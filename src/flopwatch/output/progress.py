@@ -46,12 +46,12 @@ class TimeLeft:
         return f"about {format_duration(max(left_s, 1))} left"
 
 
-def describe_progress(progress: dict[str, Any], precision: float) -> str:
+def describe_progress(progress: dict[str, Any], target_interval: float) -> str:
     if progress["warmup_rounds"] is None:
         return f"warming up, round {progress['rounds']}"
     width = progress["half_width"]
     reached = "±?" if width is None else f"±{100 * width:.1f} %"
-    return f"{reached} (aim ±{100 * precision:g} %)"
+    return f"{reached} (aim ±{100 * target_interval:g} %)"
 
 
 class PlainWatcher:
@@ -106,7 +106,7 @@ class TerminalWatcher(PlainWatcher):
 
     def begin(self, groups: Sequence[Group], settings: Settings) -> None:
         super().begin(groups, settings)
-        self._precision = settings.precision
+        self._target_interval = settings.target_interval
         self._bar.update(self._task, total=len(groups))
         self._draw("starting", force=True)
 
@@ -116,7 +116,7 @@ class TerminalWatcher(PlainWatcher):
         self._draw("building and checking", force=True)
 
     def progress(self, progress: dict[str, Any]) -> None:
-        self._draw(describe_progress(progress, self._precision))
+        self._draw(describe_progress(progress, self._target_interval))
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
         self._bar.advance(self._task)

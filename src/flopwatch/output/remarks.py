@@ -115,7 +115,7 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
         assert record.stop is not None
         assert rounds is not None
         remarks.append(
-            f"{params}: ±{100 * record.settings.precision:g} % was not reached in "
+            f"{params}: ±{100 * record.settings.target_interval:g} % was not reached in "
             f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop]}"
         )
     return remarks

@@ -70,7 +70,7 @@ def is_answer(record: Record, settings: Settings) -> bool:
         }
         return limits.get(record.status, True)
     reasons = {
-        "precise": then.precision <= settings.precision,
+        "precise": then.target_interval <= settings.target_interval,
         "stalled": True,  # more time would not have helped
         # A run's budget is divided anew after every group, so that shares vary.
         "budget": then.budget_s >= 0.75 * settings.budget_s

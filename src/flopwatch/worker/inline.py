@@ -109,24 +109,25 @@ class Comparison:
 def measure(
     function: Function,
     *,
-    precision: float = 0.02,
+    target_interval: float = 0.02,
     budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
 ) -> Measurement:
-    """Time one function: its median, until that is known to `precision` or the budget is spent.
+    """Time one function: its median, until its interval is as narrow as `target_interval`, or the
+    budget is spent.
 
     Unless `budget_s` says otherwise that is 10 s, and long enough for 8 samples.
     """
     name = getattr(function, "__name__", "function")
-    settings = _settings(precision, budget_s, cache, device)
+    settings = _settings(target_interval, budget_s, cache, device)
     return next(iter(_sample({name: function}, settings)[0].values()))
 
 
 def compare(
     functions: Mapping[str, Function],
     *,
-    precision: float = 0.02,
+    target_interval: float = 0.02,
     budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
@@ -141,7 +142,7 @@ def compare(
     """
     if len(functions) < 2:
         raise UsageError("compare needs at least two functions; measure times a single one")
-    settings = _settings(precision, budget_s, cache, device, seed)
+    settings = _settings(target_interval, budget_s, cache, device, seed)
     baseline, *others = functions
     if tolerance is not None:
         require("torch")
@@ -186,14 +187,20 @@ def _sample(
 
 
 def _settings(
-    precision: float, budget_s: float | None, cache: Cache, device: Device | None, seed: int = 0
+    target_interval: float,
+    budget_s: float | None,
+    cache: Cache,
+    device: Device | None,
+    seed: int = 0,
 ) -> Settings:
-    if not 0 < precision < 1:
-        raise UsageError(f"precision {precision} is not between 0 and 1; 0.02 means 2 %")
+    if not 0 < target_interval < 1:
+        raise UsageError(
+            f"target_interval {target_interval} is not between 0 and 1; 0.02 means 2 %"
+        )
     chosen = device or _device_in_use()
     if chosen == "cuda" or cache == "cold":
         require("torch")
-    settings = Settings(device=chosen, precision=precision, cache=cache, seed=seed)
+    settings = Settings(device=chosen, target_interval=target_interval, cache=cache, seed=seed)
     if budget_s is None:
         return settings
     if budget_s <= 0:

@@ -267,7 +267,7 @@ class Sampler:
                 widths[taken] = self._widest(first)
                 # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
                 next_look = taken + max(1, taken // 10)
-                if _is_within(widths[taken], self._settings.precision):
+                if _is_within(widths[taken], self._settings.target_interval):
                     self._report(widths[taken])
                     return "precise"
                 if is_stalled(widths):

@@ -92,10 +92,16 @@ def _list_values(records: Sequence[Record], axis: str) -> list[str]:
 
 def _list_options(settings: Settings) -> list[str]:
     """What differs from the defaults, and what depends on the machine."""
-    is_quick = (settings.precision, settings.budget_s) == (QUICK.precision, QUICK.budget_s)
+    is_quick = (settings.target_interval, settings.budget_s) == (
+        QUICK.target_interval,
+        QUICK.budget_s,
+    )
     usual = QUICK if is_quick else Settings()
     options = {
-        "--precision": (f"{100 * settings.precision:g}%", settings.precision != usual.precision),
+        "--target-interval": (
+            f"{100 * settings.target_interval:g}%",
+            settings.target_interval != usual.target_interval,
+        ),
         "--case-budget": (f"{settings.budget_s:g}s", settings.budget_s != usual.budget_s),
         "--device": (settings.device, True),
         "--threads": (str(settings.threads), True),
