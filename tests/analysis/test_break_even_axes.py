@@ -183,12 +183,21 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_command_prints_a_table_or_json(results: Path) -> None:
-    table = CliRunner().invoke(cli, ["break-even", str(results)])
+    table = CliRunner().invoke(cli, ["compare", str(results), "--break-even"])
     assert table.exit_code == 0, table.output
     assert "demo, speedup by batch_size" in table.stdout
     assert "from batch_size 4 on; at 1 it is slower" in table.stdout
     assert "covers noise and not the curve's shape" in table.stdout
-    arguments = ["break-even", str(results), "--axis", "batch_size", "--variant", "fast", "--json"]
+    arguments = [
+        "compare",
+        str(results),
+        "--break-even",
+        "--axis",
+        "batch_size",
+        "--variant",
+        "fast",
+        "--json",
+    ]
     (found,) = json.loads(CliRunner().invoke(cli, arguments).stdout)
     assert found["speedups"] == [0.5, 2.0]
     assert found["verdicts"] == ["slower", "faster"]
@@ -196,6 +205,8 @@ def test_the_command_prints_a_table_or_json(results: Path) -> None:
 
 
 def test_an_unknown_variant_is_refused(results: Path) -> None:
-    result = CliRunner().invoke(cli, ["break-even", str(results), "--variant", "quick"])
+    result = CliRunner().invoke(
+        cli, ["compare", str(results), "--break-even", "--variant", "quick"]
+    )
     assert isinstance(result.exception, UsageError)
     assert "'quick' was not compared with a baseline; what was: fast" in str(result.exception)

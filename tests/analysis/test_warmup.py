@@ -314,10 +314,10 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_command_prints_tables_or_json(results: Path) -> None:
-    printed = flopwatch("warmup", results, cwd=results.parent)
+    printed = flopwatch("show", results, "--warmup", cwd=results.parent)
     assert (printed.returncode, printed.stderr) == (0, "")
     assert "| Experiment_name   |   Forward time |" in printed.stdout
-    as_json = flopwatch("warmup", results, "--json", cwd=results.parent)
+    as_json = flopwatch("show", results, "--warmup", "--json", cwd=results.parent)
     small, xl = json.loads(as_json.stdout)
     assert [window["discarded"] for window in small["windows"]] == [0, 1, 2, 5]
     assert small["windows"][0]["mean_change"] == pytest.approx(0.102 / 0.35)
@@ -330,8 +330,8 @@ def test_the_command_prints_tables_or_json(results: Path) -> None:
 def test_the_command_refuses_a_damaged_file_unless_told(results: Path) -> None:
     whole = results.read_bytes()
     results.write_bytes(b"{nonsense}\n" + whole)
-    assert_refused(flopwatch("warmup", results, cwd=results.parent), "line 1")
-    skipping = flopwatch("warmup", results, "--skip-corrupt", cwd=results.parent)
+    assert_refused(flopwatch("show", results, "--warmup", cwd=results.parent), "line 1")
+    skipping = flopwatch("show", results, "--warmup", "--skip-corrupt", cwd=results.parent)
     assert skipping.returncode == 0
     assert "line 1 was skipped" in skipping.stderr
     assert "small, eager:" in skipping.stdout

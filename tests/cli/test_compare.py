@@ -78,7 +78,7 @@ def test_the_gate_does_not_judge_what_is_not_like_for_like(
     slower = [sample(2e6, seed=2, params={"size": 0}, settings=Settings(threads=4))]
     new = write(tmp_path / "new.jsonl", slower)
     assert run(old, new, "--fail-if-slower", "3%") == 3
-    assert "nothing was comparable like for like" in capsys.readouterr().err
+    assert "nothing was comparable" in capsys.readouterr().err
     assert run(old, new, "--fail-if-slower", "3%", "--despite", "cache") == 3
     assert run(old, new, "--fail-if-slower", "3%", "--despite", "threads") == 1
     assert "slower, or no longer measured: dense size=0" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def refuse(*words: str) -> str:
 
 
 def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
-    text = call("predict", *SEVEN, "--checkpoint", "full", "--precision", "bf16", "--parameters")
+    text = call("predict", *SEVEN, "--recompute", "full", "--precision", "bf16", "--parameters")
     assert "7b on 8 x A100-SXM-80GB: 4 x 2,048 tokens at a time, full-shard" in text
     for words in ("tokens/s", "9 of 10", "linear layers of blocks", "communication", "activations"):
         assert words in text
@@ -42,7 +42,7 @@ def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
 
 
 def test_the_breakdown_adds_up_and_lists_are_combined() -> None:
-    found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--shard", "ddp,full",
+    found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--sharding", "ddp,full",
                             "--json"))  # fmt: skip
     assert [(each["micro_batch"], each["shard"]) for each in found] == [
         (1, "ddp"), (1, "full"), (2, "ddp"), (2, "full"),
@@ -70,12 +70,14 @@ def test_a_table_of_several_says_once_what_they_share() -> None:
         (["--precision", "fp7"], "there is no precision 'fp7'"),
         (["--micro-batch", "0"], "not a whole number"),
         (["--micro-batch", "many"], "not a whole number"),
-        (["--shard", "halfway"], "choose from none, ddp"),
-        (["--checkpoint", "some"], "choose from none, full"),
+        (["--sharding", "halfway"], "choose from none, ddp"),
+        (["--recompute", "some"], "choose from none, selective, full"),
+        (["--tp", "2"], "--tp 2 is not predicted yet"),
+        (["--sharding", "zero1"], "zero1 is not predicted yet"),
         (["--stack", "mine"], "there is no stack 'mine'"),
         (["--network", "fast"], "is not a number"),
         (["--hardware", "2xhere"], "one machine here"),
-        (["--hardware", "2xA100-80GB", "--shard", "hybrid"], "2 ranks are not such groups"),
+        (["--hardware", "2xA100-80GB", "--sharding", "hybrid"], "2 ranks are not such groups"),
         (["--hardware", "V100-SXM-32GB"], "no known peak in bfloat16"),
         (["--micro-batch", ",".join(map(str, range(1, 2500)))], "give shorter lists"),
     ],
@@ -84,7 +86,7 @@ def test_bad_input_is_one_sentence(words: list[str], complaint: str) -> None:
     assert complaint in refuse("predict", *SEVEN, *words)
 
 
-@pytest.mark.parametrize("option", ["--precision", "--optimizer", "--shard", "--checkpoint"])
+@pytest.mark.parametrize("option", ["--precision", "--optimizer", "--sharding", "--recompute"])
 def test_empty_lists_are_refused(option: str) -> None:
     assert f"{option} ',' names nothing" in refuse("predict", *SEVEN, option, ",")
 
@@ -92,7 +94,7 @@ def test_empty_lists_are_refused(option: str) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([*SEVEN, "--accumulation", "2", "--global-batch-tokens", "4M"], "give one of them"),
+        ([*SEVEN, "--grad-accum", "2", "--global-batch-tokens", "4M"], "give one of them"),
         ([*SEVEN, "--hardware", "here", "--network", "100"], "--hardware here is one; leave it"),
         (["--rows", "jobs.csv", "--parameters"], "leave --parameters out"),
         (["--rows", "jobs.csv", "--precision", "bf16"], "leave --precision out"),
@@ -110,16 +112,21 @@ def test_combinations_that_cannot_be_are_left_out_with_their_reason() -> None:
     assert "T4 has no known peak" in refuse("predict", *SEVEN, "--hardware", "8xT4")
 
 
-def test_what_plans_print_can_be_asked_for() -> None:
-    assert call("predict", *SEVEN, "--shard", "hybrid-shard") == call(
-        "predict", *SEVEN, "--shard", "hybrid"
-    )
+def test_the_global_batch_sets_the_gradient_accumulation() -> None:
+    words = ("predict", *SEVEN, "--json")
+    by_accumulation = call(*words, "--grad-accum", "2")
+    assert call(*words, "--global-batch", "64") == by_accumulation
+    assert call(*words, "--global-batch-tokens", str(64 * 2048)) == by_accumulation
+    sequences = refuse("predict", *SEVEN, "--global-batch", "64", "--global-batch-tokens", "4M")
+    assert "give one of them" in sequences
 
 
 def test_what_is_missing_is_named() -> None:
     assert "--seq-len, --hardware, --micro-batch" in refuse("predict", "--model", "7b")
-    assert "one value of --model" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
-    assert "one value of --precision" in refuse("plan", *SEVEN[:6], "--precision", "bf16,fp32")
+    assert "--model takes one value here" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
+    assert "--precision takes one value here" in refuse(
+        "plan", *SEVEN[:6], "--precision", "bf16,fp32"
+    )
 
 
 def test_this_machine_must_have_been_measured(

@@ -164,7 +164,7 @@ def test_several_models_have_a_line_each() -> None:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["memory", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(cli, ["memory", "--model", *arguments], catch_exceptions=False)
 
 
 def test_the_command_tells_tables_and_sentences() -> None:
@@ -176,8 +176,8 @@ def test_the_command_tells_tables_and_sentences() -> None:
 
 def test_the_command_passes_every_option_on() -> None:
     options = [
-        *("--batch", "2", "--context", "64", "--precision", "bf16", "--attention", "plain"),
-        *("--optimizer", "sgd", "--checkpointing", "--device", "cuda", "--fit", "2G", "--json"),
+        *("--micro-batch", "2", "--seq-len", "64", "--precision", "bf16", "--attention", "plain"),
+        *("--optimizer", "sgd", "--recompute", "full", "--device", "cuda", "--fit", "2G", "--json"),
     ]
     (content,) = json.loads(invoke("medium", *options).stdout)
     plan = Plan(
@@ -194,14 +194,17 @@ def test_the_command_passes_every_option_on() -> None:
 
 def test_the_largest_alone_is_for_scripts() -> None:
     found = answer("small", Plan(), 4 * 2**30 - PROCESS_BYTES)
-    assert invoke("small", "--fit", "4G", "--largest", "batch").stdout == f"{found.largest_batch}\n"
-    both = invoke("small", "xl", "--fit", "4G", "--largest", "context").stdout
+    assert (
+        invoke("small", "--fit", "4G", "--largest", "micro-batch").stdout
+        == f"{found.largest_batch}\n"
+    )
+    both = invoke("small,xl", "--fit", "4G", "--largest", "seq-len").stdout
     assert both == f"small {found.largest_context}\nxl 0\n"
 
 
 def test_an_unknown_model_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["memory", "small", "huge", "--fit", "4G"])
+        main(["memory", "--model", "small,huge", "--fit", "4G"])
     assert stopped.value.code == 2
     told = capfd.readouterr().err
     assert told.startswith("flopwatch: there is no model 'huge'; choose one of small, ")
@@ -211,7 +214,9 @@ def test_an_unknown_model_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> 
 @pytest.mark.slow
 def test_models_of_transformers_are_asked_in_a_worker() -> None:
     fit_bytes = PROCESS_BYTES + LITTLE
-    result = invoke(LLAMA, "--batch", "1", "--context", "16", "--fit", f"{fit_bytes}", "--json")
+    result = invoke(
+        LLAMA, "--micro-batch", "1", "--seq-len", "16", "--fit", f"{fit_bytes}", "--json"
+    )
     (content,) = json.loads(result.stdout)
     found = msgspec.convert(
         {key: content[key] for key in Answer.__dataclass_fields__}, Answer, strict=False

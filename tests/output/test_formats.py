@@ -237,10 +237,10 @@ def test_what_a_query_gave_is_written_too() -> None:
 def test_the_command_writes_what_it_was_asked_for(tmp_path: Path, rows: list[Row]) -> None:
     path = tmp_path / "demo.jsonl"
     path.write_bytes(b"".join(encode(row.record) + b"\n" for row in rows))
-    printed = flopwatch("table", path, "--format", "csv", "--columns", "variant", cwd=tmp_path)
+    printed = flopwatch("show", path, "--format", "csv", "--columns", "variant", cwd=tmp_path)
     assert printed.returncode == 0
     assert printed.stdout.split() == ["variant", "dense", "fast", "huge"]
-    both = flopwatch("table", path, "--format", "csv", "--json", cwd=tmp_path)
+    both = flopwatch("show", path, "--format", "csv", "--json", cwd=tmp_path)
     assert both.returncode == 2
     asked = flopwatch(
         "query", "SELECT count(*) AS n FROM records", path, "--format", "markdown", cwd=tmp_path

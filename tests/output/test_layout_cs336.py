@@ -177,7 +177,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_command_prints_the_table_then_the_usual_ones_and_remarks(results: Path) -> None:
     shown = flopwatch("show", results, cwd=results.parent).stdout
-    laid_out = flopwatch("table", results, "--layout", "cs336", cwd=results.parent)
+    laid_out = flopwatch("show", results, "--layout", "cs336", cwd=results.parent)
     assert laid_out.returncode == 0
     assert laid_out.stdout.endswith(f"+\n\n{shown}")
     assert "needs 32.0 GiB" in laid_out.stdout
@@ -186,7 +186,7 @@ def test_the_command_prints_the_table_then_the_usual_ones_and_remarks(results: P
 
 
 def test_the_command_gives_all_numbers_as_json(results: Path) -> None:
-    arguments = ["table", results, "--layout", "cs336", "--json"]
+    arguments = ["show", results, "--layout", "cs336", "--json"]
     small, xl = json.loads(flopwatch(*arguments, cwd=results.parent).stdout)
     assert small["experiment_name"] == "small"
     assert small["forward_mean_s"] == pytest.approx(0.1)
@@ -197,5 +197,5 @@ def test_the_command_gives_all_numbers_as_json(results: Path) -> None:
 
 def test_the_command_refuses_results_of_another_suite(results: Path, tmp_path: Path) -> None:
     results.write_bytes(encode(make_record()) + b"\n")
-    refused = flopwatch("table", results, "--layout", "cs336", cwd=tmp_path)
+    refused = flopwatch("show", results, "--layout", "cs336", cwd=tmp_path)
     assert_refused(refused, "flopwatch run steps")

@@ -190,7 +190,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_command_writes_each_format(results: Path) -> None:
     def table(*options: str) -> str:
-        arguments = ["table", results, "--layout", "mosaic", *options]
+        arguments = ["show", results, "--layout", "mosaic", *options]
         printed = flopwatch(*arguments, cwd=results.parent)
         assert printed.returncode == 0
         assert "mosaic-2023" in printed.stderr
@@ -212,6 +212,6 @@ def test_the_command_writes_each_format(results: Path) -> None:
 
 def test_formats_that_make_no_sense_are_refused(results: Path) -> None:
     both = flopwatch(
-        "table", results, "--layout", "mosaic", "--json", "--format", "csv", cwd=results.parent
+        "show", results, "--layout", "mosaic", "--json", "--format", "csv", cwd=results.parent
     )
     assert_refused(both, "--json and --format csv are two formats; take one")

@@ -187,7 +187,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_command_prints_lines_then_tables_and_says_the_rest_on_stderr(results: Path) -> None:
     shown = flopwatch("show", results, cwd=results.parent).stdout
-    laid_out = flopwatch("table", results, "--layout", "switchback", cwd=results.parent)
+    laid_out = flopwatch("show", results, "--layout", "switchback", cwd=results.parent)
     assert laid_out.returncode == 0
     first, rest = laid_out.stdout.split("\n", 1)
     assert list(json.loads(first)) == KEYS
@@ -201,7 +201,7 @@ def test_the_command_prints_lines_then_tables_and_says_the_rest_on_stderr(result
 
 
 def test_the_command_gives_the_same_lines_as_json(results: Path) -> None:
-    arguments = ["table", results, "--layout", "switchback"]
+    arguments = ["show", results, "--layout", "switchback"]
     lines = flopwatch(*arguments, cwd=results.parent).stdout
     as_json = flopwatch(*arguments, "--json", cwd=results.parent)
     assert json.loads(as_json.stdout) == [json.loads(lines.split("\n")[0])]
@@ -210,5 +210,5 @@ def test_the_command_gives_the_same_lines_as_json(results: Path) -> None:
 
 def test_the_command_refuses_results_of_another_suite(results: Path, tmp_path: Path) -> None:
     results.write_bytes(encode(make_record()) + b"\n")
-    refused = flopwatch("table", results, "--layout", "switchback", cwd=tmp_path)
+    refused = flopwatch("show", results, "--layout", "switchback", cwd=tmp_path)
     assert_refused(refused, "flopwatch run switchback --filter level=layer")

@@ -176,15 +176,15 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_command_prints_the_layout_and_then_the_usual_tables(results: Path) -> None:
     shown = flopwatch("show", results, cwd=results.parent).stdout
-    assert flopwatch("table", results, cwd=results.parent).stdout == shown
-    laid_out = flopwatch("table", results, "--layout", "dyad", cwd=results.parent)
+    assert flopwatch("show", results, cwd=results.parent).stdout == shown
+    laid_out = flopwatch("show", results, "--layout", "dyad", cwd=results.parent)
     assert laid_out.returncode == 0
     assert "Sparse_8 (dyad:it:8)\ntotal avg: 3.0000, fwd_avg: 1.0000" in laid_out.stdout
     assert laid_out.stdout.endswith(shown)
 
 
 def test_the_command_gives_the_same_numbers_as_json(results: Path) -> None:
-    arguments = ["table", results, "--layout", "dyad", "--json"]
+    arguments = ["show", results, "--layout", "dyad", "--json"]
     dense, sparse = json.loads(flopwatch(*arguments, cwd=results.parent).stdout)
     assert (dense["total_ms"], dense["speedup"]) == (pytest.approx(4.5), None)
     assert sparse["published_name"] == "Sparse_8"
@@ -192,14 +192,14 @@ def test_the_command_gives_the_same_numbers_as_json(results: Path) -> None:
     assert sparse["backward_ms"] == pytest.approx(2.0)
     assert sparse["speedup"] == pytest.approx(1.5)
     assert sparse["params"]["batch"] == [4, 128]
-    plain = json.loads(flopwatch("table", results, "--json", cwd=results.parent).stdout)
+    plain = json.loads(flopwatch("show", results, "--json", cwd=results.parent).stdout)
     assert plain == json.loads(flopwatch("show", results, "--json", cwd=results.parent).stdout)
 
 
 def test_the_command_refuses_what_it_cannot_lay_out(results: Path, tmp_path: Path) -> None:
-    unknown = flopwatch("table", results, "--layout", "nature", cwd=tmp_path)
+    unknown = flopwatch("show", results, "--layout", "nature", cwd=tmp_path)
     assert_refused(unknown, "'nature' is not one of", "plain", "dyad")
     results.write_bytes(encode(make_record()) + b"\n")
-    refused = flopwatch("table", results, "--layout", "dyad", cwd=tmp_path)
+    refused = flopwatch("show", results, "--layout", "dyad", cwd=tmp_path)
     assert_refused(refused, "flopwatch run dyad --filter level=model")
-    assert flopwatch("table", results, cwd=tmp_path).returncode == 0
+    assert flopwatch("show", results, cwd=tmp_path).returncode == 0

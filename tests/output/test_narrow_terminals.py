@@ -92,7 +92,7 @@ def test_each_row_says_over_what_where_baselines_differ(
 @pytest.mark.usefixtures("narrow")
 def test_chosen_columns_keep_their_labels(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     columns = "shape,dtype,variant,total_ns,total_low_ns,speedup,speedup_low,samples,stop,verdict"
-    assert show("table", results, "--columns", columns) == 0
+    assert show("show", results, "--columns", columns) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     tables = out.count("shape ")
@@ -107,7 +107,7 @@ def test_chosen_columns_keep_their_labels(results: str, capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("narrow")
 def test_a_pivot_keeps_its_labels(results: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show("table", results, "--pivot", "row=variant,col=shape,value=speedup",
+    assert show("show", results, "--pivot", "row=variant,col=shape,value=speedup",
                 "--where", "variant <> 'dense'") == 0  # fmt: skip
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
@@ -120,7 +120,7 @@ def test_a_pivot_keeps_its_labels(results: str, capsys: pytest.CaptureFixture[st
 
 def test_in_a_pipe_nothing_is_split(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     columns = ["shape", "dtype", "variant", *["total_ns", "speedup", "verdict"] * 6]
-    assert show("table", results, "--columns", ",".join(columns)) == 0
+    assert show("show", results, "--columns", ",".join(columns)) == 0
     assert "continued" not in capsys.readouterr().out
 
 

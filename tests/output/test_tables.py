@@ -279,7 +279,7 @@ def results(tmp_path: Path, rows: list[Row]) -> Path:
 
 def test_the_command_answers(results: Path) -> None:
     def table(*options: str) -> str:
-        printed = flopwatch("table", results, *options, cwd=results.parent)
+        printed = flopwatch("show", results, *options, cwd=results.parent)
         assert (printed.returncode, printed.stderr) == (0, "")
         return printed.stdout
 
@@ -293,12 +293,12 @@ def test_the_command_answers(results: Path) -> None:
     assert "demo shape=768x3072, total by tokens" in table(
         "--pivot", "row=variant,col=tokens,value=total_ns"
     )
-    refused = flopwatch("table", results, "--where", "tokns > 1", cwd=results.parent)
+    refused = flopwatch("show", results, "--where", "tokns > 1", cwd=results.parent)
     assert_refused(refused, "did you mean tokens")
 
 
 def test_where_no_case_is_left_it_says_so(results: Path) -> None:
     for options in ([], ["--columns", "variant,speedup"]):
-        printed = flopwatch("table", results, "--where", "tokens = 7", *options, cwd=results.parent)
+        printed = flopwatch("show", results, "--where", "tokens = 7", *options, cwd=results.parent)
         assert (printed.returncode, printed.stdout) == (0, "")
         assert printed.stderr == "flopwatch: no cases\n"

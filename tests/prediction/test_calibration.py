@@ -296,8 +296,8 @@ def test_the_commands(tmp_path: Path) -> None:
     as_json = runner.invoke(cli, ["calibrate", str(results), "--out", str(out), "--json"])
     assert json.loads(as_json.stdout)["rows"] == 6
     scored = write(tmp_path / "scored.jsonl", [predicted(record) for record in RECORDS])
-    card = runner.invoke(cli, ["scorecard", str(scored)])
+    card = runner.invoke(cli, ["validate", str(scored)])
     assert card.exit_code == 0, card.output
     assert "steps small eager" in card.stdout
-    content = json.loads(runner.invoke(cli, ["scorecard", str(scored), "--json"]).stdout)
+    content = json.loads(runner.invoke(cli, ["validate", str(scored), "--json"]).stdout)
     assert content["tallies"][0]["mean_error"] < 1e-6

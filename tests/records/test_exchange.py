@@ -16,7 +16,7 @@ import pyperf
 import pytest
 
 from flopwatch.analysis.summary import summarize
-from flopwatch.cli.import_export import EXPORTS, IMPORTS
+from flopwatch.cli.exchange import EXPORTS, IMPORTS
 from flopwatch.cli.main import _run_command, cli
 from flopwatch.records.exchange import EXPORTERS, IMPORTERS, read_file
 from flopwatch.records.exchange.foreign import ForeignError, scale

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flopwatch.cli.import_export import EXPORTS, IMPORTS
+from flopwatch.cli.exchange import EXPORTS, IMPORTS
 from flopwatch.cli.main import _run_command, cli
 from flopwatch.errors import StoreError
 from flopwatch.records.exchange import read_file
@@ -42,9 +42,9 @@ COMMANDS: list[tuple[str, ...]] = [
     ("explain", FILE, "--roofline"),
     ("explain", FILE, "--json"),
     ("explain", FILE, FILE),
-    ("table", FILE),
-    ("warmup", FILE),
-    ("warmup", FILE, "--json"),
+    ("show", FILE, "--columns", "suite,variant"),
+    ("show", FILE, "--warmup"),
+    ("show", FILE, "--warmup", "--json"),
     *(("query", f"SELECT * FROM {view}", FILE) for view in VIEWS),
     ("query", "SELECT median(ns) FROM samples", FILE, "--json"),
     ("report", FILE, "-o", OUT),
@@ -55,10 +55,10 @@ COMMANDS: list[tuple[str, ...]] = [
     ("compare", FILE, "--with", "published:dyad"),
     ("check", FILE),
     ("check", FILE, "--json"),
-    ("break-even", FILE),
+    ("compare", FILE, "--break-even"),
     ("plot", FILE, "--list"),
     ("calibrate", FILE, "--out", OUT),
-    ("scorecard", FILE),
+    ("validate", FILE),
 ]
 
 QUICK = settings(

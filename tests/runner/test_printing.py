@@ -63,19 +63,19 @@ def run(*words: str) -> None:
         ("compare", "OLD", "NEW"),
         ("compare", "OLD", "NEW", "--fail-if-slower", "3%", "--despite", "all"),
         ("check", "OLD"),
-        ("warmup", "OLD"),
+        ("show", "OLD", "--warmup"),
         ("show", "OLD"),
         ("explain", "OLD"),
         ("explain", "OLD", "NEW"),
-        ("break-even", "OLD"),
-        ("break-even", "OLD", "--variant", "none"),
+        ("compare", "OLD", "--break-even"),
+        ("compare", "OLD", "--break-even", "--variant", "none"),
         ("query", "SELECT suite, variant, params FROM records", "OLD"),
         ("query", "SELECT suite, variant, params FROM records", "OLD", "--format", "csv"),
-        ("table", "OLD", "--columns", "suite,variant,reason"),
-        ("table", "OLD", "--format", "csv"),
-        ("table", "OLD", "--format", "markdown"),
-        ("table", "OLD", "--layout", "dyad"),
-        ("table", "OLD", "--columns", "help"),
+        ("show", "OLD", "--columns", "suite,variant,reason"),
+        ("show", "OLD", "--format", "csv"),
+        ("show", "OLD", "--format", "markdown"),
+        ("show", "OLD", "--layout", "dyad"),
+        ("show", "OLD", "--columns", "help"),
     ],
     ids=" ".join,
 )
@@ -101,7 +101,7 @@ def test_notes_of_an_export(results: tuple[str, str], capsys: pytest.CaptureFixt
 def test_csv_keeps_lines_in_quotes(
     results: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("table", results[0], "--columns", "variant", "--format", "csv")
+    run("show", results[0], "--columns", "variant", "--format", "csv")
     _, first, *_ = csv.reader(io.StringIO(capsys.readouterr().out, newline=""))
     assert first == ["x [2J ]0;t  1m gnp y  \nz 0"]
 

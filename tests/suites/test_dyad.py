@@ -130,7 +130,7 @@ def test_a_whole_model_in_the_published_layout(tmp_path: Path) -> None:
     options += ["dtype=float32", "--filter", "autocast=off", "--set", "variant=dyad:it:4"]
     records = measure(tmp_path, *options)
     assert records["dyad:it:4"].check is not None
-    printed = flopwatch(tmp_path, "table", "out.jsonl", "--layout", "dyad")
+    printed = flopwatch(tmp_path, "show", "out.jsonl", "--layout", "dyad")
     assert "Batch Size - 1, seq_len - 128 (time in ms)" in printed
     assert "Sparse (dyad:it:4)\ntotal avg: " in printed
 

@@ -74,7 +74,7 @@ def test_of_the_norm_only_what_was_seen_is_told(
 
 def test_the_command() -> None:
     """In a worker, as JSON; and the same as a table."""
-    told = CliRunner().invoke(cli, ["precision", "--device", "cpu", "--json"])
+    told = CliRunner().invoke(cli, ["doctor", "--low-precision", "--device", "cpu", "--json"])
     assert told.exit_code == 0, told.output
     content = json.loads(told.stdout)
     assert [made["shown"] for made in content["sums"]] == [shown for shown, _, _ in PUBLISHED]
@@ -85,7 +85,7 @@ def test_the_command_prints_tables(monkeypatch: pytest.MonkeyPatch, observed: Ob
     monkeypatch.setattr(
         "flopwatch.runner.session.call", lambda *_, **__: msgspec.to_builtins(observed)
     )
-    told = CliRunner().invoke(cli, ["precision"])
+    told = CliRunner().invoke(cli, ["doctor", "--low-precision"])
     assert told.exit_code == 0, told.output
     for shown, exact, bits in PUBLISHED:
         line = next(line for line in told.stdout.splitlines() if exact in line)

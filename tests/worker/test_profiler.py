@@ -344,8 +344,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_process")
 def test_the_command_prints_tables_sentences_and_the_path_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    options = ["--batch", "1", "--context", "8", "--steps", "1", "--trace", str(path)]
-    result = CliRunner().invoke(cli, ["profile", DECODER, *options])
+    options = ["--micro-batch", "1", "--seq-len", "8", "--steps", "1", "--trace", str(path)]
+    result = CliRunner().invoke(cli, ["profile", "--model", DECODER, *options])
     assert result.exit_code == 0, result.output
     assert "between operations" in result.stdout
     assert HIDDEN in result.stdout
@@ -355,8 +355,18 @@ def test_the_command_prints_tables_sentences_and_the_path_of_the_trace(tmp_path:
 
 @pytest.mark.usefixtures("in_process")
 def test_the_command_gives_json() -> None:
-    options = ["--batch", "1", "--context", "8", "--steps", "1", "--attention", "plain", "--json"]
-    result = CliRunner().invoke(cli, ["profile", DECODER, *options])
+    options = [
+        "--micro-batch",
+        "1",
+        "--seq-len",
+        "8",
+        "--steps",
+        "1",
+        "--attention",
+        "plain",
+        "--json",
+    ]
+    result = CliRunner().invoke(cli, ["profile", "--model", DECODER, *options])
     content = json.loads(result.stdout)
     whole = content["regions"][-1]
     assert whole["name"] == "whole step"
@@ -369,17 +379,17 @@ def test_the_command_gives_json() -> None:
 
 @pytest.mark.slow
 def test_the_command_has_a_worker_do_it() -> None:
-    options = ["--batch", "1", "--context", "8", "--steps", "1", "--threads", "1", "--json"]
-    result = CliRunner().invoke(cli, ["profile", DECODER, *options])
+    options = ["--micro-batch", "1", "--seq-len", "8", "--steps", "1", "--threads", "1", "--json"]
+    result = CliRunner().invoke(cli, ["profile", "--model", DECODER, *options])
     content = json.loads(result.stdout)
     assert content["threads"] == 1
     assert {line["name"] for line in content["kinds"]} >= {"matrix product", "fused attention"}
 
 
 def test_a_batch_of_nothing_is_refused() -> None:
-    result = CliRunner().invoke(cli, ["profile", "small", "--batch", "0"])
-    assert result.exit_code == 2
-    assert "0 is not in the range x>=1" in result.output
+    result = CliRunner().invoke(cli, ["profile", "--model", "small", "--micro-batch", "0"])
+    assert isinstance(result.exception, UsageError)
+    assert "--micro-batch '0' is not a whole number" in str(result.exception)
 
 
 def test_json_is_plain() -> None:

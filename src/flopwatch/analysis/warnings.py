@@ -74,7 +74,7 @@ KINDS: dict[str, Kind] = {
         meaning="times still fell after the warm-up was taken to be over",
         method="a falling trend, as for drift, that had settled by the second third of the samples "
         "or followed a warm-up without a steady state",
-        advice="give it more time (--case-budget), and look at `flopwatch warmup`",
+        advice="give it more time (--case-budget), and look at `flopwatch show --warmup`",
         find=sample_warnings.find_unfinished_warmups,
     ),
     "drift": Kind(

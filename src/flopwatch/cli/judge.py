@@ -1,21 +1,17 @@
-"""Comparisons: verdicts on variants and on runs, and one's own results beside published ones.
-
-What to doubt about results, and from where on a variant pays.
-"""
+"""Judge results: comparisons of variants and of runs, break-even points, warnings."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import say, tell
-from flopwatch.cli.results import read_records
+from flopwatch.cli.options import read_records, say, tell
 from flopwatch.output.units import printable
 
 if TYPE_CHECKING:
@@ -28,10 +24,10 @@ REGRESSION, NOTHING = 1, 3
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--with", "beside", metavar="published:NAME",
-              help="Beside these results, the published ones, as ratios; `flopwatch published` "
-                   "lists them.")  # fmt: skip
+@options.results
+@click.option("--with", "published", metavar="published:NAME",
+              help="Compare with published results, as ratios; `flopwatch published` lists "
+                   "them.")  # fmt: skip
 @click.option("--threshold", callback=options.read_percentage, metavar="PERCENT",
               help="What is called faster or slower differs by at least this much.  [default: 3%]"
               )  # fmt: skip
@@ -41,6 +37,14 @@ REGRESSION, NOTHING = 1, 3
     metavar="PERCENT",
     help="The same, and exit with 1 if anything is slower, or is no longer measured.",
 )
+@click.option("--break-even", is_flag=True,
+              help="From where on variants beat their baseline, along an axis of counts, "
+                   "instead.")  # fmt: skip
+@click.option("--axis", metavar="AXIS",
+              help="With --break-even: such as tokens or batch_size.  [default: the only one that "
+                   "has several values]")  # fmt: skip
+@click.option("--variant", "variants", multiple=True, metavar="NAME",
+              help="With --break-even: only this one; may be repeated.")  # fmt: skip
 @click.option("--despite", multiple=True, metavar="FIELD",
               help="Let --fail-if-slower count also what differs in this field, such as "
                    "torch.version; may be repeated, and `all` is all.")  # fmt: skip
@@ -50,19 +54,14 @@ REGRESSION, NOTHING = 1, 3
 @options.skip_corrupt
 @options.as_json
 def compare(
-    results: tuple[Path, ...],
-    beside: str | None,
-    threshold: float | None,
-    fail_if_slower: float | None,
-    despite: tuple[str, ...],
-    relative: bool,
-    skip_corrupt: bool,
-    as_json: bool,
+    results: tuple[Path, ...], break_even: bool, skip_corrupt: bool, as_json: bool, **given: Any
 ) -> None:
-    """Compare the variants in RESULTS with their baseline, or an OLD file with a NEW one.
+    """Compare variants with their baseline, or two files.
+
+    Of one file, its variants with their baseline; of an OLD and a NEW one, every case.
 
     Verdicts: faster, slower, same (the interval lies within the threshold), unclear. What makes a
-    comparison unfair (precision, threads, versions, ...) is named beside it: not like for like.
+    comparison unfair (precision, threads, versions, ...) is named with it: not comparable.
 
     Exit codes: 0 fine, 1 something is slower (with --fail-if-slower), 2 usage, 3 nothing was
     comparable.
@@ -72,53 +71,70 @@ def compare(
     flopwatch compare old.jsonl new.jsonl
     flopwatch compare old.jsonl new.jsonl --fail-if-slower 3%
     flopwatch compare results/switchback.jsonl --with published:switchback
+    flopwatch compare results/switchback.jsonl --break-even --axis tokens
     """
-    _refuse_contradictions(results, beside, threshold, fail_if_slower, relative)
-    _refuse_idle_fields(fail_if_slower, despite)
-    if beside is not None:
-        sys.exit(_compare_with_published(results, beside, skip_corrupt, as_json))
+    refuse_contradictions(results, break_even, given)
+    if break_even:
+        print_break_evens(read_records(results, skip_corrupt), given, as_json)
+        return
+    if given["published"] is not None:
+        sys.exit(_compare_with_published(results, given["published"], skip_corrupt, as_json))
     from flopwatch.analysis.statistics import THRESHOLD
 
-    size = fail_if_slower or threshold or THRESHOLD
+    size = given["fail_if_slower"] or given["threshold"] or THRESHOLD
     sides = [read_records([file], skip_corrupt) for file in results]
-    _refuse_unknown_fields(sides, despite)
-    judgement = _judge(sides, size, relative)
-    is_gate, is_between_runs = fail_if_slower is not None, len(sides) == 2
+    _refuse_unknown_fields(sides, given["despite"])
+    judgement = _judge(sides, size, given["relative"])
+    is_gate, is_between_runs = given["fail_if_slower"] is not None, len(sides) == 2
     _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
     if _is_nothing(judgement, is_gate):
         sys.exit(_report_nothing(judgement, is_between_runs))
-    sys.exit(_decide(judgement, despite) if is_gate else 0)
+    sys.exit(_decide(judgement, given["despite"]) if is_gate else 0)
 
 
-def _refuse_contradictions(
-    results: Sequence[Path],
-    beside: str | None,
-    threshold: float | None,
-    fail_if_slower: float | None,
-    relative: bool,
+def refuse_contradictions(
+    results: Sequence[Path], break_even: bool, given: Mapping[str, Any]
 ) -> None:
-    if beside is None and len(results) > 2:
-        raise click.UsageError(
-            f"compare takes one file or two, an old and a new one, and got {len(results)}"
-        )
-    if threshold is not None and fail_if_slower is not None:
-        raise click.UsageError("--fail-if-slower sets the threshold; leave --threshold out")
-    if relative and (len(results) != 2 or beside):
-        raise click.UsageError(
-            "--relative is for an old and a new file; inside one, all is relative to the baseline"
-        )
-    if beside is not None and (fail_if_slower is not None or threshold is not None):
-        raise click.UsageError(
-            "--with compares with other machines, where there is no threshold; leave it out"
-        )
-
-
-def _refuse_idle_fields(fail_if_slower: float | None, despite: Sequence[str]) -> None:
-    if despite and fail_if_slower is None:
-        raise click.UsageError(
+    is_gate = given["fail_if_slower"] is not None
+    has_threshold = given["threshold"] is not None
+    has_published = given["published"] is not None
+    for is_wrong, sentence in (
+        (
+            break_even
+            and (
+                has_published or has_threshold or is_gate or given["despite"] or given["relative"]
+            ),
+            "--break-even compares variants along an axis; leave --with, --threshold, "
+            "--fail-if-slower, --despite and --relative out",
+        ),
+        (
+            not break_even and (given["axis"] or given["variants"]),
+            "--axis and --variant say where --break-even looks; add --break-even",
+        ),
+        (
+            len(results) > 2 and not break_even and not has_published,
+            f"compare takes one file or two, an old and a new one, and got {len(results)}",
+        ),
+        (
+            has_threshold and is_gate,
+            "--fail-if-slower sets the threshold; leave --threshold out",
+        ),
+        (
+            given["relative"] and (len(results) != 2 or has_published),
+            "--relative is for an old and a new file; inside one, all is relative to the baseline",
+        ),
+        (
+            has_published and (is_gate or has_threshold),
+            "--with compares with other machines, where there is no threshold; leave it out",
+        ),
+        (
+            given["despite"] and not is_gate,
             "--despite says what --fail-if-slower may count, and has no effect without it; add "
-            "--fail-if-slower 3%, or leave --despite out"
-        )
+            "--fail-if-slower 3%, or leave --despite out",
+        ),
+    ):
+        if is_wrong:
+            raise click.UsageError(sentence)
 
 
 def _refuse_unknown_fields(sides: Sequence[Sequence[Record]], despite: Sequence[str]) -> None:
@@ -177,7 +193,7 @@ def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
     counted = excuse(judgement, despite)
     if not counted and not judgement.broken:
         tell(
-            "flopwatch: nothing was comparable like for like; measure both sides alike, or name "
+            "flopwatch: nothing was comparable; measure both sides in the same way, or name "
             "what may differ by --despite FIELD"
         )
         return NOTHING
@@ -198,7 +214,7 @@ def _report_regressions(judgement: Judgement, counted: Sequence[Comparison]) -> 
 
 
 def _compare_with_published(
-    results: Sequence[Path], beside: str, skip_corrupt: bool, as_json: bool
+    results: Sequence[Path], source: str, skip_corrupt: bool, as_json: bool
 ) -> int:
     """The exit code."""
     from flopwatch.analysis.summary import summarize
@@ -211,11 +227,11 @@ def _compare_with_published(
     )
     from flopwatch.records.published import load
 
-    if not beside.startswith(PUBLISHED):
+    if not source.startswith(PUBLISHED):
         raise click.UsageError(
-            f"--with takes {PUBLISHED}NAME, such as {PUBLISHED}switchback, and got {beside!r}"
+            f"--with takes {PUBLISHED}NAME, such as {PUBLISHED}switchback, and got {source!r}"
         )
-    name = beside.removeprefix(PUBLISHED)
+    name = source.removeprefix(PUBLISHED)
     published = summarize(load(name))
     found = put_beside(summarize(read_records(results, skip_corrupt)), published)
     if as_json:
@@ -229,6 +245,30 @@ def _compare_with_published(
     return 0
 
 
+def print_break_evens(records: Sequence[Record], given: Mapping[str, Any], as_json: bool) -> None:
+    from flopwatch.analysis.break_even import choose_axis, find_break_evens, series_as_dict
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.errors import UsageError
+    from flopwatch.output.break_even_tables import make_break_even_sheets
+    from flopwatch.output.console import print_sheets
+
+    variants = given["variants"]
+    compared = [row for row in summarize(records) if row.verdict]
+    known = dict.fromkeys(row.record.variant for row in compared)
+    unknown = [variant for variant in variants if variant not in known]
+    if unknown:
+        raise UsageError(
+            f"{unknown[0]!r} was not compared with a baseline; what was: "
+            f"{', '.join(map(printable, known)) or '-'}"
+        )
+    rows = [row for row in compared if not variants or row.record.variant in variants]
+    axis = choose_axis(rows, given["axis"])
+    if as_json:
+        click.echo(json.dumps([series_as_dict(one) for one in find_break_evens(rows, axis)]))
+    else:
+        print_sheets(make_break_even_sheets(rows, axis))
+
+
 MOST_WIDTH = 110
 """Longer lines of prose are hard to read."""
 
@@ -237,8 +277,8 @@ MOST_WIDTH = 110
 @click.argument("results", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--list", "list_kinds", is_flag=True, help="What is looked for, and how.")
 @click.option("--ignore", multiple=True, metavar="KIND",
-              help="Leave out doubts of this kind; may be repeated.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit with 1 on any doubt.")
+              help="Leave out warnings of this kind; may be repeated.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 on any warning.")
 @options.skip_corrupt
 @options.as_json
 def check(
@@ -249,9 +289,9 @@ def check(
     skip_corrupt: bool,
     as_json: bool,
 ) -> None:
-    """Say what to doubt about RESULTS, and what to do about it.
+    """List warnings about RESULTS, and what to do about them.
 
-    Exit codes: 0 nothing spoils a number, 1 something does, 2 usage.
+    Exit codes: 0 no warning spoils a number, 1 one does, 2 usage.
 
     \b
     flopwatch check results/*.jsonl
@@ -272,7 +312,7 @@ def check(
     unknown = [kind for kind in ignore if kind not in KINDS]
     if unknown:
         raise UsageError(
-            f"there is no kind of doubt {unknown[0]!r}; `flopwatch check --list` has them"
+            f"there is no kind of warning {unknown[0]!r}; `flopwatch check --list` has them"
         )
     if not results:
         raise click.UsageError("name a results file, or ask for --list")
@@ -285,55 +325,6 @@ def check(
         tell(count_doubts(doubts, len(records)))
     if any(strict or doubt.severity == "spoils" for doubt in doubts):
         sys.exit(1)
-
-
-@click.command("break-even")
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--axis", metavar="AXIS",
-              help="An axis of counts, such as tokens or batch_size.  [default: the only one that "
-                   "has several values]")  # fmt: skip
-@click.option("--variant", "variants", multiple=True, metavar="NAME",
-              help="Only this one; may be repeated.")  # fmt: skip
-@options.skip_corrupt
-@options.as_json
-def break_even(
-    results: tuple[Path, ...],
-    axis: str | None,
-    variants: tuple[str, ...],
-    skip_corrupt: bool,
-    as_json: bool,
-) -> None:
-    """Say from where on variants in RESULTS are faster than their baseline.
-
-    By verdicts, it lies between two measured values; where between them, is interpolated, with an
-    interval.
-
-    \b
-    flopwatch break-even results/switchback.jsonl
-    flopwatch break-even results/mine.jsonl --axis batch_size --variant fused
-    flopwatch break-even results/switchback.jsonl --json | jq '.[].crossings[].point'
-    """
-    from flopwatch.analysis.break_even import choose_axis, find_break_evens, series_as_dict
-    from flopwatch.analysis.summary import summarize
-    from flopwatch.errors import UsageError
-    from flopwatch.output.break_even_tables import make_break_even_sheets
-    from flopwatch.output.console import print_sheets
-
-    compared = [row for row in summarize(read_records(results, skip_corrupt)) if row.verdict]
-    known = dict.fromkeys(row.record.variant for row in compared)
-    unknown = [variant for variant in variants if variant not in known]
-    if unknown:
-        raise UsageError(
-            f"{unknown[0]!r} was not compared with a baseline; what was: "
-            f"{', '.join(map(printable, known)) or '-'}"
-        )
-    rows = [row for row in compared if not variants or row.record.variant in variants]
-    chosen = choose_axis(rows, axis)
-    if as_json:
-        found = find_break_evens(rows, chosen)
-        click.echo(json.dumps([series_as_dict(one) for one in found]))
-        return
-    print_sheets(make_break_even_sheets(rows, chosen))
 
 
 def _print_findings(text: str) -> None:

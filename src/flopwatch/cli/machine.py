@@ -1,28 +1,43 @@
-"""The machine that measures."""
+"""The machine that measures, and the devices whose specifications are known."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwatch.cli import options
+
+if TYPE_CHECKING:
+    from flopwatch.settings import Device
 
 # Written out: to read them from `devices.matmul_sweep` would make every `--help` slower.
 DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
 
 @click.command()
+@click.option("--low-precision", is_flag=True,
+              help="Instead: what 16 bits do to a sum, and what autocast does to a small "
+                   "model.")  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Of --low-precision.")
 @options.as_json
-def doctor(as_json: bool) -> None:
-    """Say what this machine is, what makes its timings unsteady, and what to change.
+def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
+    """Check whether this machine is fit for measuring.
+
+    What it is, what makes its timings unsteady, and what to change.
 
     \b
     flopwatch doctor
     flopwatch doctor --json > machine.json
+    flopwatch doctor --low-precision --device cpu
     """
+    if low_precision:
+        show_low_precision(device, as_json)
+        return
+    if device is not None:
+        raise click.UsageError("--device says where --low-precision looks; add --low-precision")
     from dataclasses import asdict
 
     from flopwatch.runner.doctor import diagnose, measure_jitter
@@ -49,10 +64,12 @@ def doctor(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=options.Word(list_known=options.list_devices))
 @options.as_json
 def devices(name: str | None, as_json: bool) -> None:
-    """List the devices whose nominal peaks are known; of one, every figure with its source.
+    """List known devices with their nominal peaks.
+
+    Of one device: every figure with its source.
 
     \b
     flopwatch devices
@@ -82,7 +99,7 @@ def devices(name: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES),
-              help="Only products in these; may be repeated.  [default: all that there are]"
+              help="Only matmuls in these; may be repeated.  [default: all that there are]"
               )  # fmt: skip
 @click.option("--ranks", type=click.IntRange(min=1), metavar="N",
               help="Processes for collectives; 1: none of those.  [default: 2, or all GPUs]"
@@ -96,9 +113,10 @@ def devices(name: str | None, as_json: bool) -> None:
 @options.threads
 @options.as_json
 def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
-    """Measure what this machine can do at best: products by dtype, memory, collectives.
+    """Measure the peaks of this machine.
 
-    The result is kept, and later records carry it, so that utilisation can be told by it.
+    Those of matmuls by dtype, of memory and of collectives. They are kept, and later records carry
+    them, for utilisation.
 
     \b
     flopwatch peaks
@@ -116,7 +134,7 @@ def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
         raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
     request = make_request(**given)
     path = out or find_file()
-    append(path, [])  # before anybody waits for nothing
+    append(path, [])  # before the minutes that this takes
     click.echo(describe_time(request), err=True)
     found = measure_peaks(request)
     append(path, [found])
@@ -128,3 +146,22 @@ def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
 
 
 SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
+
+
+def show_low_precision(device: Device | None, as_json: bool) -> None:
+    import msgspec
+
+    from flopwatch.output.console import print_table
+    from flopwatch.output.precision_tables import lay_out
+    from flopwatch.runner.session import call
+    from flopwatch.worker.precision_study import Observed
+
+    content = call("flopwatch.worker.precision_study:observe", {}, device=device)
+    if as_json:
+        click.echo(json.dumps(content))
+        return
+    for table in lay_out(msgspec.convert(content, Observed)):
+        click.echo(table.title)
+        print_table(table.columns, table.rows)
+        for remark in table.remarks:
+            click.echo(remark)

@@ -1,4 +1,4 @@
-"""The command line. Its commands are in `commands`; they and `output.console` are all that prints.
+"""The command line: a file a section, a function a command, which parses, calls and prints.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 fine, 1 some cases failed, 2 usage,
 130 interrupted. Imports happen inside the commands, so that `flopwatch --help` answers at once.
@@ -14,64 +14,87 @@ from typing import Any, NoReturn
 import click
 
 from flopwatch import __version__
-from flopwatch.cli import (
-    accounting,
-    explain,
-    import_export,
-    judge,
-    machine,
-    measure,
-    predict,
-    results,
-    scores,
+from flopwatch.cli import exchange, judge, look, machine, measure, options, predict
+from flopwatch.errors import FlopwatchError, UsageError
+
+MOVED = {
+    "break-even": "flopwatch compare RESULTS --break-even",
+    "crossover": "flopwatch compare RESULTS --break-even",
+    "init": "flopwatch suites --new FILE",
+    "list": "flopwatch suites",
+    "precision": "flopwatch doctor --low-precision",
+    "scorecard": "flopwatch validate RESULTS",
+    "table": "flopwatch show",
+    "warmup": "flopwatch show RESULTS --warmup",
+}
+"""Earlier commands, and what does their work now."""
+
+
+class Sections(click.Group):
+    """Commands under headings."""
+
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.sections: dict[str, tuple[click.Command, ...]] = {}
+
+    def add_section(self, title: str, *commands: click.Command) -> None:
+        self.sections[title] = commands
+        for command in commands:
+            self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        formatter.write("\n")
+        for title, commands in self.sections.items():
+            formatter.write(f"{title}:\n")
+            for command in commands:
+                summary = command.get_short_help_str(formatter.width - width - 4)
+                formatter.write(f"  {command.name or '':{width}}  {summary}\n")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in MOVED:
+            raise UsageError(f"there is no command {args[0]!r}; it is `{MOVED[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            new = options.RENAMED_OPTIONS.get(error.option_name)
+            if new is None:
+                raise
+            raise click.UsageError(
+                f"no such option {error.option_name}; it is {new}", error.ctx
+            ) from None
+
+
+@click.group(
+    cls=Sections,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    subcommand_metavar="COMMAND ...",
 )
-from flopwatch.errors import FlopwatchError
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="flopwatch")
 def cli() -> None:
     """A stopwatch for training FLOPs.
 
     \b
-    flopwatch list                       the built-in suites
-    flopwatch run activations --quick    measure one, table on stdout, records in results/
+    flopwatch run activations --quick
     flopwatch show results/activations.jsonl
-    flopwatch plot results/activations.jsonl -o activations.png
-    flopwatch compare OLD NEW            what became faster or slower, and which part of it
-    flopwatch check results/*.jsonl      what to doubt about them
-    flopwatch report FILES -o PAGE       all of it, as one HTML page
-    flopwatch explain FILE               where the measured time goes
-    flopwatch init my_suite.py           a suite of your own: a template that runs
-    flopwatch run my_suite.py
-    flopwatch profile small              where the time of a training step goes
-    flopwatch memory small               what it needs, and what fits
-    flopwatch run training --quick       a training job on two ranks, shared in three ways
-    flopwatch mfu --formula              what MFU and HFU count, in eight conventions
-    flopwatch peaks                      what this machine can do at best
-    flopwatch predict --help             how fast a job will be, on hardware one does not have
-    flopwatch plan --help                the fastest way to train a model on given hardware
-    flopwatch import bench.json -o F     what pyperf or google-benchmark measured
-    flopwatch published dyad             what others have published, as records
-    flopwatch doctor                     is it fit for measuring?
+    flopwatch predict --model 7b --seq-len 2048 --micro-batch 4 --hardware 8xH100-SXM
     """
 
 
-COMMANDS = (
-    measure.list_suites, measure.init, measure.run,
-    results.show, results.table, results.warmup, results.query, results.report,
-    results.plot,
-    judge.compare, explain.explain,
-    judge.check, judge.break_even,
-    accounting.profile, accounting.memory, accounting.precision,
-    accounting.mfu,
-    predict.predict, predict.plan, scores.calibrate, scores.scorecard, scores.validate,
-    import_export.published,
-    import_export.import_files, import_export.export,
-    machine.doctor, machine.devices, machine.peaks,
+cli.add_section("Measure", measure.run, measure.suites, measure.profile)
+cli.add_section("Look", look.show, look.explain, look.plot, look.report, look.query)
+cli.add_section("Judge", judge.compare, judge.check)
+cli.add_section(
+    "Predict", predict.predict, predict.plan, predict.memory, predict.mfu, predict.validate,
+    predict.calibrate,
 )  # fmt: skip
-for command in COMMANDS:
-    cli.add_command(command)
+cli.add_section("Machine", machine.doctor, machine.peaks, machine.devices)
+cli.add_section("Exchange", exchange.import_files, exchange.export, exchange.published)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -83,9 +106,7 @@ def _run_command(command: Callable[[], Any]) -> int:
     try:
         command()
     except FlopwatchError as error:
-        from flopwatch.cli.options import tell
-
-        tell(f"flopwatch: {error}")  # it may repeat what a file says
+        options.tell(f"flopwatch: {error}")  # it may repeat what a file says
         return 2
     except click.ClickException as error:
         error.show()

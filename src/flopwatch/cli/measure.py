@@ -1,4 +1,4 @@
-"""Suites: what there is to measure, and measuring it."""
+"""Measure: suites, and the profile of a training step."""
 
 from __future__ import annotations
 
@@ -9,44 +9,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from flopwatch.cli import options
-from flopwatch.cli.results import print_records
+from flopwatch.cli.look import print_records
 
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.runner.session import Options, Preview
+    from flopwatch.settings import Device
     from flopwatch.worker.rank_team import Seat
 
 
-@click.command("list")
+@click.command()
+@click.option("--new", "template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write a commented suite of your own to FILE, which runs as it is.")  # fmt: skip
 @options.as_json
-def list_suites(as_json: bool) -> None:
-    """List the built-in suites, a line each."""
-    from flopwatch.suites.catalog import list_built_in
+def suites(template: Path | None, as_json: bool) -> None:
+    """List the built-in suites, or start one of your own.
 
-    suites = list_built_in()
-    if as_json:
-        click.echo(json.dumps([{"name": s.name, "summary": s.summary} for s in suites]))
+    \b
+    flopwatch suites
+    flopwatch suites --new my_suite.py
+    flopwatch run my_suite.py --quick
+    """
+    from flopwatch.suites.catalog import list_built_in, write_template
+
+    if template is not None:
+        write_template(template)
+        click.echo(f"wrote {template}; try: flopwatch run {template} --quick", err=True)
         return
-    width = max(len(suite.name) for suite in suites)
-    for suite in suites:
+    found = list_built_in()
+    if as_json:
+        click.echo(json.dumps([{"name": s.name, "summary": s.summary} for s in found]))
+        return
+    width = max(len(suite.name) for suite in found)
+    for suite in found:
         click.echo(f"{suite.name:{width}}  {suite.summary}")
 
 
-@click.command()
-@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
-def init(path: Path) -> None:
-    """Write a commented suite to PATH that runs as it is.
+class SuiteName(options.Word):
+    """A built-in suite, or a file."""
 
-    \b
-    flopwatch init my_suite.py
-    flopwatch run my_suite.py --quick
-    """
-    from flopwatch.suites.catalog import write_template
-
-    write_template(path)
-    click.echo(f"wrote {path}; try: flopwatch run {path} --quick", err=True)
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, param, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
 
 
 class Remembered(click.Command):
@@ -58,6 +67,7 @@ class Remembered(click.Command):
 
 
 WORDS = "flopwatch.words"
+AXES = ("model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer")
 
 
 @click.command(
@@ -65,7 +75,8 @@ WORDS = "flopwatch.words"
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     options_metavar="[OPTIONS] [--AXIS VALUE[,VALUE]]",
 )
-@click.argument("suite")
+@click.argument("suite", type=SuiteName(list_known=options.list_suites))
+@options.axis_options(*AXES)
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
                    "baseline.")  # fmt: skip
@@ -110,7 +121,9 @@ WORDS = "flopwatch.words"
 @click.option("--json", "as_json", is_flag=True, help="Results as JSON on stdout.")
 @click.pass_context
 def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -> None:
-    """Measure a SUITE: a built-in one by its name, or your own by its path.
+    """Measure a suite, built-in or your own.
+
+    SUITE is the name of a built-in suite, or the path of a file.
 
     Variants of the same case are measured side by side; what the results file already answers is
     not measured again, so that an interrupted run is resumed by repeating it.
@@ -120,7 +133,8 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     flopwatch run my_suite.py --filter dtype=float32 --budget 5m
     flopwatch run my_suite.py --dry-run
     flopwatch run switchback --grid published --dry-run
-    flopwatch run my_suite.py --set tokens=1024 --set width=5120,8192
+    flopwatch run dyad --set tokens=1024 --set shape=1024x4096,4096x1024
+    flopwatch run steps --model small --precision bf16-mixed
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     from flopwatch.output.console import open_stderr
@@ -128,7 +142,7 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     from flopwatch.runner import session
     from flopwatch.runner.torchrun_launcher import find_place
 
-    given["chosen"] += read_axes(given["suite"], context.args)
+    given["chosen"] += (*take_axes(given), *read_axes(given["suite"], context.args))
     place = find_place()
     options = _make_options(**given, command=[*_name_starter(place), "run", *context.meta[WORDS]])
     if place is not None and place.rank > 0:  # torchrun has started several of us
@@ -154,6 +168,18 @@ def _name_starter(place: Seat | None) -> list[str]:
     machines = place.ranks // place.local_ranks
     nodes = [f"--nnodes={machines}"] if machines > 1 else []
     return ["torchrun", *nodes, f"--nproc-per-node={place.local_ranks}", "-m", "flopwatch"]
+
+
+def take_axes(given: dict[str, Any]) -> tuple[str, ...]:
+    """Options of a training job name axes: ``--seq-len 256`` is ``--set seq_len=256``."""
+    for word in given["precision"] or ():
+        if word.rstrip("%").replace(".", "", 1).isdecimal():
+            raise click.UsageError(
+                "--precision is a dtype policy, such as bf16-mixed; the width of intervals is "
+                f"--target-interval {word}"
+            )
+    values = {field: given.pop(field) for field in AXES}
+    return tuple(f"{field}={','.join(words)}" for field, words in values.items() if words)
 
 
 def read_axes(suite: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -228,3 +254,71 @@ def _print_preview(preview: Preview, as_json: bool) -> None:
         click.echo(line)
     for remark in list_remarks(preview):
         click.echo(remark, err=True)
+
+
+@click.command()
+@options.job_options(
+    "--model",
+    "--seq-len",
+    "--micro-batch",
+    "--precision",
+    "--optimizer",
+    "--recompute",
+    "--attention",
+    seq_len=128,
+    micro_batch=4,
+    precision="fp32",
+    optimizer="adamw",
+    recompute="none",
+    attention="sdpa",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True,
+              help="With the profiler, and as many without.")  # fmt: skip
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
+              help="How many of the slowest operations to list.")  # fmt: skip
+@click.option("--trace", metavar="FILE",
+              help="Write the timeline of the last step, for ui.perfetto.dev.")  # fmt: skip
+@click.option("--nvtx", is_flag=True,
+              help="Mark NVTX ranges for another profiler instead; implied by nsys.")  # fmt: skip
+@options.device
+@options.threads
+@options.as_json
+def profile(device: Device | None, threads: int | None, as_json: bool, **given: Any) -> None:
+    """Split the time of a training step by region and operation.
+
+    \b
+    flopwatch profile --model small
+    flopwatch profile --model small --attention plain --seq-len 512 --trace small.json
+    flopwatch profile --model opt-125m --recompute full --top 20
+    flopwatch profile --model qwen2:hidden_size=256:layers=4 --json
+    """
+    from dataclasses import asdict
+
+    import msgspec
+
+    from flopwatch.analysis.profile_request import Profile, make_request
+    from flopwatch.output.console import print_sheets
+    from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
+    from flopwatch.runner.session import call
+
+    options.require(given, "--model")
+    request = make_request(
+        model=given["model"],
+        batch=given["micro_batch"],
+        context=given["seq_len"],
+        checkpointed=given["recompute"] == "full",
+        **{name: given[name] for name in ("precision", "optimizer", "attention")},
+        **{name: given[name] for name in ("steps", "top", "trace", "nvtx")},
+    )
+    click.echo(f"{request.steps} steps of {request.model} with the profiler, alternating with as "
+               "many without", err=True)  # fmt: skip
+    content = call("flopwatch.worker.profiler:profile", {"request": asdict(request)},
+                   device=device, threads=threads)  # fmt: skip
+    found = msgspec.convert(content, Profile)
+    if as_json:
+        click.echo(json.dumps(as_dict(found)))
+    else:
+        print_sheets(list_sheets(found))
+        click.echo("\n".join(["", *list_sentences(found)]))
+    if request.trace:
+        click.echo(f"wrote {request.trace}; open it in https://ui.perfetto.dev", err=True)

@@ -1,18 +1,255 @@
-"""Options that commands share.
-
-Texts that may hold something from a record, on their way to a terminal: without escapes.
+"""The options that commands share. Each is defined once, here, so that it has one name and one
+meaning in all commands; and what commands share besides: reading results, printing safely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from flopwatch.errors import UsageError
 from flopwatch.output.units import printable, printable_lines
 
+if TYPE_CHECKING:
+    from flopwatch.records.record import Record
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Written out: to read them from `jobs` would make every `--help` load it. A test compares them.
+PRECISIONS = ("fp32", "tf32", "bf16", "bf16-mixed", "fp16-mixed", "fp8")
+OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
+RECOMPUTES = ("none", "selective", "full")
+ATTENTIONS = ("sdpa", "plain")
+SHARDINGS = ("none", "ddp", "zero1", "zero2", "full", "hybrid")
+SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+MOST_SHOWN = 40
+"""Characters of what an error is about."""
+
+RENAMED_OPTIONS = {
+    "--accumulation": "--grad-accum",
+    "--batch": "--micro-batch",
+    "--checkpoint": "--recompute none, selective or full",
+    "--checkpointing": "--recompute none, selective or full",
+    "--context": "--seq-len",
+    "--shard": "--sharding",
+}
+
+
+# What a word of an option means, and what can stand there.
+
+
+def read_count(option: str, word: str) -> int:
+    if not word.isdecimal() or not 1 <= int(word[:12]) <= 10**9:
+        raise UsageError(
+            f"{option} {word[:MOST_SHOWN]!r} is not a whole number from 1 to 1e9; write for "
+            f"example {option} 4"
+        )
+    return int(word)
+
+
+def read_amount(option: str, word: str) -> float:
+    """A number that may end in K, M, B or T."""
+    factor = SUFFIXES.get(word[-1:].upper(), 1.0)
+    try:
+        amount = float(word[:-1] if factor > 1 else word) * factor
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 1e18:
+        raise UsageError(
+            f"{option} {word[:MOST_SHOWN]!r} is not a number above 0; write for example 4M, 300B "
+            "or 2.5"
+        )
+    return amount
+
+
+def read_word(option: str, word: str) -> str:
+    return word
+
+
+def choose_from(*known: str) -> Callable[[str, str], str]:
+    def read(option: str, word: str) -> str:
+        if word not in known:
+            raise UsageError(
+                f"{option} {word[:MOST_SHOWN]!r} is not known; choose from {', '.join(known)}"
+            )
+        return word
+
+    return read
+
+
+def list_models() -> Iterable[str]:
+    from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES
+
+    return [*SHAPES, *(f"{name}:" for name in ARCHITECTURES)]
+
+
+def list_devices() -> Iterable[str]:
+    from flopwatch.devices.device_table import DEVICES
+
+    return [device.name for device in DEVICES]
+
+
+def list_suites() -> Iterable[str]:
+    from flopwatch.suites.catalog import list_built_in
+
+    return [suite.name for suite in list_built_in()]
+
+
+def list_publications() -> Iterable[str]:
+    from flopwatch.records.published import PUBLICATIONS
+
+    return list(PUBLICATIONS)
+
+
+class Word(click.ParamType[Any]):
+    """A value, or several separated by commas, with completion of the last one."""
+
+    name = "value"
+
+    def __init__(
+        self,
+        read: Callable[[str, str], Any] = read_word,
+        list_known: Callable[[], Iterable[str]] = tuple,
+        *,
+        many: bool = False,
+    ) -> None:
+        self.read, self.list_known, self.many = read, list_known, many
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):  # a default
+            return value
+        option = param.opts[0] if param is not None else ""
+        if not self.many and "," in value:
+            raise UsageError(f"{option} takes one value here, and got {value[:MOST_SHOWN]!r}")
+        if not self.many:
+            return self.read(option, value)
+        words = [word for word in map(str.strip, value.split(",")) if word]
+        if not words:
+            raise UsageError(f"{option} {value!r} names nothing; give a value, or leave it out")
+        return [self.read(option, word) for word in words]
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
+        return [
+            CompletionItem(f"{before}{comma}{name}")
+            for name in self.list_known()
+            if name.startswith(last)
+        ]
+
+
+class Hardware(Word):
+    """As in 8xA100-80GB: the number before the device is kept."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
+        count, times, device = last.partition("x")
+        number = f"{count}x" if times and count.isdecimal() else ""
+        begun = device if number else last
+        return [
+            CompletionItem(f"{before}{comma}{number}{name}")
+            for name in self.list_known()
+            if name.lower().startswith(begun.lower())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOption:
+    """A field of a training job on the command line."""
+
+    help: str
+    read: Callable[[str, str], Any] = read_word
+    list_known: Callable[[], Iterable[str]] = tuple
+    metavar: str = "N"
+    kind: type[Word] = Word
+
+
+def _choice(help_text: str, *known: str) -> JobOption:
+    return JobOption(help_text, choose_from(*known), lambda: known, f"[{'|'.join(known)}]")
+
+
+JOB = {
+    "--model": JobOption("A model's name, or an architecture with its dimensions.",
+                         list_known=list_models, metavar="MODEL"),
+    "--seq-len": JobOption("Tokens of a sequence.", read_count),
+    "--micro-batch": JobOption("Sequences that a rank computes at once.", read_count),
+    "--grad-accum": JobOption("Micro-batches of a step: gradient accumulation.", read_count),
+    "--global-batch": JobOption("Sequences of a step, over all ranks; sets --grad-accum.",
+                                read_count),
+    "--global-batch-tokens": JobOption("The same in tokens, as in 4M.", read_amount),
+    "--precision": JobOption("The dtype policy: " + ", ".join(PRECISIONS) + ".",
+                             list_known=lambda: PRECISIONS, metavar="POLICY"),
+    "--optimizer": _choice("What updates the parameters.", *OPTIMIZERS),
+    "--recompute": _choice("Activation checkpointing: recompute nothing, all but the linear "
+                           "layers, or whole blocks.", *RECOMPUTES),
+    "--attention": _choice("sdpa: torch's fused kernel. plain: two matmuls and a softmax, with "
+                           "all scores kept.", *ATTENTIONS),
+    "--sharding": _choice("How data-parallel ranks share the parameters: none and ddp replicate "
+                          "them, zero2 shards gradients and optimizer state, full parameters too, "
+                          "hybrid within groups of ranks.", *SHARDINGS),
+    "--tp": JobOption("Tensor-parallel ranks.", read_count),
+    "--pp": JobOption("Pipeline stages.", read_count),
+    "--cp": JobOption("Context-parallel ranks.", read_count),
+    "--ep": JobOption("Expert-parallel ranks.", read_count),
+    "--hardware": JobOption("Number and kind of devices, as in 8xA100-80GB.",
+                            list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
+}  # fmt: skip
+PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
+
+
+def job_options(
+    *names: str, many: Iterable[str] = (), **defaults: Any
+) -> Callable[[Command], Command]:
+    """Options of a training job by their names; of `many`, comma-separated lists are read."""
+    lists = set(many)
+
+    def add(command: Command) -> Command:
+        for name in reversed(names):
+            if name == "--compile":
+                command = click.option(
+                    "--compile", "compile", is_flag=True, help="Through torch.compile."
+                )(command)
+                continue
+            option, field = JOB[name], name[2:].replace("-", "_")
+            kind = option.kind(option.read, option.list_known, many=name in lists)
+            default = defaults.get(field)
+            more = "[,...]" if name in lists else ""
+            command = click.option(name, field, type=kind, metavar=option.metavar + more,
+                                   default=None if default is None else str(default),
+                                   show_default=default is not None, help=option.help,
+                                   )(command)  # fmt: skip
+        return command
+
+    return add
+
+
+def axis_options(*fields: str) -> Callable[[Command], Command]:
+    """The same options as names of a suite's axes: the suite knows which values it accepts."""
+
+    def add(command: Command) -> Command:
+        for field in reversed(fields):
+            name = f"--{field.replace('_', '-')}"
+            option = JOB[name]
+            kind = Word(list_known=option.list_known, many=True)
+            command = click.option(name, field, type=kind, metavar=f"{option.metavar}[,...]",
+                                   help=option.help)(command)  # fmt: skip
+        return command
+
+    return add
+
+
+def require(given: dict[str, Any], *options: str) -> None:
+    missing = [name for name in options if given[name[2:].replace("-", "_")] in (None, [])]
+    if missing:
+        raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
 
 
 def read_duration(
@@ -38,44 +275,31 @@ def read_percentage(
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
-skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Go on without unreadable lines.")
+skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Skip unreadable lines.")
 device = click.option("--device", type=click.Choice(["cpu", "cuda"]),
                       help="[default: cuda where torch finds one]")  # fmt: skip
 threads = click.option("--threads", type=click.IntRange(min=1), metavar="N",
                        help="[default: usable cores]")  # fmt: skip
-
-# Written out: to read them from `jobs.variants` would make every `--help` load the layers.
-PRECISIONS = ["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
-OPTIMIZERS = ["adamw", "adamw-unfused", "sgd"]
-
-STEP = [
-    click.option("--batch", type=click.IntRange(min=1), default=4, show_default=True,
-                 help="Texts in a step."),
-    click.option("--context", type=click.IntRange(min=2), default=128, show_default=True,
-                 help="Tokens of a text."),
-    click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True),
-    click.option("--attention", type=click.Choice(["sdpa", "plain"]), default="sdpa",
-                 show_default=True,
-                 help="sdpa: torch's fused one. plain: products and softmax apart, with all scores "
-                      "kept."),
-    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True),
-    click.option("--checkpointing", "checkpointed", is_flag=True,
-                 help="Blocks are computed again in the backward pass."),
-]  # fmt: skip
+results = click.argument(
+    "results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULTS..."
+)
 
 
-def step_options(command: Command) -> Command:
-    """What a training step is computed with."""
-    for option in reversed(STEP):
-        command = option(command)
-    return command
+def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
+    from flopwatch.records.store import read
+
+    contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
+    for warning in (warning for one in contents for warning in one.warnings):
+        tell(f"flopwatch: {warning}")
+    return [record for one in contents for record in one.records]
 
 
 def say(text: str) -> None:
-    """An answer, in lines, to stdout. JSON and CSV have ways of their own to be safe."""
+    """An answer, in lines, to stdout, without escapes that a record may hold. JSON and CSV are
+    safe by themselves."""
     click.echo(printable_lines(text))
 
 
 def tell(sentence: str) -> None:
-    """What else there is to know, to stderr."""
+    """A remark, to stderr."""
     click.echo(printable(sentence), err=True)

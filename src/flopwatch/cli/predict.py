@@ -1,10 +1,11 @@
-"""Predictions: how fast a job will be, and which one to run."""
+"""Predict: throughput, plans, memory, MFU; and how good predictions are."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,160 +13,39 @@ import click
 from click.core import ParameterSource
 
 from flopwatch.cli import options
+from flopwatch.cli.options import PARALLELISM, Word, job_options, read_amount, read_records, require
 from flopwatch.errors import UsageError
 
-# Written out: to read them from `predict` would make every `--help` load the models.
-CHECKPOINTS = ("none", "full", "selective")
-SHARDS = ("none", "ddp", "full", "grad-op", "hybrid")
-OTHER_SHARDS = {"plain": "none", **{f"{name}-shard": name for name in SHARDS[2:]}}
-"""What `plan` prints, and `run training` understands."""
-Callback = Callable[[click.Context, click.Parameter, str], list[Any]]
 HERE = "here"
-SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-
-
-def read_words(context: click.Context, option: click.Parameter, value: str | None) -> list[str]:
-    """A list, parted by commas."""
-    words = [word.strip() for word in (value or "").split(",")]
-    found = [word for word in words if word]
-    if value is not None and not found:
-        raise UsageError(f"{option.opts[0]} {value!r} names nothing; give a value, or leave it out")
-    return found
-
-
-def read_counts(context: click.Context, option: click.Parameter, value: str | None) -> list[int]:
-    counts = []
-    for word in read_words(context, option, value):
-        if not word.isdecimal() or not 1 <= int(word[:12]) <= 10**9:
-            raise UsageError(
-                f"{option.opts[0]} {word[:40]!r} is not a whole number from 1 to 1e9; write for "
-                f"example {option.opts[0]} 4, or several as 1,2,4"
-            )
-        counts.append(int(word))
-    return counts
-
-
-def choose_from(known: tuple[str, ...], others: Mapping[str, str] | None = None) -> Callback:
-    """`others` are other spellings."""
-
-    def read(context: click.Context, option: click.Parameter, value: str) -> list[Any]:
-        words = [(others or {}).get(word, word) for word in read_words(context, option, value)]
-        for word in words:
-            if word not in known:
-                raise UsageError(
-                    f"{option.opts[0]} {word[:40]!r} is not known; choose from {', '.join(known)}"
-                )
-        return words
-
-    return read
-
-
-def read_amount(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """A number that may end in K, M, B or T."""
-    if value is None:
-        return None
-    factor = SUFFIXES.get(value[-1:].upper(), 1.0)
-    try:
-        amount = float(value[:-1] if factor > 1 else value) * factor
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < 1e18:
-        raise UsageError(
-            f"{option.opts[0]} {value[:40]!r} is not a number above 0; write for example 4M, 300B "
-            "or 2.5"
-        )
-    return amount
-
-
-JOB = [
-    click.option("--model", "models", callback=read_words,
-                 help="A name, or an architecture with its dimensions."),
-    click.option("--seq-len", "tokens", callback=read_counts, metavar="N",
-                 help="Tokens of a text."),
-    click.option("--hardware", callback=read_words, metavar="NxDEVICE",
-                 help="As in 8xA100-80GB; here: this machine."),
-    click.option("--precision", "precisions", callback=read_words, default="bf16-mixed",
-                 show_default=True,
-                 help="bf16, bf16-mixed, fp16-mixed, fp8, tf32 or fp32; amp_bf16 "
-                      "and the like are understood."),
-    click.option("--optimizer", "optimizers", callback=choose_from(tuple(options.OPTIMIZERS)),
-                 default="adamw", show_default=True),
-    click.option("--stack", metavar="NAME",
-                 help="Of software: whose parameters to take.  [default: the latest whose data are "
-                      "from the device]"),
-    click.option("--network", "network_gbit", callback=read_amount, metavar="GBIT",
-                 help="Between machines, Gbit/s of each device.  [default: what is usual]"),
+AMOUNT = Word(read_amount)
+# Written out: to read them from `jobs` would make every `--help` load it.
+CONVENTIONS = [
+    "mosaic-2023", "mosaic", "palm", "nanogpt", "megatron", "megatron-causal", "exact",
+    "exact-causal",
 ]  # fmt: skip
+stack = click.option("--stack", metavar="NAME",
+                     help="Software stack, whose fitted parameters to take.  [default: the latest "
+                          "with data from the device]")  # fmt: skip
+network = click.option("--network", "network_gbit", type=AMOUNT, metavar="GBIT",
+                       help="Between nodes, Gbit/s of each device.  [default: what is usual]"
+                       )  # fmt: skip
 
-
-NEEDED = {
-    "models": "--model",
-    "tokens": "--seq-len",
-    "hardware": "--hardware",
-    "micro_batches": "--micro-batch",
-}
-
-
-ONE = {**NEEDED, "precisions": "--precision", "optimizers": "--optimizer"}
-"""Of which a plan takes one value each."""
+LISTS = (
+    "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
+    "--recompute", "--sharding", "--hardware",
+)  # fmt: skip
 FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 
 
-def list_given(command: click.Context) -> dict[str, str]:
-    """What stands on the command line, by field, as it is written there."""
-    return {
-        parameter.name: parameter.opts[0]
-        for parameter in command.command.params
-        if parameter.name
-        and command.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    }
-
-
-def refuse_idle(command: click.Context) -> None:
-    """Options that would change nothing beside others."""
-    given = list_given(command)
-    idle = [option for field, option in given.items() if field not in FOR_TABLES]
-    if "table" in given and idle:
-        raise click.UsageError(f"--rows has its jobs from the table; leave {idle[0]} out")
-    if "global_batch_tokens" in given and "accumulations" in given:
-        raise click.UsageError(
-            "--accumulation follows from --global-batch-tokens; give one of them"
-        )
-
-
-def refuse_network_here(given: dict[str, Any]) -> None:
-    if given["network_gbit"] and HERE in given["hardware"]:
-        raise click.UsageError(
-            f"--network is between machines, and --hardware {HERE} is one; leave it out"
-        )
-
-
-def require(given: dict[str, Any], *fields: str) -> None:
-    missing = [NEEDED[field] for field in fields if not given[field]]
-    if missing:
-        raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
-
-
-def job_options(command: Any) -> Any:
-    for option in reversed(JOB):
-        command = option(command)
-    return command
-
-
 @click.command()
-@job_options
-@click.option("--micro-batch", "micro_batches", callback=read_counts, metavar="N",
-              help="Texts that a device computes at a time.")  # fmt: skip
-@click.option("--accumulation", "accumulations", callback=read_counts, default="1",
-              show_default=True, metavar="N", help="Micro-batches of a step.")  # fmt: skip
-@click.option("--global-batch-tokens", callback=read_amount, metavar="N",
-              help="Instead of --accumulation, as in 4M.")  # fmt: skip
-@click.option("--checkpoint", "recomputes", callback=choose_from(CHECKPOINTS), default="none",
-              show_default=True, help="none, full or selective recomputation.")  # fmt: skip
-@click.option("--shard", "shardings", callback=choose_from(SHARDS, OTHER_SHARDS), default="full",
-              show_default=True, help="How devices share the model: none (each has all of it, "
-                                      "and gradients are averaged in the end), ddp, full, grad-op, "
-                                      "hybrid.")  # fmt: skip
+@job_options(
+    "--model", "--seq-len", "--micro-batch", "--hardware", "--grad-accum", "--global-batch",
+    "--global-batch-tokens", "--precision", "--optimizer", "--recompute", "--sharding",
+    *PARALLELISM, many=LISTS,
+    grad_accum=1, precision="bf16-mixed", optimizer="adamw", recompute="none", sharding="full",
+)  # fmt: skip
+@stack
+@network
 @click.option("--rows", "table", type=click.Path(dir_okay=False, path_type=Path),
               help="Predict every row of a table (CSV) instead.")  # fmt: skip
 @click.option("--parameters", "with_parameters", is_flag=True,
@@ -180,29 +60,29 @@ def predict(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Predict how fast a training job will be, in what memory, and why.
+    """Predict the throughput and memory of a training job.
 
-    Any of model, sequence length, hardware, micro-batch, accumulation, checkpoint, shard, precision
-    and optimizer may be a list, parted by commas: a table of all combinations results.
+    Of most options, comma-separated lists are read: a table of all combinations results.
+    `--hardware here` is this machine.
 
     \b
     flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB --micro-batch 4 \\
-        --checkpoint full --shard full --precision bf16
+        --recompute full --sharding full --precision bf16
     flopwatch predict --model 1b,3b,7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM \\
         --micro-batch 4
     flopwatch predict --rows jobs.csv > predicted.csv
     """
     refuse_idle(command)
     if table is not None:
-        _predict_rows(table, given["stack"], given["network_gbit"], as_json)
+        predict_rows(table, given["stack"], given["network_gbit"], as_json)
         return
-    require(given, "models", "tokens", "hardware", "micro_batches")
+    require(given, "--model", "--seq-len", "--hardware", "--micro-batch")
     refuse_network_here(given)
     from flopwatch.output import prediction_tables as report
     from flopwatch.output.console import print_sheets
-    from flopwatch.prediction.questions import Question, answer
+    from flopwatch.prediction.questions import answer
 
-    answers, refusals = answer(Question(**given))
+    answers, refusals = answer(make_question(given))
     if as_json:
         click.echo(json.dumps([report.as_dict(each) for each in answers], allow_nan=False))
         for refusal in refusals:
@@ -213,7 +93,66 @@ def predict(
         )
 
 
-def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_json: bool) -> None:
+def make_question(given: dict[str, Any]) -> Any:
+    from flopwatch.prediction.questions import Question
+
+    require_data_only(given, given["sharding"])
+    batch = given["global_batch_tokens"]
+    if given["global_batch"]:
+        if len(given["seq_len"]) > 1:
+            raise click.UsageError("--global-batch is for one --seq-len; or --global-batch-tokens")
+        batch = float(given["global_batch"] * given["seq_len"][0])
+    return Question(
+        models=given["model"],
+        tokens=given["seq_len"],
+        hardware=given["hardware"],
+        micro_batches=given["micro_batch"],
+        accumulations=given["grad_accum"],
+        global_batch_tokens=batch,
+        recomputes=given["recompute"],
+        shardings=["grad-op" if each == "zero2" else each for each in given["sharding"]],
+        precisions=given["precision"],
+        optimizers=given["optimizer"],
+        stack=given["stack"],
+        network_gbit=given["network_gbit"],
+    )
+
+
+def require_data_only(given: dict[str, Any], shardings: Sequence[str] = ()) -> None:
+    for name in ("tp", "pp", "cp", "ep"):
+        if (given[name] or 1) > 1:
+            raise UsageError(f"--{name} {given[name]} is not predicted yet; leave it out")
+    if "zero1" in shardings:
+        raise UsageError("--sharding zero1 is not predicted yet; choose zero2 or full")
+
+
+def refuse_idle(command: click.Context) -> None:
+    """Options that other options make useless."""
+    given = {
+        parameter.name: parameter.opts[0]
+        for parameter in command.command.params
+        if parameter.name
+        and command.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    }
+    idle = [option for field, option in given.items() if field not in FOR_TABLES]
+    if "table" in given and idle:
+        raise click.UsageError(f"--rows has its jobs from the table; leave {idle[0]} out")
+    batches = [
+        option for option in ("--grad-accum", "--global-batch", "--global-batch-tokens")
+        if option in given.values()
+    ]  # fmt: skip
+    if len(batches) > 1:
+        raise click.UsageError(f"{batches[0]} follows from {batches[1]}; give one of them")
+
+
+def refuse_network_here(given: dict[str, Any]) -> None:
+    if given["network_gbit"] and HERE in given["hardware"]:
+        raise click.UsageError(
+            f"--network is between nodes, and --hardware {HERE} is one; leave it out"
+        )
+
+
+def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_json: bool) -> None:
     from flopwatch.output import prediction_tables as report
     from flopwatch.prediction.job_rows import read_rows, write_rows
     from flopwatch.prediction.questions import answer_rows
@@ -232,50 +171,274 @@ def _predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_
 
 
 @click.command()
-@job_options
-@click.option("--global-batch-tokens", callback=read_amount, default="4M", show_default=True,
-              metavar="N", help="Tokens of a step.")  # fmt: skip
-@click.option("--tokens", "budget_tokens", callback=read_amount, metavar="N",
+@job_options(
+    "--model", "--seq-len", "--hardware", "--global-batch", "--global-batch-tokens", "--precision",
+    "--optimizer", *PARALLELISM,
+    precision="bf16-mixed", optimizer="adamw",
+)  # fmt: skip
+@stack
+@network
+@click.option("--tokens", "budget_tokens", type=AMOUNT, metavar="N",
               help="To train on, as in 300B.  [default: 20 for each parameter]")  # fmt: skip
-@click.option("--price", callback=read_amount, metavar="P",
+@click.option("--price", type=AMOUNT, metavar="P",
               help="Of a device for an hour: what the training costs.")  # fmt: skip
 @click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
               help="How many of the best.")  # fmt: skip
 @options.as_json
 def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -> None:
-    """Search for the fastest configuration that fits: micro-batch, sharding, recomputation.
+    """Find the fastest way to train a model on given hardware.
+
+    Searched are micro-batch, sharding and recomputation, among what fits into memory.
+    The global batch is 4M tokens if neither --global-batch nor --global-batch-tokens is given.
 
     \b
     flopwatch plan --model 13b --hardware 64xA100-80GB --seq-len 4096 --global-batch-tokens 4M
     flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
     """
-    require(given, "models", "tokens", "hardware")
+    require(given, "--model", "--seq-len", "--hardware")
+    if given["global_batch"] and given["global_batch_tokens"]:
+        raise click.UsageError(
+            "--global-batch follows from --global-batch-tokens; give one of them"
+        )
     refuse_network_here(given)
-    for field, option in ONE.items():
-        if field in given and len(given[field]) > 1:
-            raise click.UsageError(f"a plan is for one job; give one value of {option}")
+    require_data_only(given)
     from flopwatch.jobs.model_shapes import find_dimensions
     from flopwatch.output import plan_tables as report
     from flopwatch.output.console import print_sheets
     from flopwatch.prediction.plans import Wish, make_plan
     from flopwatch.prediction.questions import find_hardware
 
-    (model,), (hardware,) = given["models"], given["hardware"]
-    ranks, machine, stack = find_hardware(hardware, given["stack"], given["network_gbit"])
+    ranks, machine, stack = find_hardware(given["hardware"], given["stack"], given["network_gbit"])
+    batch = given["global_batch"]
     wish = Wish(
-        shape=find_dimensions(model),
-        tokens=given["tokens"][0],
+        shape=find_dimensions(given["model"]),
+        tokens=given["seq_len"],
         ranks=ranks,
         machine=machine,
         stack=stack,
-        batch_tokens=given["global_batch_tokens"],
-        precision=given["precisions"][0],
-        optimizer=given["optimizers"][0],
+        batch_tokens=batch * given["seq_len"] if batch else given["global_batch_tokens"] or 4e6,
+        precision=given["precision"],
+        optimizer=given["optimizer"],
         budget_tokens=budget_tokens,
         price=given["price"],
     )
     found = make_plan(wish, shown)
     if as_json:
-        click.echo(json.dumps(report.as_dict(found, model), allow_nan=False))
+        click.echo(json.dumps(report.as_dict(found, given["model"]), allow_nan=False))
     else:
-        print_sheets(report.list_sheets(found, model))
+        print_sheets(report.list_sheets(found, given["model"]))
+
+
+@click.command()
+@job_options(
+    "--model", "--seq-len", "--micro-batch", "--precision", "--optimizer", "--recompute",
+    "--attention", many=["--model"],
+    seq_len=128, micro_batch=4, precision="fp32", optimizer="adamw", recompute="none",
+    attention="sdpa",
+)  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where it would run; it need not be here.")  # fmt: skip
+@click.option("--fit", callback=options.read_size, metavar="SIZE",
+              help="The memory that it must fit into, e.g. 24G.  [default: 90 % of what is free]"
+              )  # fmt: skip
+@click.option("--largest", type=click.Choice(["micro-batch", "seq-len"]),
+              help="Print only the largest that fits; 0: none does.")  # fmt: skip
+@options.as_json
+def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
+    """Predict the memory of a training step, and what fits.
+
+    \b
+    flopwatch memory --model small
+    flopwatch memory --model large --seq-len 1024 --attention plain --fit 24G
+    flopwatch memory --model small,medium,large,xl,2.7B
+    flopwatch memory --model xl --recompute full --device cuda --fit 80G --largest micro-batch
+    flopwatch memory --model qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-mixed
+    """
+    from flopwatch.jobs.memory_capacity import ask, find_room_bytes
+    from flopwatch.jobs.step_memory import Plan
+    from flopwatch.output.console import print_sheets
+    from flopwatch.output.memory_tables import as_dict, list_largest, list_sentences, list_sheets
+
+    require(given, "--model")
+    if as_json and largest is not None:
+        raise click.UsageError("--largest prints a number by itself, and --json has both; take one")
+    plan = Plan(
+        batch=given["micro_batch"],
+        context=given["seq_len"],
+        checkpointed=given["recompute"] == "full",
+        selective=given["recompute"] == "selective",
+        **{name: given[name] for name in ("precision", "optimizer", "attention", "device")},
+    )
+    answers = ask(given["model"], plan, find_room_bytes(fit, plan))
+    if as_json:
+        click.echo(json.dumps([as_dict(answer) for answer in answers]))
+    elif largest is not None:
+        quantity: Any = {"micro-batch": "batch", "seq-len": "context"}[largest]
+        click.echo("\n".join(list_largest(answers, quantity)))
+    else:
+        print_sheets(list_sheets(answers))
+        for sentence in list_sentences(answers):
+            click.echo(sentence)
+
+
+LEAST = 1e-6
+
+
+def read_tflops(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    advice = "a number from 1e-6 to 1e6; give it in TFLOP/s, as in --peak 312"
+    return None if value is None else _require(value, _parse(value), 1e6, advice)
+
+
+def read_speed(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    advice = "a number from 1e-6 to 1e12; give tokens in a second, as in --tokens-per-s 25651"
+    return None if value is None else _require(value, _parse(value), 1e12, advice)
+
+
+def read_share(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    share = _parse(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    advice = "a share from 1e-6 to 1; write it as in --mfu 0.42, or --mfu 42%"
+    return _require(value, share, 1, advice)
+
+
+def _parse(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _require(value: str, number: float, most: float, advice: str) -> float:
+    """Beyond these bounds there is no hardware, and what follows from them would be no number."""
+    if not LEAST <= number <= most:
+        raise UsageError(f"{value[: options.MOST_SHOWN]!r} is not {advice}")
+    return number
+
+
+@click.command()
+@job_options("--model", "--seq-len", "--hardware", "--precision", "--recompute",
+             precision="bf16", recompute="none")  # fmt: skip
+@click.option("--tokens-per-s", callback=read_speed, metavar="N", help="Of all devices together.")
+@click.option("--mfu", callback=read_share, metavar="SHARE",
+              help="Instead of tokens/s: say how fast a job with such an MFU is.")  # fmt: skip
+@click.option("--peak", "peak_tflops", callback=read_tflops, metavar="TFLOPS",
+              help="Of one device, in place of the data sheet's.")  # fmt: skip
+@click.option("--convention", "conventions", type=click.Choice(CONVENTIONS), multiple=True,
+              help="Only this one; may be repeated.")  # fmt: skip
+@click.option("--parts", is_flag=True, help="FLOPs and bytes of each part of the model, too.")
+@click.option("--formula", is_flag=True, help="Print formulas, and where they are from.")
+@options.as_json
+def mfu(
+    model: str | None,
+    seq_len: int | None,
+    precision: str,
+    parts: bool,
+    formula: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compute MFU and HFU of a job, in every convention.
+
+    \b
+    flopwatch mfu --model 7b --seq-len 2048 --tokens-per-s 25651 --hardware 8xA100-80GB
+    flopwatch mfu --model 7b --seq-len 2048 --mfu 0.5 --hardware 8xH100-SXM --recompute full
+    flopwatch mfu --model gpt-125m --seq-len 512 --tokens-per-s 900 --peak 0.15 --parts
+    flopwatch mfu --formula --convention palm
+    """
+    from flopwatch.jobs.conventions import find_conventions
+    from flopwatch.jobs.mfu import DTYPES, Question, answer
+    from flopwatch.output import mfu_tables as report
+    from flopwatch.output.console import print_sheets
+
+    if formula:
+        conventions = find_conventions(given["conventions"])
+        lines = report.list_formulas(conventions)
+        formulas = report.formulas_as_dict(conventions)
+        click.echo(json.dumps(formulas) if as_json else "\n".join(lines))
+        return
+    if model is None or seq_len is None:
+        raise click.UsageError("give --model and --seq-len, or --formula alone")
+    dtype = precision.removesuffix("-mixed")
+    if dtype not in DTYPES:
+        raise UsageError(
+            f"there is no precision {precision!r}; choose from {', '.join(options.PRECISIONS)}"
+        )
+    found = answer(Question(model=model, tokens=seq_len, precision=dtype, **given))
+    if as_json:
+        click.echo(json.dumps(report.as_dict(found), allow_nan=False))
+    else:
+        print_sheets(report.list_sheets(found, with_parts=parts))
+
+
+@click.command()
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
+@options.skip_corrupt
+@options.as_json
+def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
+    """Score predictions on unseen published jobs, or on RESULTS.
+
+    Published jobs: sizes, memories, or all that is large are left out of the fit and predicted by
+    the rest, in about a minute. RESULTS: predictions that were made before each step was measured.
+
+    \b
+    flopwatch validate
+    flopwatch validate results/steps.jsonl results/training.jsonl
+    """
+    from flopwatch.output import score_tables as report
+    from flopwatch.output.console import print_sheets
+
+    if results:
+        from flopwatch.prediction.validation import judge_all, tally
+
+        judged = judge_all(read_records(results, skip_corrupt))
+        tallies = tally(judged)
+        content = report.scorecard_as_dict(judged, tallies)
+        sheets = report.list_scorecard_sheets(judged, tallies)
+    else:
+        from flopwatch.prediction.kernel_fit import validate_kernels
+        from flopwatch.prediction.validation import validate as score
+
+        found, kernels = score(), validate_kernels()
+        content = report.validation_as_dict(found, kernels)
+        sheets = report.list_validation_sheets(found, kernels)
+    if as_json:
+        click.echo(json.dumps(content, allow_nan=False))
+    else:
+        print_sheets(sheets)
+
+
+@click.command()
+@options.results
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Where it is kept.  [default: FLOPWATCH_CALIBRATION, or beside the "
+                   "peaks]")  # fmt: skip
+@options.skip_corrupt
+@options.as_json
+def calibrate(
+    results: tuple[Path, ...], out: Path | None, skip_corrupt: bool, as_json: bool
+) -> None:
+    """Fit the cost model to steps measured on this machine.
+
+    The fit is kept. Later predictions for `--hardware here` are made with it, and `flopwatch run`
+    stores a prediction with every step that it measures.
+
+    \b
+    flopwatch peaks
+    flopwatch run steps --filter model=small,medium --filter variant=eager
+    flopwatch calibrate results/steps.jsonl
+    flopwatch predict --hardware here --model small --seq-len 128 --micro-batch 4 --precision fp32
+    """
+    from flopwatch.output import score_tables as report
+    from flopwatch.output.console import print_sheets
+    from flopwatch.prediction.calibration import append, find_file
+    from flopwatch.prediction.calibration import calibrate as fit_records
+
+    calibration, fit = fit_records(read_records(results, skip_corrupt))
+    path = out or find_file()
+    append(path, calibration)
+    if as_json:
+        click.echo(json.dumps(report.calibration_as_dict(calibration, fit), allow_nan=False))
+    else:
+        print_sheets(report.list_calibration_sheets(calibration, fit))
+    click.echo(f"kept in {path}", err=True)

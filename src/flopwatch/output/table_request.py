@@ -1,4 +1,4 @@
-"""What `flopwatch table` was asked for, and the answer, in any format.
+"""What `flopwatch show` was asked for, and the answer, in any format.
 
 Whatever is asked for, it is tables for people, a table of values for CSV, and objects for JSON; a
 format takes the one that it can hold.

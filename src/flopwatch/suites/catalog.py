@@ -40,7 +40,9 @@ def find_suite(name: str) -> SuiteFile:
     if name.endswith(".py") or "/" in name:
         path = Path(name)
         if not path.is_file():
-            raise SuiteError(f"no suite file {name}; `flopwatch init {name}` writes a template")
+            raise SuiteError(
+                f"no suite file {name}; `flopwatch suites --new {name}` writes a template"
+            )
         return _read_suite_file(path.resolve())
     path = BUILT_IN / f"{name}.py"
     if path.is_file() and not name.startswith("_"):

@@ -230,7 +230,7 @@ def require_room(request: Request, device: Device, room_bytes: int | None) -> No
 def _refuse(request: Request, needs: str) -> UsageError:
     return UsageError(
         f"a training step of {request.model} with {request.batch} x {request.context} tokens needs "
-        f"{needs}; choose a smaller batch, context or model, or try --checkpointing or "
+        f"{needs}; choose a smaller --micro-batch, --seq-len or model, or try --recompute full or "
         "--optimizer sgd"
     )
 

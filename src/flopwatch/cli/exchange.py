@@ -1,7 +1,4 @@
-"""Files of other programs, read and written.
-
-Published benchmarks, as data of the package.
-"""
+"""Exchange results with other programs; published benchmarks, which the package carries."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import say, tell
-from flopwatch.cli.results import read_records
+from flopwatch.cli.options import read_records, say, tell
 from flopwatch.errors import FlopwatchError, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +30,12 @@ EXPORTS = ["pyperf", "pytorch", "github-action-smaller", "github-action-bigger"]
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
               help="Results file to append to.")  # fmt: skip
 def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
-    """Append what other programs measured, in FILES, to a results file.
+    """Import what other programs measured.
+
+    What is in FILES is appended to a results file.
 
     Reads the JSON files of pyperf and google-benchmark, results for PyTorch's benchmark database,
-    and the texts of published benchmarks. What is there already is not added again.
+    and the output of published benchmarks. What is there already is not added again.
 
     \b
     flopwatch import bench.json -o results/bench.jsonl
@@ -94,7 +92,7 @@ def _on_one_line(text: object) -> str:
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.results
 @click.option("--format", "form", type=click.Choice(EXPORTS), required=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
               default="-",
@@ -102,7 +100,9 @@ def _on_one_line(text: object) -> str:
               )  # fmt: skip
 @options.skip_corrupt
 def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) -> None:
-    """Write the newest record of every case in RESULTS for another program to read.
+    """Export RESULTS for another program.
+
+    The newest record of every case is written.
 
     pyperf gets all samples; the others get medians with their intervals, and are told so.
     Of github-action-benchmark's tools, customSmallerIsBetter reads github-action-smaller (times,
@@ -166,7 +166,7 @@ def _write(text: str, out: Path) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=options.Word(list_known=options.list_publications))
 @click.option("--layout", type=click.Choice(["plain", "published"]), default="plain",
               show_default=True,
               help="plain: our usual tables. published: as its authors print it, every digit."
@@ -175,7 +175,7 @@ def _write(text: str, out: Path) -> None:
               help="Write its records to a new file that all other commands read.")  # fmt: skip
 @options.as_json
 def published(name: str | None, layout: str, out: Path | None, as_json: bool) -> None:
-    """List published benchmarks, or show the one called NAME.
+    """List published benchmarks, or show one.
 
     \b
     flopwatch published
@@ -247,7 +247,7 @@ def _print_json(publication: Publication, records: Sequence[Record], layout: str
 
 
 def describe_publication(publication: Publication) -> list[str]:
-    """What a reader must know beside the numbers."""
+    """What a reader must know about the numbers."""
     return [
         f"source: {publication.source}, {publication.year}; {publication.hardware}",
         f"not stated: {'; '.join(publication.unknown)}",

@@ -1,9 +1,4 @@
-"""Results: what was measured, as tables and answers.
-
-The report: results as a page.
-
-Plots of results.
-"""
+"""Look at results: tables, the breakdown of their time, plots, a page, SQL."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import say, tell
+from flopwatch.cli.options import read_records, say, tell
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.output.layouts.layouts import LAYOUTS
 
@@ -35,21 +30,7 @@ output_format = click.option(
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@options.skip_corrupt
-@options.as_json
-def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
-    """Summarise a results FILE: the newest record of every case.
-
-    \b
-    flopwatch show results/activations.jsonl
-    flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
-    """
-    print_records(read_records([file], skip_corrupt), as_json)
-
-
-@click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.results
 @click.option("--layout", type=click.Choice(list(LAYOUTS)), default="plain", show_default=True,
               help="plain: the usual tables. Others first print what a published benchmark prints, "
                    "in its words.")  # fmt: skip
@@ -61,28 +42,42 @@ def show(file: Path, skip_corrupt: bool, as_json: bool) -> None:
 @click.option("--pivot", metavar="row=A,col=B,value=C",
               help="A row for each A, a column for each B; a table for each value of what else "
                    "differs.")  # fmt: skip
+@click.option("--warmup", is_flag=True,
+              help="The cost of the first steps instead, and how many to leave out.")  # fmt: skip
 @output_format
 @options.skip_corrupt
 @options.as_json
-def table(
-    results: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool, **asked: Any
+def show(
+    results: tuple[Path, ...],
+    warmup: bool,
+    form: str,
+    skip_corrupt: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Show RESULTS as tables: the usual ones, ones of your own, or as others have published theirs.
+    """Show RESULTS as tables: the newest record of every case.
 
     \b
-    flopwatch table results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
-    flopwatch table results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
-    flopwatch table results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
-    flopwatch table results/*.jsonl --format csv > cases.csv
-    flopwatch table results/dyad.jsonl --format latex
-    flopwatch table results/training.jsonl --layout mosaic --format csv
+    flopwatch show results/activations.jsonl
+    flopwatch show results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
+    flopwatch show results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
+    flopwatch show results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
+    flopwatch show results/*.jsonl --format csv > cases.csv
+    flopwatch show results/training.jsonl --layout mosaic --format markdown
+    flopwatch show results/steps.jsonl --warmup
+    flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
     """
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.console import print_sheets
     from flopwatch.output.table_request import WRITERS, Request, answer
 
     form = choose_format(form, as_json)
+    if warmup:
+        refuse_idle_with_warmup(form, asked)
     rows = summarize(read_records(results, skip_corrupt))
+    if warmup:
+        show_warmup(rows, form)
+        return
     if asked["columns"] == "help":
         print_fields(rows)
         return
@@ -97,24 +92,21 @@ def table(
     print_sheets(sheets)
 
 
-@click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.skip_corrupt
-@options.as_json
-def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
-    """Say what the first steps in RESULTS paid for, and how many to leave out.
+def refuse_idle_with_warmup(form: str, asked: dict[str, Any]) -> None:
+    if form not in (TERMINAL, "json"):
+        raise click.UsageError(f"--warmup has no format {form}; leave --format out, or take --json")
+    idle = [name for name, value in asked.items() if value not in (None, "plain")]
+    if idle:
+        raise click.UsageError(f"--warmup has a table of its own; leave --{idle[0]} out")
 
-    \b
-    flopwatch warmup results/steps.jsonl
-    flopwatch warmup results/steps.jsonl --json | jq '.[].enough'
-    """
-    from flopwatch.analysis.summary import summarize
+
+def show_warmup(rows: Sequence[Row], form: str) -> None:
     from flopwatch.output.warmup_tables import lay_out
 
-    printout = lay_out(summarize(read_records(results, skip_corrupt)))
+    printout = lay_out(rows)
     if not printout.content:
         tell("no records")
-    for line in [json.dumps(printout.content)] if as_json else printout.lines:
+    for line in [json.dumps(printout.content)] if form == "json" else printout.lines:
         say(line)
 
 
@@ -125,7 +117,7 @@ def warmup(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None
 @options.skip_corrupt
 @options.as_json
 def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool) -> None:
-    """Ask records anything, in SQL (DuckDB), over FILES or all of results/.
+    """Query records in SQL, over FILES or all of results/.
 
     Views: `cases` has one row a case and all its columns, `records` one a record, `samples` one a
     sample and phase, `ranks` one a sample and rank of a job, `regions` one a sample and region,
@@ -168,15 +160,6 @@ def print_fields(rows: Sequence[Row]) -> None:
     print_table(*describe_columns(rows))
 
 
-def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
-    from flopwatch.records.store import read
-
-    contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
-    for warning in (warning for one in contents for warning in one.warnings):
-        tell(f"flopwatch: {warning}")
-    return [record for one in contents for record in one.records]
-
-
 def print_records(records: Sequence[Record], as_json: bool) -> None:
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.console import print_rows
@@ -189,8 +172,113 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
     print_rows(rows)
 
 
+NOTHING_TO_EXPLAIN = (
+    "nothing to explain: no case was measured{}; measure some with: flopwatch run steps --quick"
+)
+
+
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.results
+@click.option("--where", metavar="CONDITION",
+              help="Only cases for which it holds: SQL, over the columns that `flopwatch show "
+                   "--columns help` lists.")  # fmt: skip
+@click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
+              help="Show so many cases of a table at the most; --json has all.")  # fmt: skip
+@click.option("--roofline", is_flag=True,
+              help="Phases and regions against their limits, too.")  # fmt: skip
+@options.skip_corrupt
+@options.as_json
+def explain(
+    results: tuple[Path, ...],
+    where: str | None,
+    most: int,
+    roofline: bool,
+    skip_corrupt: bool,
+    as_json: bool,
+) -> None:
+    """Break the measured time down, or its change between two files.
+
+    The rows add up to the measured time. Matmuls are compared with the peak that `flopwatch peaks`
+    has measured, memory traffic with its bandwidth; ranks and the optimizer are measured; the
+    unexplained rest is a row, too. With an OLD and a NEW file: which rows changed.
+
+    \b
+    flopwatch explain results/steps.jsonl
+    flopwatch explain results/training.jsonl --where "variant = 'full-shard'" --roofline
+    flopwatch explain old.jsonl new.jsonl
+    flopwatch explain results/steps.jsonl --json | jq '.[].rows[] | [.name, .share]'
+    flopwatch plot results/steps.jsonl --plot breakdown
+    """
+    if len(results) > 2:
+        raise click.UsageError(
+            f"explain takes one file or two, an old and a new one, and got {len(results)}"
+        )
+    if len(results) == 2 and roofline:
+        raise click.UsageError("--roofline is for one file; explain the new one by itself")
+    sides = [_select(read_records([file], skip_corrupt), where) for file in results]
+    if len(sides) == 2:
+        _explain_change(sides, most, as_json)
+    else:
+        _explain(sides[0], most, roofline, as_json)
+
+
+def _select(records: Sequence[Record], where: str | None) -> list[Row]:
+    from flopwatch.analysis.summary import summarize
+    from flopwatch.output.columns import list_columns
+    from flopwatch.output.selection import select_rows
+
+    rows = summarize(records)
+    chosen = select_rows(rows, list_columns(rows), where) if where is not None else rows
+    measured = [row for row in chosen if row.total_ns is not None]
+    if not measured:
+        raise UsageError(NOTHING_TO_EXPLAIN.format(f" for which {where!r} holds" if where else ""))
+    return measured
+
+
+def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> None:
+    from flopwatch.output.breakdown_tables import (
+        as_dict,
+        explain_rows,
+        make_breakdown_sheets,
+        make_roof_sheets,
+    )
+    from flopwatch.output.console import print_sheets
+
+    if as_json:
+        click.echo(json.dumps([as_dict(one) for one in explain_rows(rows)]))
+        return
+    roofs = make_roof_sheets(rows, most) if roofline else []
+    print_sheets([*make_breakdown_sheets(rows, most), *roofs])
+    if roofline and not roofs:
+        click.echo(
+            "flopwatch: no phase has FLOPs, bytes and known limits, so there is no roofline",
+            err=True,
+        )
+
+
+def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) -> None:
+    from flopwatch.analysis.breakdown_moves import find_moved
+    from flopwatch.output.breakdown_move_tables import (
+        describe_moved,
+        make_moved_sheets,
+        moved_as_dict,
+    )
+    from flopwatch.output.console import print_remarks, print_sheets
+
+    moved = find_moved(*([row.record for row in rows] for rows in sides))
+    if not moved.movements:
+        raise UsageError(
+            "no case was measured in both files; `flopwatch show` lists what each of them has"
+        )
+    if as_json:
+        click.echo(json.dumps(moved_as_dict(moved)))
+        return
+    print_sheets(make_moved_sheets(moved, most))
+    print_remarks(describe_moved(moved))
+
+
+@click.command()
+@options.results
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
               required=True, metavar="PAGE",
               help="The file to write, or - for stdout. An earlier report is replaced; any other "
@@ -252,7 +340,7 @@ def write_page(out: Path, page: str) -> None:
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.results
 @click.option("--plot", "name", metavar="NAME",
               help="Which plot: --list has their names.  [default: the most telling one of each "
                    "table]")  # fmt: skip
@@ -278,7 +366,7 @@ def plot(
     skip_corrupt: bool,
     as_json: bool,
 ) -> None:
-    """Draw RESULTS: the plot that tells most, or the one that is named.
+    """Plot RESULTS as PNG, SVG or PDF.
 
     \b
     flopwatch plot results/dyad.jsonl -o dyad.png
