@@ -15,7 +15,7 @@ from flopwatch.devices.tensor_memory import measure_memory
 from flopwatch.errors import LayerError
 from flopwatch.layers import Dyad, convert_published
 from flopwatch.layers.dyad_layer import FORMS
-from flopwatch.layers.dyad_product import PART_TOKENS
+from flopwatch.layers.dyad_matmul import PART_TOKENS
 
 VARIANTS = ["it", "ot", "dt"]
 SIZES = [(8, 12, 4), (12, 8, 4), (6, 10, 2), (9, 6, 3), (5, 7, 1), (4, 4, 4)]

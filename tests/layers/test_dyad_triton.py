@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from flopwatch.layers import Dyad, dyad_product
+from flopwatch.layers import Dyad, dyad_matmul
 from flopwatch.layers.dyad_layer import FORMS
 from flopwatch.layers.kernels import dyad_triton as kernels
 from tests.triton_tools import interpret
@@ -31,14 +31,14 @@ def test_read_both(
     interpreted: ModuleType, tokens: int, features: int, blocks: int, dtype: torch.dtype
 ) -> None:
     rows = torch.randn(tokens, features, dtype=dtype)
-    expected = dyad_product.read_both(rows, blocks)
+    expected = dyad_matmul.read_both(rows, blocks)
     assert torch.equal(interpreted.read_both(rows, blocks), expected)
 
 
 def test_read_both_of_strided_rows(interpreted: ModuleType) -> None:
     wide = torch.randn(6, 24)
     for rows in (wide[:, :12], wide[::2], wide[:, ::2], torch.randn(12, 6).t()):
-        assert torch.equal(interpreted.read_both(rows, 3), dyad_product.read_both(rows, 3))
+        assert torch.equal(interpreted.read_both(rows, 3), dyad_matmul.read_both(rows, 3))
 
 
 @pytest.mark.parametrize(("tokens", "features", "blocks"), SHAPES)
@@ -56,7 +56,7 @@ def test_write_both(
     bias = torch.randn(features, dtype=dtype) if with_bias else None
     found, expected = torch.full((2, tokens, features), torch.nan, dtype=dtype)
     interpreted.write_both(both, bias, found)
-    dyad_product.write_both(both, bias, expected)
+    dyad_matmul.write_both(both, bias, expected)
     # The kernel rounds once, the plain version after every addition.
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.float16 else {}
     torch.testing.assert_close(found, expected, **tolerance)
@@ -66,7 +66,7 @@ def test_write_both_into_strided_rows(interpreted: ModuleType) -> None:
     both, wide = torch.randn(3, 6, 8), torch.zeros(6, 24)
     interpreted.write_both(both, None, wide[:, :12])
     expected = torch.empty(6, 12)
-    dyad_product.write_both(both, None, expected)
+    dyad_matmul.write_both(both, None, expected)
     torch.testing.assert_close(wide[:, :12], expected)
     assert not wide[:, 12:].any()
 
@@ -76,8 +76,8 @@ def test_the_whole_layer_with_kernels(
     interpreted: ModuleType, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: the fast product with the kernels in the place of the plain copies."""
-    monkeypatch.setattr(dyad_product, "_find_kernels", lambda rows: interpreted)
-    monkeypatch.setitem(dyad_product.PART_TOKENS, "cpu", 3)
+    monkeypatch.setattr(dyad_matmul, "_find_kernels", lambda rows: interpreted)
+    monkeypatch.setitem(dyad_matmul.PART_TOKENS, "cpu", 3)
     layer = Dyad(8, 12, 4, variant, dtype=torch.float64)
     x = torch.randn(7, 8, dtype=torch.float64, requires_grad=True)
 

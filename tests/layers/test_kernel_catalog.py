@@ -20,7 +20,7 @@ from flopwatch.layers.kernels.kernel_catalog import (
     compile_build,
     list_builds,
     list_dyad,
-    list_products,
+    list_matmuls,
     list_quantizing,
 )
 
@@ -52,7 +52,7 @@ def test_passes_over_memory_compile(build: Build, target: int) -> None:
         assert "fma." not in taken.ptx
 
 
-FEW = {target: list(list_products(target))[:3] for target in TARGETS}
+FEW = {target: list(list_matmuls(target))[:3] for target in TARGETS}
 """One configuration in all its forms."""
 
 
@@ -66,7 +66,7 @@ def test_products_compile(build: Build, target: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "target"),
-    [case for t in TARGETS for case in name_builds(t, list(list_products(t))[len(FEW[t]) :])],
+    [case for t in TARGETS for case in name_builds(t, list(list_matmuls(t))[len(FEW[t]) :])],
 )
 def test_products_of_every_configuration_compile(build: Build, target: int) -> None:
     check_product(build, target)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from flopwatch import layers
 from flopwatch.errors import LayerError
-from flopwatch.layers import SwitchBack, registry, switchback_layer, switchback_plain
+from flopwatch.layers import SwitchBack, registry, switchback_layer
 from flopwatch.layers.layer_workload import Setting, count_kept_bytes
 from flopwatch.layers.switchback_layer import Recipe
 from tests.rank_tools import run_on_ranks
@@ -70,7 +70,7 @@ def test_agrees_with_the_plain_version(
     x, grad = torch.randn(tokens, inputs).to(dtype), torch.randn(tokens, outputs).to(dtype)
     found = run(layer, x, grad)
     assert layer.bias is not None
-    plain = switchback_plain.compute(
+    plain = switchback_layer.compute_plainly(
         x, layer.weight.detach(), layer.bias.detach(), grad, Recipe(**recipe)
     )
     expected = {
@@ -204,7 +204,7 @@ def test_autocast(recipe: dict[str, str], dtype: torch.dtype) -> None:
         y = layer(x)
     assert y.dtype == dtype
     assert layer.bias is not None
-    plain = switchback_plain.compute(
+    plain = switchback_layer.compute_plainly(
         *(t.detach().to(dtype) for t in (x, layer.weight, layer.bias, torch.ones(9, 16))),
         Recipe(**recipe),
     )

@@ -31,7 +31,7 @@ SLICE_SCORES = 1 << 23
 
 
 def attend_plainly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Two products with a softmax between them, each step a tensor of its own. The mask is true
+    """Two matmuls with a softmax between them, each step a tensor of its own. The mask is true
     where a query must not look."""
     with region("attention/scores"):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

@@ -10,7 +10,7 @@ The first half reads and writes features in direct order. The second half reads 
 writes (``ot``), or reads and writes (``dt``) them in transposed order.
 
 All forms compute the same function of the same weight; they differ in what they move. Here are
-the plain ones, which autograd differentiates; the fast one is in `dyad_product`.
+the plain ones, which autograd differentiates; the fast one is in `dyad_matmul`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Structure:
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Both halves in one tensor, side by side as one product needs them: along the inner
+        """Both halves in one tensor, side by side as one matmul needs them: along the inner
         dimension where they share the output, along the outer one where they share the input."""
         shapes = {
             "it": (self.blocks, 2 * self.block_in, self.block_out),
@@ -108,14 +108,14 @@ def _place_transposed(features: int, blocks: int) -> Tensor:
 
 
 def multiply_split(x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure) -> Tensor:
-    """Two batched products on views of x, (tokens, in_features)."""
+    """Two batched matmuls on views of x, (tokens, in_features)."""
     first, second = structure.split(weight)
     direct, transposed = _view_inputs(x, structure)
     return _add_outputs(torch.bmm(direct, first), torch.bmm(transposed, second), bias, structure)
 
 
 def multiply_cat(x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure) -> Tensor:
-    """One batched product, over a concatenated inner dimension where the variant has one."""
+    """One batched matmul, over a concatenated inner dimension where the variant has one."""
     direct, transposed = _view_inputs(x, structure)
     if structure.variant == "it":
         y = torch.bmm(torch.cat([direct, transposed], dim=2), weight)
@@ -132,7 +132,7 @@ def multiply_published(
     x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure
 ) -> Tensor:
     """As the published implementation does it inside a model: on feature-major tensors, so that a
-    model's token-major ones have to be turned on the way in and out."""
+    model's token-major ones have to be transposed on the way in and out."""
     first, second = (half.mT for half in structure.split(weight))
     direct, transposed = _view_features(x, structure)
     return _add_features(torch.bmm(first, direct), torch.bmm(second, transposed), bias, structure)
@@ -141,7 +141,7 @@ def multiply_published(
 def multiply_published_cat(
     x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure
 ) -> Tensor:
-    """The published implementation with its halves fused into one product."""
+    """The published implementation with its halves fused into one matmul."""
     direct, transposed = _view_features(x, structure)
     if structure.variant == "it":
         y = torch.bmm(weight.mT, torch.cat([direct, transposed], dim=1))

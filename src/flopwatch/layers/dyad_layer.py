@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from flopwatch.errors import LayerError
-from flopwatch.layers import dyad_forms, dyad_product
+from flopwatch.layers import dyad_forms, dyad_matmul
 from flopwatch.layers.drop_in import DropIn
 from flopwatch.layers.dyad_forms import Structure
 
 Form = Callable[[Tensor, Tensor, Tensor | None, Structure], Tensor]
 
 FORMS: dict[str, Form] = {
-    "fast": dyad_product.multiply,
+    "fast": dyad_matmul.multiply,
     "split": dyad_forms.multiply_split,
     "cat": dyad_forms.multiply_cat,
     "published": dyad_forms.multiply_published,
@@ -101,7 +101,7 @@ def convert_published(state: Mapping[str, Tensor], variant: str = "it") -> dict[
 
     Its layers hold ``wl`` and ``wu``, (blocks, out / blocks, in / blocks), and a column as bias;
     whatever else the state holds is kept as it is, so that it may be a whole model's. `variant` is
-    that of the layers, which their weights do not tell.
+    that of the layers, which cannot be read from their weights.
     """
     converted = dict(state)
     for key in [key for key in state if key == "wl" or key.endswith(".wl")]:

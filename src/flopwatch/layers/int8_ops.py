@@ -79,7 +79,7 @@ def _check_int8(q: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _check_product(
+def _check_matmul(
     a: Tensor,
     b: Tensor,
     a_scales: Tensor,
@@ -92,9 +92,7 @@ def _check_product(
     if a.shape[1] != b.shape[0]:
         raise LayerError(f"{tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied")
     if bias is not None and bias.shape != b.shape[1:]:
-        raise LayerError(
-            f"the bias has shape {tuple(bias.shape)}, the product {b.shape[1]} columns"
-        )
+        raise LayerError(f"the bias has shape {tuple(bias.shape)}, the result {b.shape[1]} columns")
 
 
 CHECKS: dict[str, Callable[..., None]] = {
@@ -103,7 +101,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "quantize_global": _check_matrix,
     "quantize_global_transpose": _check_matrix,
     "dequantize_rowwise": _check_int8,
-    "multiply": _check_product,
+    "multiply": _check_matmul,
 }
 """What is wrong here, the kernels would not notice: they are given addresses."""
 

@@ -77,7 +77,7 @@ def count_kept_bytes(
     spec: str, tokens: int, shape: tuple[int, int], setting: Setting
 ) -> int | None:
     """What a layer keeps from its forward to its backward pass, its parameters left out; None where
-    that cannot be told (torch.compile decides it).
+    that is unknown (torch.compile decides it).
 
     A layer of its own is asked, so that the first call of the measured one is a first call, and for
     a few tokens: what it keeps of each is the same.

@@ -7,7 +7,7 @@
     llm-int8           the weight's gradient in int8 too
     torchao-int8       torchao's int8 training with SwitchBack's recipe, compiled: a peer
 
-The command line, the suites and the library all read specs here. A layer of one's own is one line:
+The command line, the suites and the library all read specs here. A layer of your own is one line:
 
     register("low-rank", lambda i, o, rank, **rest: LowRank(i, o, rank, **rest))
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Argument = int | str
-Product = Literal["output", "input gradient", "weight gradient"]
-PRODUCTS: dict[str, tuple[Product, ...]] = {
+Matmul = Literal["output", "input gradient", "weight gradient"]
+MATMULS: dict[str, tuple[Matmul, ...]] = {
     "forward": ("output",),
     "backward": ("input gradient", "weight gradient"),
 }
@@ -37,6 +37,20 @@ PRODUCTS: dict[str, tuple[Product, ...]] = {
 Maker = Callable[..., "nn.Module"]
 """Called with in_features, out_features and the spec's arguments, whole numbers as int, and with
 bias, device and dtype by name."""
+INT8_TOLERANCES = {"layer": 3e-2, "model": 5e-1}
+"""How far layers, and models with them, may be off, relative to the reference's largest value.
+Int8 keeps 7 bits, which makes 1 % of the largest value. In a model that is enough to flip a ReLU
+here and there, each of which takes its token's part of a gradient with it: up to a quarter of the
+largest value was seen in OPT, and 4 % in Pythia, which has none. A layer in the wrong place, or a
+gradient that is missing, gives 1 or more."""
+TOLERANCES = {
+    "float32": {"layer": 1e-4, "model": 3e-3, "parts": 1e-4},
+    "bfloat16": {"layer": 3e-2, "model": 2e-1, "parts": 1e-2},
+    "float16": {"layer": 5e-3, "model": 2e-1, "parts": 2e-3},
+}
+"""Of everything else, by the dtype that it computes in. In a model rounding adds up, and the ReLU
+of a value next to 0 may go either way. Parts are compared with the same arithmetic in plain torch,
+so that only the rounding of their results is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +60,8 @@ class Kind:
     make: Maker
     density: Callable[..., float] | None
     """From the spec's arguments: how many of a dense layer's FLOPs it needs. None: unknown."""
-    int8: Sequence[Product]
-    """Which of its three products it computes in int8; the others are in the layer's dtype."""
+    int8: Sequence[Matmul]
+    """Which of its three matmuls it computes in int8; the rest are in the layer's dtype."""
     syntax: str
 
 
@@ -70,7 +84,7 @@ def register(
     make: Maker,
     *,
     density: Callable[..., float] | None = None,
-    int8: Sequence[Product] = (),
+    int8: Sequence[Matmul] = (),
 ) -> None:
     """Give a layer a name to be asked for. A name that is taken is replaced."""
     if not name or ":" in name or "," in name:
@@ -127,10 +141,10 @@ def count_flops_by_dtype(
     if flops is None:
         return {}
     int8 = KINDS[parse(spec).kind].int8
-    counts: dict[str, dict[str, float]] = {phase: {} for phase in PRODUCTS}
-    for phase, products in PRODUCTS.items():
-        for product in products:
-            kind = "int8" if product in int8 else dtype
+    counts: dict[str, dict[str, float]] = {phase: {} for phase in MATMULS}
+    for phase, matmuls in MATMULS.items():
+        for matmul in matmuls:
+            kind = "int8" if matmul in int8 else dtype
             counts[phase][kind] = counts[phase].get(kind, 0.0) + flops
     return counts
 
@@ -139,6 +153,12 @@ def find_density(spec: Spec) -> float | None:
     """How many of a dense layer's FLOPs it needs; None where the layer does not say."""
     density = KINDS[spec.kind].density
     return None if density is None else density(*spec.arguments)
+
+
+def find_tolerance(spec: str, level: str, dtype: str) -> float:
+    """Of the layer with that spec, alone ("layer") or in a model ("model")."""
+    is_int8 = KINDS[parse(spec).kind].int8
+    return (INT8_TOLERANCES if is_int8 else TOLERANCES[dtype])[level]
 
 
 def _signature(make: Maker) -> inspect.Signature:
@@ -236,7 +256,7 @@ SWITCHBACK_WORDS = {
 }
 
 
-SWITCHBACK_PRODUCTS: tuple[Product, ...] = ("output", "input gradient")
+SWITCHBACK_MATMULS: tuple[Matmul, ...] = ("output", "input gradient")
 
 
 def check_switchback(**words: str) -> None:
@@ -260,9 +280,9 @@ register(
     "switchback",
     _make_switchback,
     density=_count_switchback_density,
-    int8=SWITCHBACK_PRODUCTS,
+    int8=SWITCHBACK_MATMULS,
 )
-register("torchao-int8", _make_torchao, density=lambda: 1.0, int8=SWITCHBACK_PRODUCTS)
+register("torchao-int8", _make_torchao, density=lambda: 1.0, int8=SWITCHBACK_MATMULS)
 register(
     "llm-int8",
     _make_llm_int8,

@@ -5,7 +5,7 @@
     >>> layer(torch.ones(2, 3, 8)).shape
     torch.Size([2, 3, 12])
 
-A linear layer computes three products: its output, the gradient of its input, and the gradient of
+A linear layer computes three matmuls: its output, the gradient of its input, and the gradient of
 its weight. The first two run over the features, and are computed in int8. The third runs over all
 tokens of a batch, where the errors of int8 would add up most, and stays in standard precision.
 """
@@ -46,7 +46,7 @@ class SwitchBack(DropIn):
 
     `scales` says how the weight is quantised, ``rowwise`` or ``global``. ``save="int8"`` keeps the
     quantised activations for the backward pass, a quarter of the memory in float32, instead of
-    the activations. ``weight_gradient="int8"`` computes the third product in int8 too, in the way
+    the activations. ``weight_gradient="int8"`` computes the third matmul in int8 too, in the way
     of LLM.int8(): it is here to be compared with.
     """
 
@@ -95,7 +95,7 @@ class SwitchBack(DropIn):
         _check_dtype(x.dtype)
         if self.recipe.weight_gradient == "int8":
             _check_length(len(x), "tokens")
-        y: Tensor = _Product.apply(x, weight, bias, self.recipe)
+        y: Tensor = _Matmul.apply(x, weight, bias, self.recipe)
         return y
 
     def prepare_for_inference(self) -> Self:
@@ -158,7 +158,7 @@ def _check_length(length: int, what: str) -> None:
 
 
 def quantize_weight(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """For the forward product."""
+    """For the forward matmul."""
     if recipe.scales == "global":
         return int8_ops.quantize_global(weight)
     return int8_ops.quantize_rowwise(weight)
@@ -174,8 +174,8 @@ def quantize_weight_back(weight: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
     return transposed.t(), scales
 
 
-class _Product(torch.autograd.Function):
-    """x @ weight.T + bias, two of its three products in int8."""
+class _Matmul(torch.autograd.Function):
+    """x @ weight.T + bias, two of its three matmuls in int8."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Recipe) -> Tensor:
@@ -206,8 +206,8 @@ class _Product(torch.autograd.Function):
 
 
 Kept = tuple[Tensor | None, Tensor | None]
-"""A tensor and its scales, as the backward pass needs them; None beside what is not quantised, and
-for what it does not need."""
+"""A tensor and its scales for the backward pass: no scales where it is not quantised, neither where
+it is not needed."""
 
 
 def _choose_kept_x(ctx: Any, x: Tensor, quantized: tuple[Tensor, Tensor]) -> Kept:
@@ -219,7 +219,7 @@ def _choose_kept_x(ctx: Any, x: Tensor, quantized: tuple[Tensor, Tensor]) -> Kep
 def _choose_kept_weight(ctx: Any, weight: Tensor, quantized: tuple[Tensor, Tensor]) -> Kept:
     if not ctx.needs_input_grad[0]:
         return None, None
-    # On a CPU, one int8 weight serves both products; a GPU wants its own order for each.
+    # On a CPU, one int8 weight serves both matmuls; a GPU wants its own order for each.
     shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"
     return quantized if shares else (weight, None)
 
@@ -247,3 +247,50 @@ def _multiply_in_parts(grad: Tensor, x: Tensor, x_scales: Tensor) -> Tensor:
         wide = int8_ops.dequantize_rowwise(x[part], x_scales[part], grad.dtype)
         total.addmm_(grad[part].t(), wide)
     return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Of a layer: its output and all its gradients."""
+
+    output: Tensor
+    grad_x: Tensor
+    grad_weight: Tensor
+    grad_bias: Tensor
+
+
+def compute_plainly(
+    x: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor, recipe: Recipe
+) -> Results:
+    """What `SwitchBack` must agree with, step by step: whole numbers exactly, the rest to rounding.
+
+    For x (tokens, in), weight (out, in) and grad (tokens, out), the gradient of the output.
+    """
+    dtype = x.dtype
+    x_int8, x_scales = int8_plain.quantize_rowwise(x)
+    grad_int8, grad_scales = int8_plain.quantize_rowwise(grad)
+    if recipe.scales == "global":
+        weight_int8, weight_scales = int8_plain.quantize_global(weight)
+        transposed_int8, transposed_scales = int8_plain.quantize_global_transpose(weight)
+    else:
+        weight_int8, weight_scales = int8_plain.quantize_rowwise(weight)
+        transposed_int8, transposed_scales = int8_plain.quantize_columnwise_transpose(weight)
+    kept_x = (
+        x if recipe.save == "inputs" else int8_plain.dequantize_rowwise(x_int8, x_scales, dtype)
+    )
+    return Results(
+        output=int8_plain.multiply(x_int8, weight_int8.t(), x_scales, weight_scales, bias, dtype),
+        grad_x=int8_plain.multiply(
+            grad_int8, transposed_int8.t(), grad_scales, transposed_scales, None, dtype
+        ),
+        grad_weight=_multiply_plainly_for_weight(grad, kept_x, recipe),
+        grad_bias=grad.double().sum(0).to(dtype),
+    )
+
+
+def _multiply_plainly_for_weight(grad: Tensor, x: Tensor, recipe: Recipe) -> Tensor:
+    if recipe.weight_gradient == "standard":
+        return (grad.double().t() @ x.double()).to(x.dtype)
+    rows, scales = int8_plain.quantize_columnwise_transpose(grad)
+    columns, column_scales = int8_plain.quantize_columnwise_transpose(x)
+    return int8_plain.multiply(rows, columns.t(), scales, column_scales, None, x.dtype)

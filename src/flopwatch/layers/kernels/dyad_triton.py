@@ -1,6 +1,6 @@
-"""The copies of DYAD's fast product on a GPU, each in one pass.
+"""The copies of DYAD's fast matmul on a GPU, each in one pass.
 
-`dyad_product` has the plain versions beside which these are tested.
+`dyad_matmul` has the plain versions that these are tested against.
 """
 
 from __future__ import annotations

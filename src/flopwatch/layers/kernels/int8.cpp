@@ -3,7 +3,7 @@
 // Plain C++ without torch's headers, so that it compiles in seconds wherever a compiler is. Each
 // function exists for float32 ("f"), bfloat16 ("b") and float16 ("h").
 
-#include "int8_product.h"
+#include "int8_matmul.h"
 #include "int8_quantize.h"
 
 extern "C" {

@@ -1,13 +1,13 @@
 """Int8 arithmetic on CPUs, fast: the functions of `int8_plain`, in C++ where it can be compiled.
 
-There are three ways to the product, the first that this machine has:
+There are three ways to compute the matmul, the first that this machine has:
 
     vnni    torch._int_mm, which uses the CPU's instructions for sums of int8 products
     native  our own, for CPUs without them, on which torch._int_mm takes 30 times as long as float32
-    float   torch's float32 product of the whole numbers, in parts so short that it is exact
+    float   torch's float32 matmul of the whole numbers, in parts so short that it is exact
 
 Without a compiler, quantising and dequantising are a few passes of eager torch each, and the
-product is the first or the last of the three.
+matmul is the first or the last of the three.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flopwatch.layers.kernels import native
 LETTERS = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 """How the C++ functions call the dtypes."""
 PART_ROWS = 1024
-"""Rows of a product whose whole numbers are kept at a time: they stay in memory that is warm."""
+"""Rows of a matmul whose whole numbers are kept at a time: they stay in memory that is warm."""
 EXACT_LENGTH = 2**24 // 127**2
 """So many products of int8 add up to a number that float32 holds exactly."""
 FEW = 1 << 14
@@ -76,7 +76,7 @@ def multiply(
 
 
 def find_way() -> str:
-    """How products are computed here."""
+    """How matmuls are computed here."""
     if _has_vnni():
         return "vnni"
     return "float" if _load() is None else "native"
@@ -94,7 +94,7 @@ def describe() -> str | None:
         return "int8 layers use one thread, since the C++ compiler here has no OpenMP"
     if find_way() == "native":
         return (
-            "this CPU has no instructions for int8 products (VNNI); they are computed in int16, at "
+            "this CPU has no int8 instructions (VNNI); they are computed in int16, at "
             "best twice as fast as float32"
         )
     return None

@@ -1,4 +1,4 @@
-"""Int8 arithmetic on GPUs: `int8_plain`'s functions in Triton. The product has its own module.
+"""Int8 arithmetic on GPUs: `int8_plain`'s functions in Triton. The matmul has its own module.
 
 A row is quantised by one program, which reads it once if it fits into registers. A scale of a
 column or of the whole matrix takes two kernels, both by tiles: `find_largest_kernel`, then

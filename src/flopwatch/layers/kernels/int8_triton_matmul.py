@@ -1,4 +1,4 @@
-"""The int8 product on GPUs: exact sums on tensor cores, then scales and bias, in one kernel."""
+"""The int8 matmul on GPUs: exact sums on tensor cores, then scales and bias, in one kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 SHORTEST_SIDE = 64
-"""Of a tile of the product, for the narrowest matrix too."""
+"""Of a tile of the result, for the narrowest matrix too."""
 
 TILES = [
     # m, n, k, stages, warps, targets
@@ -63,8 +63,8 @@ def choose_configs(
 
 @triton.autotune(
     list(CONFIGS),
-    # Numbers of tokens may change from call to call: they are told apart by powers of 2 only. The
-    # stride tells which way b lies: tiles that suit one way need not suit the other.
+    # Numbers of tokens may change from call to call: only their powers of 2 count. The stride says
+    # which way b lies: tiles that suit one way need not suit the other.
     key=["m_bucket", "n", "k", "b_row_stride"],
     prune_configs_by={"early_config_prune": choose_configs},
 )

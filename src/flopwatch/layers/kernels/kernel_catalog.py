@@ -58,7 +58,7 @@ class Build:
 
 def list_builds(target: int) -> list[Build]:
     """All for sm_<target>."""
-    return [*list_dyad(), *list_quantizing(), *list_products(target)]
+    return [*list_dyad(), *list_quantizing(), *list_matmuls(target)]
 
 
 def list_dyad() -> Iterator[Build]:
@@ -119,7 +119,7 @@ def _list_quantizing(dtype: str, case: str) -> Iterator[Build]:
         )
 
 
-def list_products(target: int) -> Iterator[Build]:
+def list_matmuls(target: int) -> Iterator[Build]:
     """Each configuration for the two ways in which b can lie, and for sizes that fit no tile."""
     for config in int8_triton_matmul.list_configs(target):
         tile = "x".join(str(config.kwargs[name]) for name in ("TILE_M", "TILE_N", "TILE_K"))

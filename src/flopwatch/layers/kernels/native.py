@@ -1,4 +1,4 @@
-"""C++ beside Python: compiled once for this CPU, kept in a cache, loaded with ctypes.
+"""C++ for Python: compiled once for this CPU, kept in a cache, loaded with ctypes.
 
 Where there is no compiler, or it fails, `load` gives the reason instead of a library, and its
 callers have another way. FLOPWATCH_NATIVE=off is such a reason too.

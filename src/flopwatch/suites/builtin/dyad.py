@@ -24,7 +24,7 @@ import flopwatch
 from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import SHAPES, Shape, cut_opt, find_shape
 from flopwatch.jobs.step_flops import count_step_flops
-from flopwatch.layers import registry, tolerances
+from flopwatch.layers import registry
 from flopwatch.suites.axis_values import require_counts
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def is_sensible(case: flopwatch.Case) -> bool:
 
 def find_tolerance(case: flopwatch.Case) -> float:
     level = "layer" if case.level == "layer" else "model"
-    return tolerances.find_tolerance(case.variant, level, find_cast(case) or case.dtype)
+    return registry.find_tolerance(case.variant, level, find_cast(case) or case.dtype)
 
 
 COUNTS = {"tokens": 1, "shape": 2, "batch": 2, "hidden_size": 1, "train_tokens": 1}

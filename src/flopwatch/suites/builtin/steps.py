@@ -17,7 +17,7 @@ from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape, find_shape
 from flopwatch.jobs.step_flops import count_mode_flops, spread_flops
 from flopwatch.jobs.step_memory import Plan
 from flopwatch.jobs.variants import OPTIMIZERS, PRECISIONS, parse_mode
-from flopwatch.layers import tolerances
+from flopwatch.layers import registry
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
 
@@ -55,7 +55,7 @@ def ask_for_others(device: Device) -> Grid:
 
 def find_tolerance(case: flopwatch.Case) -> float:
     dtype = PRECISIONS[case.precision].product_dtype
-    return tolerances.find_tolerance(parse_mode(case.variant).spec, "model", dtype)
+    return registry.find_tolerance(parse_mode(case.variant).spec, "model", dtype)
 
 
 def accept(axis: str, value: Any) -> None:

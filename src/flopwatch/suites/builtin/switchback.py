@@ -24,7 +24,7 @@ import flopwatch
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_flops import count_step_flops
-from flopwatch.layers import registry, tolerances
+from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
@@ -76,8 +76,8 @@ def is_sensible(case: flopwatch.Case) -> bool:
 
 def find_tolerance(case: flopwatch.Case) -> float:
     if case.variant in SUMS:
-        return tolerances.FLOATS[case.dtype]["parts"]
-    return tolerances.find_tolerance(case.variant, case.level, case.dtype)
+        return registry.TOLERANCES[case.dtype]["parts"]
+    return registry.find_tolerance(case.variant, case.level, case.dtype)
 
 
 COUNTS = {"tokens": 1, "shape": 2, "batch": 2}

@@ -29,7 +29,7 @@ from flopwatch.jobs.variants import (
     count_shards,
     parse_training_mode,
 )
-from flopwatch.layers import tolerances
+from flopwatch.layers import registry
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
 from flopwatch.suites.builtin.steps import require_architecture
@@ -151,7 +151,7 @@ def list_micro_batches(case: flopwatch.Case) -> list[int]:
 
 def find_tolerance(case: flopwatch.Case) -> float:
     dtype = PRECISIONS[find_precision(case)].product_dtype
-    return tolerances.find_tolerance(parse_training_mode(case.variant).spec, "model", dtype)
+    return registry.find_tolerance(parse_training_mode(case.variant).spec, "model", dtype)
 
 
 suite = flopwatch.Suite(

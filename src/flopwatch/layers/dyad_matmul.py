@@ -1,11 +1,11 @@
-"""The fast product with a DYAD weight: as few passes over memory as eager operations allow.
+"""The fast matmul with a DYAD weight: as few passes over memory as eager operations allow.
 
 The side that is taken in two orders (the input for ``it``, the output for ``ot``) is copied once,
-both orders beside each other, so that all blocks of both halves are one batched product. That
-product reads or writes the other side in place, through a strided view:
+both orders side by side, so that all blocks of both halves are one batched matmul. That matmul
+reads or writes the other side in place, through a strided view:
 
-    it   x ──both orders──► (blocks, tokens, 2 block_in) ──product──► y
-    ot   x ──product──► (blocks, tokens, 2 block_out) ──sum of both orders──► y
+    it   x ──both orders──► (blocks, tokens, 2 block_in) ──matmul──► y
+    ot   x ──matmul──► (blocks, tokens, 2 block_out) ──sum of both orders──► y
 
 The backward pass of one is the forward pass of the other. ``dt`` does both.
 
@@ -27,20 +27,20 @@ from torch.autograd.function import once_differentiable
 from flopwatch.layers.dyad_forms import Structure, multiply_cat
 
 PART_TOKENS = {"cpu": 512, "cuda": 16384}
-"""Tokens at a time: fewer make the products less efficient, more take memory."""
+"""Tokens at a time: fewer make the matmuls less efficient, more take memory."""
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, structure: Structure) -> Tensor:
     """x, (tokens, in_features), times the weight."""
     if torch.compiler.is_compiling():
-        # The compiler fuses the copies of the plain form itself, and cannot trace products into
+        # The compiler fuses the copies of the plain form itself, and cannot trace matmuls into
         # strided views, which make the eager form fast.
         return multiply_cat(x, weight, bias, structure)
-    product: Tensor = Product.apply(x, weight, bias, structure)
-    return product
+    y: Tensor = Matmul.apply(x, weight, bias, structure)
+    return y
 
 
-class Product(torch.autograd.Function):
+class Matmul(torch.autograd.Function):
     """`multiply` with a backward pass of its own, which has no second derivative."""
 
     @staticmethod
@@ -72,7 +72,7 @@ class Product(torch.autograd.Function):
         # `dt` would have to copy both sides: it goes through the tokens in parts.
         for rows in parts(grad_y) if structure.variant == "dt" else [slice(None)]:
             grad = _read_back(grad_y[rows], structure)
-            # First what needs room for a moment, then what stays.
+            # First what needs memory for a moment, then what stays.
             if grad_x is not None:
                 _multiply_back(grad, weight, grad_x[rows], structure)
             if need_weight:
@@ -88,13 +88,13 @@ class Product(torch.autograd.Function):
 
 
 def _read(x: Tensor, structure: Structure) -> Tensor:
-    """What the product reads of the input: a copy in both orders, or a view."""
+    """What the matmul reads of the input: a copy in both orders, or a view."""
     read = read_both if structure.reads_transposed else view_blocks
     return read(x, structure.blocks)
 
 
 def _read_back(grad_y: Tensor, structure: Structure) -> Tensor:
-    """What the products of the backward pass read of the output's gradient."""
+    """What the matmuls of the backward pass read of the output's gradient."""
     read = read_both if structure.writes_transposed else view_blocks
     return read(grad_y, structure.blocks)
 
@@ -150,11 +150,11 @@ def batch_multiply(read: Tensor, weight: Tensor) -> Tensor:
     if weight.dim() == 3:
         return torch.bmm(read, weight)
     blocks, tokens, _ = read.shape
-    product = read.new_empty(blocks, tokens, 2 * weight.shape[-1])
-    halves = zip(read.chunk(2, dim=2), weight.unbind(0), product.chunk(2, dim=2), strict=True)
+    y = read.new_empty(blocks, tokens, 2 * weight.shape[-1])
+    halves = zip(read.chunk(2, dim=2), weight.unbind(0), y.chunk(2, dim=2), strict=True)
     for half, own, out in halves:
         torch.bmm(half, own, out=out)
-    return product
+    return y
 
 
 def batch_outer(read: Tensor, grad: Tensor, structure: Structure) -> Tensor:

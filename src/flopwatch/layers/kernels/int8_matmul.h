@@ -1,4 +1,4 @@
-// Products of int8 matrices, and what their sums stand for.
+// Matmuls of int8 matrices, and what their sums stand for.
 
 #pragma once
 
@@ -43,7 +43,7 @@ void scale_sums(const int32_t* sums, const Scales& scales, T* out, i64 m, i64 n,
         scale_row(sums + row * n, scales, row, 0, n, out + row * n);
 }
 
-// The product, for CPUs without instructions for sums of int8 products (VNNI). Numbers are widened
+// The matmul, for CPUs without instructions for sums of int8 products (VNNI). Numbers are widened
 // to int16, two neighbours along k side by side, so that one instruction multiplies 16 pairs and
 // adds each two: exact, and twice as many products at once as in float32.
 //
