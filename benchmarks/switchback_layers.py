@@ -32,7 +32,7 @@ from flopwatch.analysis.break_even import count_tokens, find_break_evens
 from flopwatch.analysis.samples import by_round, pair_ratio, totals_by_round
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import describe_break_even
+from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.units import format_bytes
 
 TOKENS = 4096

@@ -8,7 +8,7 @@ import pytest
 
 from flopwatch.analysis.break_even import as_dict, find_break_evens
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.break_even_tables import describe_break_even, make_break_even_sheets
+from flopwatch.output.case_tables import describe_break_even, make_break_even_sheets
 from flopwatch.output.layouts.layouts import lay_out_plain
 from flopwatch.output.page import render_page
 from flopwatch.output.plots import choose_plots

@@ -12,7 +12,7 @@ from flopwatch.analysis.break_even import as_dict, choose_axis, find_break_evens
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
-from flopwatch.output.break_even_tables import describe_break_even, make_break_even_sheets
+from flopwatch.output.case_tables import describe_break_even, make_break_even_sheets
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from tests.conftest import make_record

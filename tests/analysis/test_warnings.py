@@ -426,4 +426,4 @@ def test_what_cannot_be_checked_is_refused(noted: Path, tmp_path: Path) -> None:
     assert_refused(flopwatch("check", cwd=tmp_path), "name a results file")
     result = CliRunner().invoke(cli, ["check", str(noted), "--ignore", "bad-luck"])
     assert isinstance(result.exception, UsageError)
-    assert "no kind of doubt 'bad-luck'" in str(result.exception)
+    assert "no kind of warning 'bad-luck'" in str(result.exception)

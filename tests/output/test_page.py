@@ -14,7 +14,7 @@ from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import cli
 from flopwatch.output.headlines import describe_suite, describe_whole, group_failures
 from flopwatch.output.page import is_report, render_page
-from flopwatch.output.page.page_suites import MOST_REMARKS, MOST_ROWS
+from flopwatch.output.page.sections import MOST_REMARKS, MOST_ROWS
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings

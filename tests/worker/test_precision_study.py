@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
-from flopwatch.output.precision_tables import lay_out
+from flopwatch.output.profile_tables import make_precision_sheets
 from flopwatch.worker.precision_study import CASTS, RECIPES, Observed, Recipe, add_up, observe
 
 PUBLISHED = [
@@ -44,12 +44,12 @@ def test_autocast_leaves_parameters_and_gradients_alone(observed: Observed) -> N
 
 
 def test_the_tables_have_all_that_was_seen(observed: Observed) -> None:
-    sums, casts = lay_out(observed)
-    for row, made in zip(sums.rows, observed.sums, strict=True):
+    sums, casts = make_precision_sheets(observed)
+    for row, made in zip(sums.groups[0], observed.sums, strict=True):
         assert len(row) == len(sums.columns)
         assert {made.shown, made.exact, made.bits} <= set(row)
     assert len(sums.remarks) == 4
-    assert [row[0] for row in casts.rows] == list(observed.casts[0].dtypes)
+    assert [row[0] for row in casts.groups[0]] == list(observed.casts[0].dtypes)
     assert casts.remarks[0] == "The same with and without autocast: parameters, loss, gradients."
 
 
@@ -68,7 +68,7 @@ def test_of_the_norm_only_what_was_seen_is_told(
         for cast in observed.casts
         if cast.autocast != "off"
     ]
-    _, table = lay_out(replace(observed, device="cuda", casts=casts))
+    _, table = make_precision_sheets(replace(observed, device="cuda", casts=casts))
     assert table.remarks[-1].startswith(sentence)
 
 

@@ -249,7 +249,7 @@ def print_break_evens(records: Sequence[Record], given: Mapping[str, Any], as_js
     from flopwatch.analysis.break_even import choose_axis, find_break_evens, series_as_dict
     from flopwatch.analysis.summary import summarize
     from flopwatch.errors import UsageError
-    from flopwatch.output.break_even_tables import make_break_even_sheets
+    from flopwatch.output.case_tables import make_break_even_sheets
     from flopwatch.output.console import print_sheets
 
     variants = given["variants"]

@@ -151,8 +151,8 @@ SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
 def show_low_precision(device: Device | None, as_json: bool) -> None:
     import msgspec
 
-    from flopwatch.output.console import print_table
-    from flopwatch.output.precision_tables import lay_out
+    from flopwatch.output.console import print_sheets
+    from flopwatch.output.profile_tables import make_precision_sheets
     from flopwatch.runner.session import call
     from flopwatch.worker.precision_study import Observed
 
@@ -160,8 +160,4 @@ def show_low_precision(device: Device | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content))
         return
-    for table in lay_out(msgspec.convert(content, Observed)):
-        click.echo(table.title)
-        print_table(table.columns, table.rows)
-        for remark in table.remarks:
-            click.echo(remark)
+    print_sheets(make_precision_sheets(msgspec.convert(content, Observed)))

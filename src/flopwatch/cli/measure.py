@@ -245,10 +245,10 @@ def _make_options(**given: Any) -> Options:
 
 
 def _print_preview(preview: Preview, as_json: bool) -> None:
-    from flopwatch.output.preview import as_dict, list_groups, list_remarks
+    from flopwatch.output.progress import list_groups, list_remarks, preview_as_dict
 
     if as_json:
-        click.echo(json.dumps(as_dict(preview)))
+        click.echo(json.dumps(preview_as_dict(preview)))
         return
     for line in list_groups(preview):
         click.echo(line)

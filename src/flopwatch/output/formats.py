@@ -74,12 +74,17 @@ def write_result(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: st
     )
 
 
-def make_value_sheet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sheet:
+def make_value_sheet(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: str = "",
+    remarks: Sequence[str] = (),
+) -> Sheet:
     """A table of values of which nothing is known: what is no number is words."""
     plain = [[_simplify(cell) for cell in row] for row in rows]
     numbers = [all(_is_plain_number(row[p]) for row in plain) for p in range(len(columns))]
     return Sheet(
-        title="",
+        title=title,
         conditions="",
         columns=list(columns),
         text_columns=1,
@@ -87,7 +92,7 @@ def make_value_sheet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> S
         optional=[],
         groups=[[[format_cell(cell) for cell in row] for row in plain]],
         values=[plain],
-        remarks=[],
+        remarks=list(remarks),
     )
 
 

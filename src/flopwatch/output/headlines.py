@@ -11,7 +11,7 @@ from flopwatch.analysis.break_even import AXIS, find_break_evens
 from flopwatch.analysis.quality import assess
 from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row, is_foreign
-from flopwatch.output.break_even_tables import describe_break_even
+from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.columns import NOT_COMPARABLE, OF_PEAK
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.units import (

@@ -1,4 +1,5 @@
-"""Where the time of a training step goes, as tables and sentences."""
+"""Where the time of a training step goes, and what low precision does to sums and to a model, as
+tables and sentences."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from flopwatch.analysis.attention_breakdown import SOFTMAX_FLOPS, Work, compare_attention
 from flopwatch.analysis.profile_breakdown import BETWEEN, KINDS, PARTS, Entry, Operator
 from flopwatch.analysis.profile_request import Profile
+from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import (
     Column,
     Sheet,
@@ -18,6 +20,7 @@ from flopwatch.output.tables import (
     share_column,
 )
 from flopwatch.output.units import format_rate, format_time, plural
+from flopwatch.worker.precision_study import ADDEND, RECIPES, TIMES, Cast, Observed, Sum
 
 REGIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
@@ -296,3 +299,79 @@ def _tell_spread(profile: Profile) -> list[str]:
         f"{format_time(slowest_ns)}: the machine had other work, which slows small operations down "
         "most; repeat this when it is quiet."
     ]
+
+
+LESSONS = dict(
+    zip(
+        RECIPES,
+        (
+            "Even float32 rounds 0.01 and every partial sum; the errors stay in the sixth digit.",
+            "All in float16, a sum above 8 moves in steps of 1/128, so that each 0.01 is added as "
+            "less: the sum must be wider than the numbers.",
+            "With a float32 sum no addition rounds any more; what is left is that 0.01 was rounded "
+            "to float16 once, a thousand times the same error.",
+            "Casting each number first changes no bit: torch does it anyway, and no cast brings "
+            "back what rounding took.",
+        ),
+        strict=True,
+    )
+)
+
+
+def make_precision_sheets(observed: Observed) -> list[Sheet]:
+    """What low precision does to a sum, and which dtypes autocast chooses."""
+    return [_make_sum_sheet(observed.sums), _make_cast_sheet(observed)]
+
+
+def _make_sum_sheet(sums: Sequence[Sum]) -> Sheet:
+    return make_value_sheet(
+        title=f"{ADDEND} added {TIMES} times; without rounding, {TIMES * ADDEND:g}",
+        columns=[
+            *("", "sum", "number", "cast first"),
+            *("as torch prints it", "exactly", "bits", "error"),
+        ],
+        rows=[
+            [
+                str(position),
+                made.recipe.sum_dtype,
+                made.recipe.number_dtype,
+                "yes" if made.recipe.is_cast else "no",
+                made.shown,
+                made.exact,
+                made.bits,
+                f"{made.error:+.3g}",
+            ]
+            for position, made in enumerate(sums, start=1)
+        ],
+        remarks=[
+            f"{position}. {LESSONS[made.recipe]}" for position, made in enumerate(sums, start=1)
+        ],
+    )
+
+
+def _make_cast_sheet(observed: Observed) -> Sheet:
+    """Parts of the model down, autocast across."""
+    casts = observed.casts
+    return make_value_sheet(
+        title=f"linear, ReLU, layer norm, linear, cross-entropy on {observed.device}, by autocast",
+        columns=["", *(cast.autocast for cast in casts)],
+        rows=[[part, *(cast.dtypes[part] for cast in casts)] for part in casts[0].dtypes],
+        remarks=[_name_unchanged(casts), _describe_norm(observed)],
+    )
+
+
+def _name_unchanged(casts: Sequence[Cast]) -> str:
+    first = casts[0].dtypes
+    same = [part for part in first if all(cast.dtypes[part] == first[part] for cast in casts)]
+    return f"The same with and without autocast: {', '.join(same) or 'none of these'}."
+
+
+def _describe_norm(observed: Observed) -> str:
+    """The one layer that devices treat differently."""
+    shown = {cast.dtypes["norm's output"] for cast in observed.casts if cast.autocast != "off"}
+    if shown == {"float32"}:
+        return f"On {observed.device}, autocast computes the layer norm in float32."
+    return (
+        f"On {observed.device}, autocast leaves the layer norm in the dtype that it is given. This "
+        "depends on the device: run it where you train."
+    )

@@ -17,11 +17,12 @@ from flopwatch import __version__
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.analysis.warnings import SEVERITIES, Doubt, find_doubts
 from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
-from flopwatch.output.page.page_runs import render_commands, render_environments
-from flopwatch.output.page.page_suites import (
+from flopwatch.output.page.sections import (
     Section,
     list_items,
     render_box,
+    render_commands,
+    render_environments,
     render_list,
     render_suites,
 )

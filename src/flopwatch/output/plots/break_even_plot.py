@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from flopwatch.analysis.break_even import BreakEven, find_break_evens
 from flopwatch.analysis.summary import Row
-from flopwatch.output.break_even_tables import format_crossing, group_break_evens, list_tokens
+from flopwatch.output.case_tables import format_crossing, group_break_evens, list_tokens
 from flopwatch.output.plots.axes import RATIO, make_axis, make_count_axis
 from flopwatch.output.plots.lanes import Table, read_table
 from flopwatch.output.plots.plot import Axis, Key, Plot, Point, Reference, Series, is_ratio, thin
