@@ -17,6 +17,7 @@ from flopwatch.records.record import encode
 from .conftest import make_record
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = {"my_suite.py", "gelu.py"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -67,6 +68,26 @@ def test_commands_exist(name: str, command: str) -> None:
                 read_axes(context.params["suite"], context.args)
     else:
         assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+
+
+SOURCE = re.compile(r"`([\w/]+\.(?:py|md|sh))`")
+
+
+def test_files_that_are_named_exist() -> None:
+    """Paths are those of the repository, of the package or of the page; a bare name, anywhere."""
+    named = {(page, name) for page in PAGES for name in SOURCE.findall(page.read_text())}
+    missing = {
+        (page.name, name)
+        for page, name in named
+        if name not in EXAMPLES
+        and not any(
+            (folder / name).is_file() for folder in (ROOT, ROOT / "src" / "flopwatch", page.parent)
+        )
+        and ("/" in name or not any(ROOT.glob(f"[st]*/**/{name}")))
+    }
+
+    assert len(named) > 20
+    assert missing == set()
 
 
 def test_every_benchmark_is_named_in_the_documentation() -> None:

@@ -10,7 +10,7 @@ intervals cross 1. It is made from those and not by drawing rounds anew: they ne
 about the noise, they know of samples that move together, and a bootstrap of the median of a dozen
 rounds is too sure of itself. Since verdicts are opposite on both sides, it never leaves the values
 that were measured. It covers noise, and not that the curve between them is none of a power.
-`tests/test_break_even_simulated.py` counts how often it holds the true point.
+`tests/analysis/test_break_even_simulated.py` counts how often it holds the true point.
 
 A series of single values, as published ones are, has the interpolated point alone. One of several
 samples that are too few for an interval is unclear.

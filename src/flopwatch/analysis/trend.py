@@ -3,7 +3,7 @@
 Timing noise is skewed, has outliers, and neighbours move together: all of that fakes trends. The
 test is therefore Spearman's correlation of the samples' ranks with their order, judged by as many
 independent samples as the ranks are worth once the trend itself, or a step if that explains more,
-is taken out of them. `tests/test_checks_simulated.py` counts its false alarms.
+is taken out of them. `tests/analysis/test_warnings_simulated.py` counts its false alarms.
 """
 
 from __future__ import annotations
