@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.cli.main import cli
 from flopwatch.errors import FlopwatchError
 from flopwatch.lazy import EXTRAS, require
 from flopwatch.records.record import encode
@@ -38,9 +39,7 @@ IN_THE_CORE = [
     ("explain", "old.jsonl"),
     ("export", "old.jsonl", "--format", "pyperf", "-o", "pyperf.json"),
     ("import", "google.json", "-o", "imported.jsonl"),
-    ("init", "my_suite.py"),
-    ("list",),
-    ("memory", "small"),
+    ("memory", "--model", "small"),
     ("mfu", "--formula"),
     ("plan", *JOB),
     ("predict", *JOB, "--micro-batch", "4"),
@@ -48,11 +47,13 @@ IN_THE_CORE = [
     ("query", "select count(*) from records", "old.jsonl"),
     ("report", "old.jsonl", "-o", "page.html"),
     ("show", "old.jsonl"),
+    ("suites",),
+    ("suites", "--new", "my_suite.py"),
 ]
 WITH_AN_EXTRA = [
     ("torch", "doctor"),
     ("torch", "peaks", "--quick"),
-    ("torch", "profile", "small"),
+    ("torch", "profile", "--model", "small"),
     ("torch", "run", "activations", "--quick"),
     ("torch", "run", "activations", "--dry-run"),
     ("fit", "validate"),
@@ -88,6 +89,13 @@ def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
     )
+
+
+def test_every_command_is_tried() -> None:
+    tried = {name for name, *_ in IN_THE_CORE} | {name for _, name, *_ in WITH_AN_EXTRA}
+
+    # `calibrate` asks for records of whole models first, and fits as `validate` does.
+    assert tried | {"calibrate"} == set(cli.commands)
 
 
 @pytest.mark.parametrize("arguments", IN_THE_CORE, ids=lambda arguments: arguments[0])
