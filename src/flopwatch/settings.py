@@ -1,7 +1,7 @@
 """How to measure: everything about a run that is not what is measured.
 
 One frozen object, made from the command line, sent to the worker as JSON and stored in every
-record, so that a record says how it was taken and two records can be told like for like.
+record, so that a record says how it was taken and two records can be compared.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ pieces."""
 QUICK = Settings(target_interval=0.05, budget_s=2.0)
 """For a first impression."""
 
-LIKE_FOR_LIKE = ("device", "threads", "cache", "allocator")
+COMPARED_SETTINGS = ("device", "threads", "cache", "allocator")
 """The settings that change what a number means; the others only change how well it is known."""

@@ -114,7 +114,7 @@ def test_the_table_has_the_speedups_side_by_side() -> None:
     ]
 
 
-def test_what_is_not_like_for_like_is_told() -> None:
+def test_what_is_not_comparable_is_told() -> None:
     unlike = [
         layer_record("fast", {"forward": 0.5}, tokens=tokens, conditions={"autocast": "float16"})
         for tokens in (16, 64)

@@ -205,7 +205,7 @@ def test_relative_verdicts_do_not_see_the_speed_of_the_machine() -> None:
         ({"params": {"size": 4, "batch": 64}}, {"batch": (None, "64")}),
     ],
 )  # fmt: skip
-def test_what_is_not_like_for_like_is_named_by_field(
+def test_what_is_not_comparable_is_named_by_field(
     change: dict[str, Any], fields: dict[str, tuple[str | None, str | None]]
 ) -> None:
     judged = compare_runs([sample(1e6, seed=1)], [sample(2e6, seed=2, **change)])

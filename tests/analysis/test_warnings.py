@@ -1,4 +1,4 @@
-"""What is doubted about results: hand-made records in, kinds, cases and sentences out."""
+"""What is distrusted about results: hand-made records in, kinds, cases and sentences out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from flopwatch.analysis.warnings import KINDS, SEVERITIES, Doubt, find_doubts
+from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning, find_warnings
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Check, PhaseMemory, Record, encode
@@ -43,18 +43,18 @@ def make_pair(variant: dict[str, object], **both: object) -> list[Record]:
     return [make_timed(**{"id": "a", **both}), make_timed(**b)]  # type: ignore[arg-type]
 
 
-def find(records: list[Record], kind: str) -> Doubt:
-    """The only doubt, which is of that kind; what is not steady also has a wide interval."""
+def find(records: list[Record], kind: str) -> ResultWarning:
+    """The only warning, which is of that kind; what is not steady also has a wide interval."""
     beside = "few-samples" if kind in UNSTEADY else ""
-    doubts = [doubt for doubt in find_doubts(records) if doubt.kind != beside]
-    assert [doubt.kind for doubt in doubts] == [kind]
-    assert doubts[0].severity == KINDS[kind].severity
-    return doubts[0]
+    warnings = [warning for warning in find_warnings(records) if warning.kind != beside]
+    assert [warning.kind for warning in warnings] == [kind]
+    assert warnings[0].severity == KINDS[kind].severity
+    return warnings[0]
 
 
-def test_good_results_raise_no_doubt() -> None:
-    assert find_doubts(make_pair({})) == []
-    assert find_doubts([]) == []
+def test_good_results_raise_no_warning() -> None:
+    assert find_warnings(make_pair({})) == []
+    assert find_warnings([]) == []
 
 
 RISING = np.linspace(1, 1.3, 60) * NOISE
@@ -64,60 +64,62 @@ WARMING = np.concatenate([np.full(20, 1.3), np.ones(40)]) * NOISE
 def test_a_time_that_rises_is_a_drift_and_its_speedup_is_not() -> None:
     """Both variants rise alike."""
     records = make_pair({"times": np.linspace(1, 1.3, 60) * OTHER_NOISE}, times=RISING)
-    doubts = {doubt.kind: doubt for doubt in find_doubts(records)}
-    assert doubts.keys() == {"drift", "few-samples"}
-    assert len(doubts["drift"].cases) == 2
-    assert "its time rose by 2" in doubts["drift"].sentence
-    assert "of 60 samples" in doubts["drift"].sentence
+    warnings = {warning.kind: warning for warning in find_warnings(records)}
+    assert warnings.keys() == {"drift", "few-samples"}
+    assert len(warnings["drift"].cases) == 2
+    assert "its time rose by 2" in warnings["drift"].sentence
+    assert "of 60 samples" in warnings["drift"].sentence
 
 
 def test_a_variant_that_rises_alone_is_a_drift_of_its_speedup_too() -> None:
-    doubts = {doubt.kind: doubt for doubt in find_doubts(make_pair({"times": RISING}))}
-    assert {"drift", "speedup-drift"} <= doubts.keys()
-    assert "its speedup fell by 1" in doubts["speedup-drift"].sentence
-    assert [record.variant for record in doubts["speedup-drift"].cases] == ["b"]
+    warnings = {warning.kind: warning for warning in find_warnings(make_pair({"times": RISING}))}
+    assert {"drift", "speedup-drift"} <= warnings.keys()
+    assert "its speedup fell by 1" in warnings["speedup-drift"].sentence
+    assert [record.variant for record in warnings["speedup-drift"].cases] == ["b"]
 
 
 def test_what_is_in_parts_has_no_speedup_to_drift() -> None:
     records = make_pair({"times": RISING, "variant": "b", "kind": "parts"})
-    assert {doubt.kind for doubt in find_doubts(records)} == {"drift", "few-samples"}
+    assert {warning.kind for warning in find_warnings(records)} == {"drift", "few-samples"}
 
 
 def test_a_time_that_falls_and_settles_was_still_warming_up() -> None:
-    doubt = find([make_timed(WARMING)], "warm-up-never-ended")
-    assert "still fell by 23 %" in doubt.sentence
+    warning = find([make_timed(WARMING)], "warm-up-never-ended")
+    assert "still fell by 23 %" in warning.sentence
 
 
 def test_a_time_that_falls_to_the_end_drifts_unless_it_never_was_steady() -> None:
     assert "fell by 1" in find([make_timed(RISING[::-1])], "drift").sentence
-    kinds = [doubt.kind for doubt in find_doubts([make_timed(RISING[::-1], steady=False)])]
+    kinds = [warning.kind for warning in find_warnings([make_timed(RISING[::-1], steady=False)])]
     assert kinds == ["warm-up-never-ended", "unsteady", "few-samples"]
 
 
 def test_two_levels_are_told_with_their_distance_and_share() -> None:
     times = np.where(np.arange(60) % 3 == 0, 1.5, 1.0) * NOISE
-    doubt = find([make_timed(times)], "two-modes")
-    assert "33 % of 60 samples" in doubt.sentence
-    assert "50 % above the others" in doubt.sentence
+    warning = find([make_timed(times)], "two-modes")
+    assert "33 % of 60 samples" in warning.sentence
+    assert "50 % above the others" in warning.sentence
 
 
 def test_a_few_outliers_are_no_second_level() -> None:
     times = np.where(np.arange(60) % 6 == 0, 1.5, 1.0) * NOISE
-    assert find_doubts([make_timed(times)]) == []
+    assert find_warnings([make_timed(times)]) == []
 
 
 def test_an_interval_wider_than_was_asked_for_says_why() -> None:
     wide = make_noise(np.random.default_rng(1), 30, correlation=0, sigma=0.3, outlier_share=0)
     record = make_timed(wide, settings=Settings(target_interval=0.02), stop="budget")
-    doubt = find([record], "few-samples")
-    assert "from 30 samples, and ±2.0 % was asked for (the time budget was spent)" in doubt.sentence
+    warning = find([record], "few-samples")
+    assert (
+        "from 30 samples, and ±2.0 % was asked for (the time budget was spent)" in warning.sentence
+    )
 
 
 def test_nobody_asked_others_for_a_precision_or_for_threads() -> None:
     wide = make_noise(np.random.default_rng(1), 30, correlation=0, sigma=0.3, outlier_share=0)
     told = {"imported": {"format": "pyperf"}, "load": {"average": [9.0, 9.0, 9.0]}}
-    assert find_doubts([make_timed(wide, environment=told)]) == []
-    assert len(find_doubts([make_timed(wide, environment={"load": told["load"]})])) == 2
+    assert find_warnings([make_timed(wide, environment=told)]) == []
+    assert len(find_warnings([make_timed(wide, environment={"load": told["load"]})])) == 2
 
 
 def test_too_few_samples_for_an_interval() -> None:
@@ -138,9 +140,9 @@ def test_what_was_not_steady_is_told_once_for_all_cases_with_the_worst() -> None
         )
         for number in range(3, 9)
     ]
-    doubt = find(records, "unsteady")
-    assert doubt.sentence.startswith("6 cases, the worst demo a size=8: no steady state in 8 ")
-    assert [record.params["size"] for record in doubt.cases] == [8, 7, 6, 5, 4, 3]
+    warning = find(records, "unsteady")
+    assert warning.sentence.startswith("6 cases, the worst demo a size=8: no steady state in 8 ")
+    assert [record.params["size"] for record in warning.cases] == [8, 7, 6, 5, 4, 3]
 
 
 @pytest.mark.parametrize(
@@ -165,11 +167,11 @@ def test_a_machine_that_others_use(
     _, second = make_pair({"environment": {"load": later}}, settings=settings)
     first = make_timed(settings=settings, environment={"load": load})
     if words is None:
-        assert find_doubts([first, second]) == []
+        assert find_warnings([first, second]) == []
         return
-    doubt = find([first, second], "loaded-machine")
-    assert words in doubt.sentence
-    assert len(doubt.cases) == 2
+    warning = find([first, second], "loaded-machine")
+    assert words in warning.sentence
+    assert len(warning.cases) == 2
 
 
 def make_run(frequencies_ghz: list[float]) -> list[Record]:
@@ -186,19 +188,19 @@ def make_run(frequencies_ghz: list[float]) -> list[Record]:
 
 
 def test_a_clock_that_falls_over_a_run() -> None:
-    doubt = find(make_run([3.5 - 0.05 * number for number in range(18)]), "throttled")
-    assert "clock fell by 18 % over the run's 18 groups, to 2.65 GHz" in doubt.sentence
-    assert min(record.params["size"] for record in doubt.cases) == 12
+    warning = find(make_run([3.5 - 0.05 * number for number in range(18)]), "throttled")
+    assert "clock fell by 18 % over the run's 18 groups, to 2.65 GHz" in warning.sentence
+    assert min(record.params["size"] for record in warning.cases) == 12
 
 
 def test_a_clock_that_is_sometimes_idle_is_not_throttled() -> None:
-    assert find_doubts(make_run([3.5, 1.2, 3.4, 0.8, 3.5, 3.5, 1.0, 0.8, 3.5] * 2)) == []
+    assert find_warnings(make_run([3.5, 1.2, 3.4, 0.8, 3.5, 3.5, 1.0, 0.8, 3.5] * 2)) == []
 
 
 def test_a_hot_cpu_and_a_gpu_that_lowered_its_clocks_are_throttled() -> None:
     hot = make_timed(environment={"load": {"cpu_temperature_c": 97.0}})
     assert "97 °C" in find([hot], "throttled").sentence
-    assert find_doubts([make_timed(environment={"load": {"cpu_temperature_c": 70.0}})]) == []
+    assert find_warnings([make_timed(environment={"load": {"cpu_temperature_c": 70.0}})]) == []
     note = "the GPU lowered its clocks because of its power limit"
     assert note in find([make_timed(notes=[note])], "throttled").sentence
 
@@ -206,34 +208,34 @@ def test_a_hot_cpu_and_a_gpu_that_lowered_its_clocks_are_throttled() -> None:
 def test_more_than_the_nominal_peak() -> None:
     cuda = {"settings": Settings(device="cuda"), "environment": GPU}
     impossible = {"call": {"bfloat16": 4e12}}  # in 1 ms: 4 PFLOP/s
-    doubt = find([make_timed(flops=impossible, **cuda)], "over-peak")
-    assert "128" in doubt.sentence
-    assert "of the nominal peak" in doubt.sentence
-    assert find_doubts([make_timed(flops={"call": {"bfloat16": 2e11}}, **cuda)]) == []
+    warning = find([make_timed(flops=impossible, **cuda)], "over-peak")
+    assert "128" in warning.sentence
+    assert "of the nominal peak" in warning.sentence
+    assert find_warnings([make_timed(flops={"call": {"bfloat16": 2e11}}, **cuda)]) == []
 
 
 def test_flops_that_only_some_declare() -> None:
     flops = {"call": {"float32": 1e6}}
-    doubt = find(make_pair({}, flops=flops)[:1] + make_pair({}, flops={})[1:], "flops-uncounted")
-    assert "it declares no FLOPs, and a of its group does" in doubt.sentence
+    warning = find(make_pair({}, flops=flops)[:1] + make_pair({}, flops={})[1:], "flops-uncounted")
+    assert "it declares no FLOPs, and a of its group does" in warning.sentence
     unknown = make_timed(flops={"call": {"unknown": 1e6}})
     assert "unknown dtype" in find([unknown], "flops-uncounted").sentence
     samples = {"samples_ns": {"forward": [1e6] * 60, "backward": [2e6] * 60}}
     some = make_timed(flops={"forward": {"float32": 1e6}}, **samples)
     assert "none for backward" in find([some], "flops-uncounted").sentence
-    assert find_doubts(make_pair({}, flops={})) == []
+    assert find_warnings(make_pair({}, flops={})) == []
     parts = make_pair({"kind": "parts", "flops": {}}, flops=flops)
-    assert find_doubts(parts) == []
+    assert find_warnings(parts) == []
 
 
 def test_a_baseline_that_failed() -> None:
     failed = make_record(id="a", status="oom", reason="needs 3 TiB", **FAILED)
-    doubt = find([failed, make_pair({})[1]], "baseline-failed")
-    assert "its baseline a failed (oom: needs 3 TiB)" in doubt.sentence
-    assert [record.variant for record in doubt.cases] == ["b"]
+    warning = find([failed, make_pair({})[1]], "baseline-failed")
+    assert "its baseline a failed (oom: needs 3 TiB)" in warning.sentence
+    assert [record.variant for record in warning.cases] == ["b"]
     lone = make_pair({"group": "other"})
     assert "no record of its baseline a" in find(lone, "baseline-failed").sentence
-    assert find_doubts(lone[1:]) == []  # nobody meant to compare
+    assert find_warnings(lone[1:]) == []  # nobody meant to compare
 
 
 def test_a_suite_of_which_nothing_was_measured() -> None:
@@ -242,20 +244,22 @@ def test_a_suite_of_which_nothing_was_measured() -> None:
         for n in range(3)
     ]
     large = make_record(id="l", variant="l", status="oom", reason="needs 3 TiB", **FAILED)
-    doubts = [d for d in find_doubts([*broken, large]) if d.kind == "nothing-measured"]
-    assert [len(doubt.cases) for doubt in doubts] == [3, 1]
-    assert all(doubt.severity == "spoils" for doubt in doubts)
-    assert doubts[0].sentence.startswith("3 cases, such as demo 0 size=4: crash: SIGILL SIGILL")
-    assert len(doubts[0].sentence) < 200
-    assert doubts[1].sentence == "demo l size=4: oom: needs 3 TiB; no case of demo has a time"
-    assert find_doubts([*make_pair({}), large]) == []  # some that do not fit are a finding
+    warnings = [d for d in find_warnings([*broken, large]) if d.kind == "nothing-measured"]
+    assert [len(warning.cases) for warning in warnings] == [3, 1]
+    assert all(warning.severity == "spoils" for warning in warnings)
+    assert warnings[0].sentence.startswith("3 cases, such as demo 0 size=4: crash: SIGILL SIGILL")
+    assert len(warnings[0].sentence) < 200
+    assert warnings[1].sentence == "demo l size=4: oom: needs 3 TiB; no case of demo has a time"
+    assert find_warnings([*make_pair({}), large]) == []  # some that do not fit are a finding
     other = make_record(id="o", group="o", suite="other", status="crash", **FAILED)
-    assert [d.kind for d in find_doubts([*make_pair({}), other])] == ["nothing-measured"]
+    assert [d.kind for d in find_warnings([*make_pair({}), other])] == ["nothing-measured"]
 
 
 def test_a_baseline_of_another_name_is_none() -> None:
-    doubt = find([*make_pair({}), make_timed(id="c", variant="c", baseline="x")], "baseline-failed")
-    assert "there is no record of its baseline x in its group" in doubt.sentence
+    warning = find(
+        [*make_pair({}), make_timed(id="c", variant="c", baseline="x")], "baseline-failed"
+    )
+    assert "there is no record of its baseline x in its group" in warning.sentence
 
 
 def test_changes_of_the_environment_are_told_by_field() -> None:
@@ -274,11 +278,11 @@ def test_changes_of_the_environment_are_told_by_field() -> None:
         )
 
     records = [make(3, "performance", "c3"), make(1, "powersave", "c1"), make(2, "powersave", "c1")]
-    doubt = find(records, "environment-changed")
-    assert doubt.sentence == (
+    warning = find(records, "environment-changed")
+    assert warning.sentence == (
         "demo a size=3: machine.governor powersave → performance, project.commit c1 → c3"
     )
-    assert find_doubts(records[1:]) == []
+    assert find_warnings(records[1:]) == []
 
 
 def test_only_some_of_many_changes_are_written_out() -> None:
@@ -291,9 +295,9 @@ def test_only_some_of_many_changes_are_written_out() -> None:
             run=str(number),
         )
 
-    (doubt,) = find_doubts([make(number) for number in range(6)])
-    assert "machine.field0 0 → 1 → ... → 5" in doubt.sentence
-    assert doubt.sentence.endswith(", and 5 more fields")
+    (warning,) = find_warnings([make(number) for number in range(6)])
+    assert "machine.field0 0 → 1 → ... → 5" in warning.sentence
+    assert warning.sentence.endswith(", and 5 more fields")
 
 
 def test_what_is_worth_knowing() -> None:
@@ -311,10 +315,10 @@ def test_a_tolerance_that_is_nearly_used() -> None:
     def check(error: float | None) -> Check:
         return Check(against="a", errors={"output": error, "grad x": 1e-6}, tolerance=0.01)
 
-    doubt = find([make_timed(check=check(0.0093))], "tolerance-used")
-    assert "the error of its output is 0.0093, 93 % of the 0.01" in doubt.sentence
+    warning = find([make_timed(check=check(0.0093))], "tolerance-used")
+    assert "the error of its output is 0.0093, 93 % of the 0.01" in warning.sentence
     assert (
-        find_doubts([make_timed(check=check(0.005)), make_timed(id="j", check=check(None))]) == []
+        find_warnings([make_timed(check=check(0.005)), make_timed(id="j", check=check(None))]) == []
     )
 
 
@@ -323,7 +327,7 @@ def test_instruments_that_cost_too_much() -> None:
         return make_timed(instrumented_ns=[1e6 * factor * float(time) for time in NOISE])
 
     assert "30 % longer" in find([make(1.3)], "instruments-cost").sentence
-    assert find_doubts([make(1.03)]) == []
+    assert find_warnings([make(1.03)]) == []
 
 
 def test_memory_that_was_predicted_wrong() -> None:
@@ -335,16 +339,16 @@ def test_memory_that_was_predicted_wrong() -> None:
             **changes,
         )
 
-    doubt = find([make(1500)], "memory-estimate")
-    assert "50 % more than was measured" in doubt.sentence
-    assert find_doubts([make(1050)]) == []
+    warning = find([make(1500)], "memory-estimate")
+    assert "50 % more than was measured" in warning.sentence
+    assert find_warnings([make(1050)]) == []
     # Beside tensors of a variant that is not predicted, nobody can tell.
-    assert find_doubts([make(1500), make(0, id="b", variant="b")]) == []
+    assert find_warnings([make(1500), make(0, id="b", variant="b")]) == []
 
 
 def test_only_the_newest_record_of_a_case_counts() -> None:
     old = make_timed(RISING, taken_at="2025-01-01T00:00:00+00:00", run="old")
-    assert find_doubts([old, make_timed()]) == []
+    assert find_warnings([old, make_timed()]) == []
 
 
 def test_the_most_serious_comes_first_and_every_kind_explains_itself() -> None:
@@ -352,7 +356,7 @@ def test_the_most_serious_comes_first_and_every_kind_explains_itself() -> None:
         make_timed(notes=["odd"], steady=False),
         make_timed(id="hot", params={"size": 1}, environment={"load": {"cpu_temperature_c": 99.0}}),
     ]
-    assert [doubt.severity for doubt in find_doubts(records)] == list(SEVERITIES)
+    assert [warning.severity for warning in find_warnings(records)] == list(SEVERITIES)
     for kind in KINDS.values():
         assert kind.meaning
         assert kind.method
@@ -403,14 +407,14 @@ def test_the_printout(spoiled: Path) -> None:
         "others, with nothing",
     ]
     assert "Worth knowing\n  noted\n    demo a size=4: odd\n    → repeat it" in result.stdout
-    assert result.stderr == ("2 doubts about 1 record: 1 that spoils a number, 1 worth knowing\n")
+    assert result.stderr == ("2 warnings about 1 record: 1 that spoils a number, 1 worth knowing\n")
 
 
 def test_json(spoiled: Path) -> None:
-    doubts = json.loads(CliRunner().invoke(cli, ["check", str(spoiled), "--json"]).stdout)
-    assert [doubt["kind"] for doubt in doubts] == ["two-modes", "noted"]
-    assert doubts[0]["severity"] == "spoils"
-    (case,) = doubts[0]["cases"]
+    warnings = json.loads(CliRunner().invoke(cli, ["check", str(spoiled), "--json"]).stdout)
+    assert [warning["kind"] for warning in warnings] == ["two-modes", "noted"]
+    assert warnings[0]["severity"] == "spoils"
+    (case,) = warnings[0]["cases"]
     assert (case["variant"], case["params"]) == ("a", {"size": 4})
 
 

@@ -1,4 +1,4 @@
-"""How often doubts are raised over noise that deserves none, and over what deserves them."""
+"""How often warnings are raised over noise that deserves none, and over what deserves them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from flopwatch.analysis.sample_warnings import CHANCE, find_modes
 from flopwatch.analysis.trend import find_trend
 from flopwatch.analysis.warning_findings import LEAST_CHANGE
-from flopwatch.analysis.warnings import find_doubts
+from flopwatch.analysis.warnings import find_warnings
 from tests.conftest import make_record
 from tests.noise import CORRELATIONS, make_noise
 
@@ -86,7 +86,7 @@ def test_two_modes_are_found(count: int, distance: float, least: float, high_sha
     assert found >= 100 * least
 
 
-def test_many_cases_of_noise_raise_no_statistical_doubt() -> None:
+def test_many_cases_of_noise_raise_no_statistical_warning() -> None:
     """Each alone may be unlikely: they are judged together."""
     rng = np.random.default_rng(0)
     records = []
@@ -105,7 +105,7 @@ def test_many_cases_of_noise_raise_no_statistical_doubt() -> None:
                     loops=[1] * count,
                 )
             )
-    doubts = {doubt.kind: doubt for doubt in find_doubts(records)}
+    warnings = {warning.kind: warning for warning in find_warnings(records)}
     statistical = ("drift", "speedup-drift", "warm-up-never-ended", "two-modes")
-    raised = [len(doubts[kind].cases) for kind in statistical if kind in doubts]
+    raised = [len(warnings[kind].cases) for kind in statistical if kind in warnings]
     assert sum(raised) <= 2

@@ -72,7 +72,7 @@ def test_the_gate(old: str, tmp_path: Path, factor: float, percent: str, code: i
     assert run(old, new) == 0
 
 
-def test_the_gate_does_not_judge_what_is_not_like_for_like(
+def test_the_gate_does_not_judge_what_is_not_comparable(
     old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slower = [sample(2e6, seed=2, params={"size": 0}, settings=Settings(threads=4))]

@@ -206,10 +206,10 @@ def test_the_tables() -> None:
     assert exchanges.groups[0][0][2:] == ["500 ns", "2.00 GB/s", "3.00 GB/s"]
 
 
-def test_doubts_are_told() -> None:
+def test_warnings_are_told() -> None:
     calm = list_remarks(make_peaks(products=[make_curve("float32", GB)], others_share=0.01))
     assert len(calm) == 2, "what is counted, twice"
-    doubts = list_remarks(
+    warnings = list_remarks(
         make_peaks(
             products=[
                 make_curve("float32", 180 * GB, repeats=1),
@@ -221,13 +221,13 @@ def test_doubts_are_told() -> None:
             exchanges=make_peaks().exchanges[:2],
         )
     )
-    told = "\n".join(doubts)
-    assert "bfloat16 is emulated here: float32 is 180 times as fast" in doubts
-    assert "float16: none (no such kernel)" in doubts
+    told = "\n".join(warnings)
+    assert "bfloat16 is emulated here: float32 is 180 times as fast" in warnings
+    assert "float16: none (no such kernel)" in warnings
     assert "seen once and not again: the best of float32; " in told
     assert "other work took 40 % of all cores' time" in told
     assert "too little free memory" in told
-    assert "reduce-scatter: gloo does not have it" in doubts
+    assert "reduce-scatter: gloo does not have it" in warnings
     assert "all-reduce: gloo" not in told
 
 

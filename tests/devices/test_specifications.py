@@ -259,7 +259,7 @@ def test_the_command_lists_all_devices() -> None:
 
 def test_the_command_tells_where_the_figures_of_one_device_are_from() -> None:
     lines = run("nvidia l4").splitlines()
-    (line,) = [line for line in lines if line.startswith("│ bfloat16  ")]
+    (line,) = [line for line in lines if line.startswith("  bfloat16  ")]
     assert "121 TFLOP/s" in line
     assert "NVIDIA L4 Tensor Core GPU data sheet, 2023; its tensor figures are with" in line
     assert any("bfloat16, sparse" in line and "242 TFLOP/s" in line for line in lines)

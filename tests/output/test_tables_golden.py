@@ -250,7 +250,7 @@ def test_a_very_narrow_terminal_has_a_table_a_group(records: list[Record]) -> No
     assert drawn(records, 53) == textwrap.dedent(expected).splitlines()
 
 
-def test_what_is_not_like_for_like_is_told_beside_the_verdict(records: list[Record]) -> None:
+def test_what_is_not_comparable_is_told_beside_the_verdict(records: list[Record]) -> None:
     dense, fast = (
         replace(record, conditions={"autocast": autocast})
         for record, autocast in zip(records[:2], ("off", "float16"), strict=True)
@@ -304,7 +304,7 @@ def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
     assert newest.speedup is None
 
 
-def test_what_is_not_like_for_like_stands_in_tables_of_its_own(records: list[Record]) -> None:
+def test_what_is_not_comparable_stands_in_tables_of_its_own(records: list[Record]) -> None:
     cold = sampled(
         9e6, 9e6, id="1", variant="dense", params=records[0].params, group="g1", run="later",
         settings=Settings(cache="cold"), taken_at="2026-02-01T00:00:00+00:00",

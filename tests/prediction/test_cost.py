@@ -194,7 +194,7 @@ def test_stacks_are_chosen_by_the_device_and_unseen_ones_have_wider_intervals() 
 def test_whatever_no_data_are_from_widens_the_interval_and_is_said() -> None:
     def width(job: Job, machine: Machine = A100) -> float:
         found = predict(job, machine, choose_stack(machine))
-        assert len([doubt for doubt in found.doubts if "wider interval" in doubt]) == (
+        assert len([warning for warning in found.warnings if "wider interval" in warning]) == (
             (machine is H100) + (job.precision == "fp32") + (job.ranks > 512)
         )
         return found.high / found.low

@@ -50,7 +50,7 @@ def test_what_cannot_be_predicted_says_where_it_stands() -> None:
         answer_rows(rows, None, None)
 
 
-def test_doubts_are_told_beside_the_table(tmp_path: Path) -> None:
+def test_warnings_are_told_beside_the_table(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'h100_80gb')}\n")
     result = CliRunner().invoke(cli, ["predict", "--rows", str(path)])

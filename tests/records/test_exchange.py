@@ -297,10 +297,10 @@ def test_old_files_tell_aggregates_by_their_names(tmp_path: Path) -> None:
     assert record.samples_ns == {"call": [2e6, 3e6]}
 
 
-def test_doubts_about_a_google_benchmark_are_notes(tmp_path: Path) -> None:
+def test_warnings_about_a_google_benchmark_are_notes(tmp_path: Path) -> None:
     timed = {"name": "f", "run_type": "iteration", "iterations": 1, "real_time": 2.0}
     path = write_google(
-        tmp_path / "doubtful.json",
+        tmp_path / "warned.json",
         timed,
         {**timed, "error_occurred": True, "error_message": "it slipped"},
         {"name": "g", "run_type": "iteration", "skipped": True, "skip_message": "no GPU"},

@@ -141,7 +141,7 @@ def make_full_record(**changes: object) -> Record:
         "memory_estimate_bytes": {"weights": 1e6},
         "first_page_faults": 5,
         "check": Check(against="a", errors={"output": 1e-6, "grad": None}, tolerance=1e-3),
-        "notes": ["a doubt"],
+        "notes": ["a warning"],
         "environment": {
             "machine": {"cpu_model": "Z80", "logical_cores": 2, "memory_total_bytes": 2**34},
             "software": {"python": "3.11.7", "packages": {"torch": "2.13"}},

@@ -38,7 +38,7 @@ RECORDS = [
         check=Check(against="plain", errors={"output": 1e-6}, tolerance=1e-3),
         settings=Settings(threads=2),
         environment={"host": "here"},
-        notes=["a doubt"],
+        notes=["a warning"],
         peak_memory_bytes=2**40,
         conditions={"autocast": "off"},
         facts={"parameters": 1.5e8},

@@ -38,7 +38,7 @@ FULL = make_record(
     first_page_faults=123,
     check=Check(against="plain", errors={"output": 1e-6, "grad weight": None}, tolerance=1e-3),
     prediction={"step": 1.5},
-    notes=["a doubt"],
+    notes=["a warning"],
     settings=Settings(threads=4, memory_limit_bytes=10),
     environment={"host": "here", "load": {"average": [0.1]}},
     sources={"suite.py": "abc"},

@@ -1,4 +1,4 @@
-"""Doubts about what a case was compared with: its baseline, its reference, a peak, an estimate."""
+"""Warnings about what a case was compared with: its baseline, reference, a peak, an estimate."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def find_noted(cases: Sequence[Case]) -> Iterator[Finding]:
-    """What no other doubt tells."""
+    """What no other warning tells."""
     for case in cases:
         for note in case.record.notes:
             if case.totals_ns and not note.startswith((NOT_CHECKED, GPU_LOWERED)):

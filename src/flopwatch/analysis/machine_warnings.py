@@ -1,4 +1,4 @@
-"""Doubts about the machine and the software, while it was measured or between runs."""
+"""Warnings about the machine and the software, while it was measured or between runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECTIONS = ("machine", "software", "project", "torch", "isa", "allocator")
 """Of the environment. Others tell what happened meanwhile, or where a record was taken from."""
 VOLATILE = (
     "machine.memory_available_bytes", "machine.swap_used_bytes",
-    "project.dirty",  # a doubt of its own
+    "project.dirty",  # a warning of its own
 )  # fmt: skip
 """What changes without changing any time, or is told elsewhere."""
 MOST_FIELDS = 4

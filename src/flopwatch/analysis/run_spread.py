@@ -14,7 +14,7 @@ The same cases in two sets of records: an old one and a new one.
 
 A case is the same where suite, variant and parameters are. An axis that has one value in all of the
 old records of a suite and another one in all of its new ones (batch 32 there, 64 here) does not
-keep cases apart: that is the very thing somebody wants to compare, though not like for like. The
+keep cases apart: that is the very thing somebody wants to compare, though not comparable. The
 variant counts as such an axis, too.
 
 Records of one case that were measured under different conditions (threads, cache, versions) are
@@ -315,9 +315,9 @@ def _by_case(
 def _pair(old: Sequence[Record], new: Sequence[Record], moved: Differences) -> list[Pair]:
     """One for every set of conditions that both have, or else one of the newest."""
     before, after = _by_conditions(old), _by_conditions(new)
-    shared = [like for like in before if like in after]
+    shared = [same for same in before if same in after]
     if shared:
-        return [Pair(old=before[like], new=after[like], moved=moved) for like in shared]
+        return [Pair(old=before[same], new=after[same], moved=moved) for same in shared]
     return [Pair(old=before[conditions(old[-1])], new=after[conditions(new[-1])], moved=moved)]
 
 

@@ -1,4 +1,4 @@
-"""Doubts that the samples themselves raise.
+"""Warnings that the samples themselves raise.
 
 Whether samples lie around two levels instead of one.
 

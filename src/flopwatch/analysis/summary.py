@@ -59,7 +59,7 @@ class Row:
     """The speedup that arithmetic alone would give; None where its cost does not differ."""
     unlike: Differences = field(default_factory=dict)
     """Where the case's own conditions differ from the baseline's: by field, the baseline's value
-    and this one's. With any of them the comparison is not like for like."""
+    and this one's. With any of them the two are not comparable."""
     flops_per_s: float | None = None
     of_peak: dict[Standard, PeakShare] = field(default_factory=dict)
     """What part of the peak that is, of those that are known."""
@@ -71,7 +71,7 @@ class Row:
     regions: dict[str, Inside] = field(default_factory=dict)
     """What instruments saw, by ``phase/region``."""
     likeness: str = ""
-    """Equal for rows that are like for like: the `conditions` of its record."""
+    """Equal for rows that are comparable: the `conditions` of its record."""
 
     def __post_init__(self) -> None:
         if not self.likeness:
@@ -104,7 +104,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 
 
 def conditions(record: Record) -> str:
-    """Equal for records that are like for like."""
+    """Equal for records that are comparable."""
     # Tables ask for it many times a record, and few records differ in it.
     return _digest(msgspec.json.encode(environment.likeness(record.environment, record.settings)))
 

@@ -209,7 +209,7 @@ def compare_runs(
 
 
 def excuse(judgement: Judgement, names: Sequence[str]) -> list[Comparison]:
-    """The comparisons that are like for like, but for differences in the fields named."""
+    """The comparisons that are fair, but for differences in the fields named."""
     return [
         one
         for one in judgement.comparisons

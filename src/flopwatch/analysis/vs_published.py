@@ -63,7 +63,7 @@ class Beside:
     published_value: Estimate | None = None
     differences: Differences = field(default_factory=dict)
     """By field: the own value and the published one. With any of them, and with what makes either
-    side's own comparison unfair, the two are not like for like."""
+    side's own comparison unfair, the two are not comparable."""
     missing: str | None = None
     """Why there is nothing to compare."""
 

@@ -1,4 +1,4 @@
-"""What doubts are made of: cases with their samples and their baseline, and what is found."""
+"""What warnings are made of: cases with their samples and their baseline, and what is found."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One case's part of a doubt."""
+    """One case's part of a warning."""
 
     record: Record
     fact: str

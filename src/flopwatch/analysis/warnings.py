@@ -1,7 +1,7 @@
-"""What a careful reader would doubt about results, by kind, with what to do about it.
+"""Reasons to distrust results, by kind, with what to do about it.
 
 A kind is an entry of KINDS: what it means, how it is found, what to do, and the function that finds
-it. What several cases share is one doubt, with the worst of them named.
+it. What several cases share is one warning, with the worst of them named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doubt:
+class ResultWarning:
     kind: str
     severity: Severity
     cases: tuple[Record, ...]
@@ -204,16 +204,16 @@ KINDS: dict[str, Kind] = {
 """By name; the order among those that are equally serious is that in which they are told."""
 
 
-def find_doubts(records: Sequence[Record]) -> list[Doubt]:
+def find_warnings(records: Sequence[Record]) -> list[ResultWarning]:
     """About what tables of these records would show, the most serious first."""
     cases = gather(records)
-    doubts = [
+    warnings = [
         _join(name, kind, found)
         for name, kind in KINDS.items()
         for found in _by_cause(kind.find(cases))
     ]
     ranks = list(SEVERITIES)
-    return sorted(doubts, key=lambda doubt: ranks.index(doubt.severity))
+    return sorted(warnings, key=lambda warning: ranks.index(warning.severity))
 
 
 def _by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -223,7 +223,7 @@ def _by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
     return list(causes.values())
 
 
-def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> Doubt:
+def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> ResultWarning:
     ordered = sorted(findings, key=lambda finding: -finding.size)
     cases = tuple({id(finding.record): finding.record for finding in ordered}.values())
     worst = ordered[0]
@@ -231,7 +231,7 @@ def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> Doubt:
     if len(cases) > 1:
         is_worse = worst.size > ordered[-1].size
         count = f"{len(cases):,} cases, {'the worst' if is_worse else 'such as'} "
-    return Doubt(
+    return ResultWarning(
         kind=name,
         severity=kind.severity,
         cases=cases,
@@ -244,13 +244,13 @@ def name_case(record: Record) -> str:
     return f"{record.suite} {record.variant} {label(record.params)}".rstrip()
 
 
-def as_dict(doubt: Doubt) -> dict[str, Any]:
+def as_dict(warning: ResultWarning) -> dict[str, Any]:
     """For ``--json``."""
     return {
-        "kind": doubt.kind,
-        "severity": doubt.severity,
-        "sentence": doubt.sentence,
-        "advice": doubt.advice,
+        "kind": warning.kind,
+        "severity": warning.severity,
+        "sentence": warning.sentence,
+        "advice": warning.advice,
         "cases": [
             {
                 "suite": record.suite,
@@ -260,7 +260,7 @@ def as_dict(doubt: Doubt) -> dict[str, Any]:
                 "run": record.run,
                 "taken_at": record.taken_at,
             }
-            for record in doubt.cases
+            for record in warning.cases
         ],
     }
 

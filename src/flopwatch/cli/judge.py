@@ -299,10 +299,10 @@ def check(
     flopwatch check results/dyad.jsonl --json | jq '.[].kind'
     flopwatch check --list
     """
-    from flopwatch.analysis.warnings import KINDS, as_dict, find_doubts, kind_as_dict
+    from flopwatch.analysis.warnings import KINDS, as_dict, find_warnings, kind_as_dict
     from flopwatch.errors import UsageError
     from flopwatch.output.console import open_stdout
-    from flopwatch.output.warning_tables import count_doubts, write_doubts, write_kinds
+    from flopwatch.output.warning_tables import count_warnings, write_kinds, write_warnings
 
     width = min(open_stdout().width, MOST_WIDTH)
     if list_kinds:
@@ -317,13 +317,13 @@ def check(
     if not results:
         raise click.UsageError("name a results file, or ask for --list")
     records = read_records(results, skip_corrupt)
-    doubts = [doubt for doubt in find_doubts(records) if doubt.kind not in ignore]
+    warnings = [warning for warning in find_warnings(records) if warning.kind not in ignore]
     if as_json:
-        _print_findings(json.dumps([as_dict(doubt) for doubt in doubts]))
+        _print_findings(json.dumps([as_dict(warning) for warning in warnings]))
     else:
-        _print_findings("\n".join(write_doubts(doubts, width)))
-        tell(count_doubts(doubts, len(records)))
-    if any(strict or doubt.severity == "spoils" for doubt in doubts):
+        _print_findings("\n".join(write_warnings(warnings, width)))
+        tell(count_warnings(warnings, len(records)))
+    if any(strict or warning.severity == "spoils" for warning in warnings):
         sys.exit(1)
 
 

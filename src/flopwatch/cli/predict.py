@@ -163,8 +163,8 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
         click.echo(json.dumps(rows, allow_nan=False))
     else:
         sys.stdout.write(write_rows(rows))
-    for doubt in report.list_doubts([each.prediction for each in predicted]):
-        click.echo(doubt, err=True)
+    for warning in report.list_warnings([each.prediction for each in predicted]):
+        click.echo(warning, err=True)
     summary = report.describe_errors(predicted)
     if summary:
         click.echo(summary, err=True)

@@ -41,7 +41,7 @@ import psutil
 from flopwatch import __version__
 from flopwatch.devices import system_files
 from flopwatch.devices.background_load import Watch
-from flopwatch.settings import LIKE_FOR_LIKE, Settings
+from flopwatch.settings import COMPARED_SETTINGS, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
 
@@ -96,15 +96,15 @@ LIKENESS: dict[str, Callable[[Any], Any]] = {
     "software.flopwatch": _minor,
     "allocator": _whole,
 }
-"""What must be equal, beside `settings.LIKE_FOR_LIKE`, for two records to be like for like: where
+"""What must be equal, beside `settings.COMPARED_SETTINGS`, for two records to be comparable: where
 it is in the environment, and as how much of it counts."""
 
 
 def likeness(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """What must be equal for two records to be like for like, by its place."""
+    """What must be equal for two records to be comparable, by its place."""
     # What another program has measured has settings that nobody told.
     told = None if "imported" in environment else settings
-    of_settings = {f"settings.{name}": getattr(told, name, None) for name in LIKE_FOR_LIKE}
+    of_settings = {f"settings.{name}": getattr(told, name, None) for name in COMPARED_SETTINGS}
     of_environment = {path: part(look_up(environment, path)) for path, part in LIKENESS.items()}
     return {**of_environment, **of_settings}
 

@@ -355,7 +355,7 @@ def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
         "new": one.middles[1],
         "speedup": as_interval(one.speedup),
         "verdict": one.verdict,
-        "like_for_like": not one.unlike,
+        "comparable": not one.unlike,
         "unlike": {name: {"old": old, "new": new} for name, (old, new) in one.unlike.items()},
         "missing": None if one.missing is None else asdict(one.missing),
         "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],

@@ -177,7 +177,7 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
         remarks=[
             *_list_refusals(peaks),
             *_list_emulations(peaks),
-            *_list_doubts(peaks),
+            *_list_warnings(peaks),
             *_list_neighbours(peaks),
         ],
         **lay_out(columns, [peaks.products]),
@@ -215,7 +215,7 @@ def _list_emulations(peaks: Peaks) -> list[str]:
     ]
 
 
-def _list_doubts(peaks: Peaks) -> list[str]:
+def _list_warnings(peaks: Peaks) -> list[str]:
     bests = [(curve.dtype, curve.best) for curve in peaks.products]
     lone = [dtype for dtype, best in bests if best and best.repeats < ENOUGH_REPEATS]
     if not lone:

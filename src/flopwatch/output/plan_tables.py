@@ -48,7 +48,7 @@ def _make_best(plan: Plan, model: str) -> Sheet:
         f"{format_count(plan.budget_tokens)} in all",
         conditions=f"stack {wish.stack.name}; {plan.fitting} of {plan.tried} configurations that "
         f"were tried fit, with {100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
-        remarks=list(plan.best[0].doubts),
+        remarks=list(plan.best[0].warnings),
         **lay_out(columns, [plan.best]),
     )
 

@@ -48,7 +48,7 @@ def _make_headline(answer: Answer) -> Sheet:
     return Sheet(
         title=f"predict {_name(answer)}",
         conditions=_describe_source(answer.prediction),
-        remarks=list(answer.prediction.doubts),
+        remarks=list(answer.prediction.warnings),
         **lay_out(_list_columns([answer]), [[answer]]),
     )
 
@@ -64,7 +64,7 @@ def _make_table(answers: Sequence[Answer], refusals: Sequence[str]) -> Sheet:
         title=" ".join(["predict", *fixed]),
         conditions="; ".join(sources),
         remarks=[
-            *list_doubts([each.prediction for each in answers]),
+            *list_warnings([each.prediction for each in answers]),
             *(f"left out: {refusal}" for refusal in refusals),
         ],
         **lay_out(
@@ -77,12 +77,12 @@ def _make_table(answers: Sequence[Answer], refusals: Sequence[str]) -> Sheet:
     )
 
 
-def list_doubts(predictions: Sequence[Prediction]) -> list[str]:
+def list_warnings(predictions: Sequence[Prediction]) -> list[str]:
     """Each once, with how many it is about."""
-    doubts = Counter(doubt for each in predictions for doubt in each.doubts)
+    warnings = Counter(warning for each in predictions for warning in each.warnings)
     return [
-        doubt if count == len(predictions) else f"{doubt} ({count} of {len(predictions)})"
-        for doubt, count in doubts.items()
+        warning if count == len(predictions) else f"{warning} ({count} of {len(predictions)})"
+        for warning, count in warnings.items()
     ]
 
 
@@ -249,7 +249,7 @@ def prediction_as_dict(prediction: Prediction) -> dict[str, Any]:
             }
             for part in _sum_parts(prediction.cost.parts)
         ],
-        "doubts": list(prediction.doubts),
+        "warnings": list(prediction.warnings),
         "sources": list(prediction.machine.sources),
     }
 

@@ -122,8 +122,8 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def case_remarks(rows: Sequence[Row]) -> list[str]:
-    """What makes comparisons unfair, and doubts that arose while measuring, each told once for all
-    the cases of a table."""
+    """What makes comparisons unfair, and warnings that arose while measuring, each once for all the
+    cases of a table."""
     told: dict[str, list[Record]] = {}
     for row in rows:
         if row.unlike:

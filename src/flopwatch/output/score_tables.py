@@ -71,13 +71,13 @@ def list_calibration_sheets(calibration: Calibration, fit: Fit) -> list[Sheet]:
             f"them is predicted within {100 * calibration.scatter:.0f} %, two times out of three",
             conditions="determined: how much of what was uncertain the records have settled; the "
             "rest is as expected",
-            remarks=_doubt_efficiencies(fit),
+            remarks=_warn_of_efficiencies(fit),
             **lay_out(columns, [sorted(fit.found, key=lambda found: -found.determined)]),
         )
     ]
 
 
-def _doubt_efficiencies(fit: Fit) -> list[str]:
+def _warn_of_efficiencies(fit: Fit) -> list[str]:
     """More than the machine can do was seen: it can do more than its peaks say."""
     return [
         f"{found.unknown.name} is {found.value:.2g}, more than there is: the peaks are too low, as "

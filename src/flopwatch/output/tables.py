@@ -110,7 +110,7 @@ class Sheet:
     tones: list[list[list[str]]] = field(default_factory=list)
     """For every cell, the verdict whose colour it has; without them, verdicts have their own."""
     remarks: list[str]
-    """Failures and doubts, one sentence each."""
+    """Failures and warnings, one sentence each."""
 
     def __post_init__(self) -> None:
         if not self.values:

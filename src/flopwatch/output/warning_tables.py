@@ -1,44 +1,44 @@
-"""Doubts as people read them: the most serious first, each with what to do."""
+"""Warnings as people read them: the most serious first, each with what to do."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 
-from flopwatch.analysis.warnings import KINDS, SEVERITIES, Doubt
+from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.output.units import plural
 
 INDENT = 4
 
 
-def write_doubts(doubts: Sequence[Doubt], width: int) -> list[str]:
-    """Lines; none where there is no doubt."""
+def write_warnings(warnings: Sequence[ResultWarning], width: int) -> list[str]:
+    """Lines; none where there is no warning."""
     lines: list[str] = []
     for severity, meaning in SEVERITIES.items():
-        chosen = [doubt for doubt in doubts if doubt.severity == severity]
+        chosen = [warning for warning in warnings if warning.severity == severity]
         if chosen:
             lines += ["", meaning.capitalize()] if lines else [meaning.capitalize()]
-        for doubt in chosen:
-            lines += _write_doubt(doubt, width)
+        for warning in chosen:
+            lines += _write_warning(warning, width)
     return lines
 
 
-def _write_doubt(doubt: Doubt, width: int) -> list[str]:
+def _write_warning(warning: ResultWarning, width: int) -> list[str]:
     return [
-        f"  {doubt.kind}",
-        *_wrap(doubt.sentence, width, INDENT),
-        *_wrap(f"→ {doubt.advice}", width, INDENT, hang=2),
+        f"  {warning.kind}",
+        *_wrap(warning.sentence, width, INDENT),
+        *_wrap(f"→ {warning.advice}", width, INDENT, hang=2),
     ]
 
 
-def count_doubts(doubts: Sequence[Doubt], num_records: int) -> str:
+def count_warnings(warnings: Sequence[ResultWarning], num_records: int) -> str:
     """One sentence for the end.
 
-    >>> count_doubts([], 12)
-    'no doubts about 12 records'
+    >>> count_warnings([], 12)
+    'no warnings about 12 records'
     """
-    if not doubts:
-        return f"no doubts about {plural(num_records, 'record')}"
+    if not warnings:
+        return f"no warnings about {plural(num_records, 'record')}"
     counts = [
         f"{number} {one if number == 1 else several}"
         for severity, one, several in (
@@ -46,11 +46,10 @@ def count_doubts(doubts: Sequence[Doubt], num_records: int) -> str:
             ("widens", "that makes one less certain", "that make one less certain"),
             ("note", "worth knowing", "worth knowing"),
         )
-        if (number := sum(doubt.severity == severity for doubt in doubts))
+        if (number := sum(warning.severity == severity for warning in warnings))
     ]
-    return (
-        f"{plural(len(doubts), 'doubt')} about {plural(num_records, 'record')}: {', '.join(counts)}"
-    )
+    total, records = plural(len(warnings), "warning"), plural(num_records, "record")
+    return f"{total} about {records}: {', '.join(counts)}"
 
 
 def write_kinds(width: int) -> list[str]:

@@ -35,7 +35,7 @@ class Prediction:
     """Tokens/s of all ranks: nine of ten measured jobs lie above this, or"""
     high: float
     """below this."""
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
     """Why it may be further off than the interval says, and what could easily be better, as
     sentences."""
 
@@ -83,7 +83,7 @@ def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
         memory=memory,
         low=low * speed,
         high=high * speed,
-        doubts=(*unseen, *_list_doubts(job, machine, memory), *_advise_padding(job, stack)),
+        warnings=(*unseen, *_list_warnings(job, machine, memory), *_advise_padding(job, stack)),
     )
 
 
@@ -108,20 +108,20 @@ def _list_unseen(job: Job, machine: Machine, stack: Stack) -> list[str]:
     return unseen
 
 
-def _list_doubts(job: Job, machine: Machine, memory: Memory) -> list[str]:
-    doubts = []
+def _list_warnings(job: Job, machine: Machine, memory: Memory) -> list[str]:
+    warnings = []
     if job.shape.experts:
-        doubts.append("how experts are shared among ranks, and their tokens sent, is left out")
+        warnings.append("how experts are shared among ranks, and their tokens sent, is left out")
     if memory.fits is None:
-        doubts.append(f"how much memory {machine.name} has is not known")
+        warnings.append(f"how much memory {machine.name} has is not known")
     elif not memory.fits:
-        doubts.append("it does not fit into memory: how fast it would be if it did")
+        warnings.append("it does not fit into memory: how fast it would be if it did")
     elif find_pressure(memory):
-        doubts.append(
+        warnings.append(
             "memory is nearly full: published jobs as near to the limit took up to 2.4 times as "
             "long where memory had to be given back and asked for again"
         )
-    return doubts
+    return warnings
 
 
 def _advise_padding(job: Job, stack: Stack) -> list[str]:

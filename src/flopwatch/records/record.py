@@ -185,7 +185,7 @@ class Record:
     check: Check | None = None
     prediction: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
-    """Doubts that arose while measuring, as sentences."""
+    """Warnings that arose while measuring, as sentences."""
     settings: Settings = field(default_factory=Settings)
     environment: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

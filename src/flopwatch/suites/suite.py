@@ -82,7 +82,7 @@ class Workload:
     """Called before every sample and not timed, for example to clear gradients."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What a fair comparison must have in common and this workload fixes itself, for example
-    ``{"autocast": "off"}``: variants that differ here are marked as not like for like."""
+    ``{"autocast": "off"}``: variants that differ here are marked as not comparable."""
     facts: Mapping[str, float] | Callable[[], Mapping[str, float]] = field(default_factory=dict)
     """Numbers about what was built, for example ``{"parameters": 125e6}``; or a function that gives
     them after the first run, for what is only known then, such as the time to compile."""

@@ -219,19 +219,19 @@ class Group:
     def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
         """Compare with the suite's reference, or else with the baseline."""
         is_baseline = case.variant == self.baseline
-        against, expected, doubt = "the reference", None, None
+        against, expected, warning = "the reference", None, None
         try:
             expected = self._run_reference(case)
         except Exception as error:
             # Not the variant's fault: it is measured, but nobody can say that it is right.
-            doubt = f"its reference failed: {explain(error)}"
-        if expected is None and doubt is None:
+            warning = f"its reference failed: {explain(error)}"
+        if expected is None and warning is None:
             if is_baseline:
                 self._baseline_values = values
                 return None, []
             against, expected = self.baseline, self._baseline_values
             if expected is None:
-                doubt = f"its reference, {self.baseline}, is not measured here"
+                warning = f"its reference, {self.baseline}, is not measured here"
         check = None
         if expected is not None:
             tolerance = self.suite.tolerance(case)
@@ -239,7 +239,7 @@ class Group:
         if is_baseline:  # kept all the same, unless it is wrong: not all need have a reference
             self._baseline_values, self._is_lent = values, True
         if expected is None:
-            return None, [f"not checked: {doubt}"]
+            return None, [f"not checked: {warning}"]
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
         return check, notes
 

@@ -53,11 +53,11 @@ class Measurement:
 
     def __repr__(self) -> str:
         calls = "" if self.loops == 1 else f" of {self.loops} calls"
-        doubt = "" if self.steady else "; it never became steady"
+        warning = "" if self.steady else "; it never became steady"
         return (
             f"{self.name}: {format_time(self.time_ns.value)} {format_interval(self.time_ns)}, "
             f"{plural(self.samples, 'sample')}{calls} after {self.warmup_samples} of warm-up"
-            f"{doubt}"
+            f"{warning}"
         )
 
 

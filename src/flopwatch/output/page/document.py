@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flopwatch import __version__
 from flopwatch.analysis.summary import Row, summarize
-from flopwatch.analysis.warnings import SEVERITIES, Doubt, find_doubts
+from flopwatch.analysis.warnings import SEVERITIES, ResultWarning, find_warnings
 from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
 from flopwatch.output.page.sections import (
     Section,
@@ -50,7 +50,7 @@ def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     rows = summarize(records)
     suites = render_suites(rows)
     sections = [  # comparisons of runs would come first
-        *_render_doubts(find_doubts(records)),
+        *_render_warnings(find_warnings(records)),
         *suites,
         *_render_failures(group_failures(rows)),
         *render_environments(rows),
@@ -119,16 +119,16 @@ def _render_contents(sections: Sequence[Section]) -> str:
     return f'<nav aria-label="Contents"><ul>{items}</ul></nav>' if items else ""
 
 
-def _render_doubts(doubts: Sequence[Doubt]) -> list[Section]:
-    if not doubts:
+def _render_warnings(warnings: Sequence[ResultWarning]) -> list[Section]:
+    if not warnings:
         return []
     parts = []
     for severity, meaning in SEVERITIES.items():
-        found = [doubt for doubt in doubts if doubt.severity == severity]
+        found = [warning for warning in warnings if warning.severity == severity]
         items = [f"{escape(d.sentence)} <i>{escape(d.advice)}</i>" for d in found]
         parts += [f"<h3>{meaning.capitalize()}</h3>{list_items(items)}"] if items else []
-    html = f'<section id="doubts"><h2>What to doubt</h2>{"".join(parts)}</section>'
-    return [Section(id="doubts", title="What to doubt", html=html)]
+    html = f'<section id="warnings"><h2>Warnings</h2>{"".join(parts)}</section>'
+    return [Section(id="warnings", title="Warnings", html=html)]
 
 
 def _render_failures(failures: Sequence[Failure]) -> list[Section]:

@@ -23,7 +23,7 @@ import msgspec
 from flopwatch.errors import FlopwatchError
 from flopwatch.records.record import Record
 from flopwatch.records.store import reading
-from flopwatch.settings import LIKE_FOR_LIKE
+from flopwatch.settings import COMPARED_SETTINGS
 from flopwatch.suites.case import case_id, digest, group_id
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -224,7 +224,7 @@ def list_conditions(record: Record) -> dict[str, str]:
     """How it was measured, for an export; what others have measured has no settings of ours."""
     if record.environment.keys() & {"imported", "published"}:
         return {}
-    return {name: str(getattr(record.settings, name)) for name in LIKE_FOR_LIKE}
+    return {name: str(getattr(record.settings, name)) for name in COMPARED_SETTINGS}
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:

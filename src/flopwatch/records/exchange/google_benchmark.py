@@ -275,7 +275,7 @@ def _read_value(text: str) -> int | float | str:
 
 
 def _collect_notes(context: Mapping[str, Any]) -> list[str]:
-    doubts = {
+    warnings = {
         "google-benchmark was built for debugging, which makes times longer": context.get(
             "library_build_type"
         )
@@ -283,7 +283,7 @@ def _collect_notes(context: Mapping[str, Any]) -> list[str]:
         "the CPU's frequency was scaled while measuring": context.get("cpu_scaling_enabled")
         is True,
     }
-    return [doubt for doubt, applies in doubts.items() if applies]
+    return [warning for warning, applies in warnings.items() if applies]
 
 
 def _read_environment(name: str, label: str | None, context: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,9 @@ PUBLICATIONS = {
                 "whether float32 products were rounded to TF32",
             ),
             advice=(
-                "its largest speedups are not like for like: the sparse layers ran under float16 "
+                "its largest speedups are not comparable: the sparse layers ran under float16 "
                 "autocast and the dense ones in float32 (autocast=published)",
-                "like for like (autocast=off) a layer of OPT-125m with 4 blocks is 1.10 times as "
+                "with autocast=off, a layer of OPT-125m with 4 blocks is 1.10 times as "
                 "fast as dense, not 3.22 times, and with 8 blocks 1.65 times, not 3.56 times",
                 "a time is that of one feed-forward layer inside a model, not of a training step",
             ),

@@ -3,7 +3,7 @@
 A name says the layer and sometimes the model; the heading above it says the rest. Rows above the
 line "No Auto Cast" ran the sparse layers under float16 autocast, and the dense ones in float32. A
 dense row is the baseline of both kinds, so that it becomes two records: one in the group of the
-published comparison (autocast=published), one in that which is like for like (autocast=off).
+published comparison (autocast=published), one in that which is comparable (autocast=off).
 
 The level is "feed-forward", not "model": the time is that of a layer, not of a training step.
 """
@@ -39,7 +39,7 @@ FORMS = {None: "it", "out": "ot", "d": "dt"}
 CONCATENATED = "concat"
 TRANSPOSED_NOTE = (
     "it stands above the line 'No Auto Cast', but its time is close to that of float32 rows: "
-    "whether autocast was on is in doubt"
+    "whether autocast was on is not known"
 )
 FORM_NOTE = (
     "the text does not say whether both halves were one product; at width 768 the time is close to "
@@ -164,11 +164,11 @@ def _find_variant(row: Figures, parsed: re.Match[str]) -> str:
 
 
 def _find_notes(parsed: re.Match[str], variant: str, is_cast: bool) -> list[str]:
-    doubts = {
+    warnings = {
         TRANSPOSED_NOTE: is_cast and parsed["form"] is not None,
         FORM_NOTE: variant != BASELINE and parsed["width"] is not None,
     }
-    return [note for note, is_due in doubts.items() if is_due]
+    return [note for note, is_due in warnings.items() if is_due]
 
 
 def _add_speedup(records: list[Record], number: int, width: str, speedup: str) -> list[Record]:

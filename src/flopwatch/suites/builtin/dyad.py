@@ -11,7 +11,7 @@ Three levels:
 
 All variants of a group have the same dtype and autocast state. The published comparison has not:
 its dense layers ran in float32 and its sparse ones under float16 autocast. ``autocast=published``
-(on request) is that mixture, and is marked as not like for like.
+(on request) is that mixture, and is marked as not comparable.
 """
 
 from __future__ import annotations
