@@ -99,9 +99,9 @@ def make_samples(generator: np.random.Generator, factor: float) -> list[float]:
 def make_record(run: str, case: int, samples_ns: list[float]) -> Record:
     params = {"case": case}
     return Record(
-        id=case_id("simulated", "only", params),
-        group=group_id("simulated", params),
-        run=run,
+        case_id=case_id("simulated", "only", params),
+        group_id=group_id("simulated", params),
+        run_id=run,
         suite="simulated",
         variant="only",
         baseline="only",
@@ -109,9 +109,9 @@ def make_record(run: str, case: int, samples_ns: list[float]) -> Record:
         status="ok",
         samples_ns={"step": samples_ns},
         rounds=list(range(SAMPLES)),
-        loops=[1] * SAMPLES,
+        calls_per_sample=[1] * SAMPLES,
         steady=True,
-        stop="precise",
+        stop_reason="precise",
         settings=Settings(),
     )
 

@@ -99,9 +99,9 @@ def make_record(i: int, times_ns: list[float]) -> Record:
         params={"dtype": "float32", "shape": [768, 64 * (i % 97)], "batch": i},
     )
     return Record(
-        id=case.id,
-        group=case.group,
-        run=f"run-{i // 1000}",
+        case_id=case.id,
+        group_id=case.group,
+        run_id=f"run-{i // 1000}",
         suite=case.suite,
         variant=case.variant,
         baseline="dense",
@@ -109,17 +109,17 @@ def make_record(i: int, times_ns: list[float]) -> Record:
         status="ok",
         samples_ns={"forward": times_ns},
         rounds=list(range(NUM_SAMPLES)),
-        loops=[1 + i % 5] * NUM_SAMPLES,
+        calls_per_sample=[1 + i % 5] * NUM_SAMPLES,
         warmup_samples=i % 10,
         steady=True,
-        stop="precise",
+        stop_reason="precise",
         flops={"forward": {"float32": 1e9 + i}},
         bytes={"forward": 1e6 + i},
         peak_memory_bytes=2**30 + i,
-        check=Check(against="plain", errors={"output": 1e-6}, tolerance=1e-3),
+        check=Check(reference="plain", errors={"output": 1e-6}, tolerance=1e-3),
         environment={**ENVIRONMENT, "pid": i},
         sources={"suites/builtin/dyad.py": case.id},
-        taken_at="2026-01-01T00:00:00+00:00",
+        measured_at="2026-01-01T00:00:00+00:00",
     )
 
 

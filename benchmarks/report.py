@@ -129,10 +129,10 @@ def make_record(
 ) -> Record:
     status, reason = ("ok", None) if time_ns is not None else draw.choice(FAILURES)
     content: dict[str, Any] = {
-        "id": case.id, "group": case.group, "run": run, "suite": case.suite,
+        "case_id": case.id, "group_id": case.group, "run_id": run, "suite": case.suite,
         "variant": case.variant, "baseline": baseline, "params": dict(case.params),
-        "status": status, "reason": reason, "environment": ENVIRONMENT,
-        "taken_at": "2026-01-01T00:00:00+00:00",
+        "status": status, "message": reason, "environment": ENVIRONMENT,
+        "measured_at": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
     return Record(**content, **({} if time_ns is None else take_samples(case, time_ns, draw)))
 
@@ -143,14 +143,14 @@ def take_samples(case: Case, time_ns: float, draw: random.Random) -> dict[str, A
 
     samples_ns = {"forward": times(0.35), "backward": times(0.65)}
     still = [0.0] * NUM_SAMPLES
-    rank = Rank(samples_ns=samples_ns, waiting_ns=still, moving_ns=still)
+    rank = Rank(samples_ns=samples_ns, waiting_ns=still, transfer_ns=still)
     return {
         "samples_ns": samples_ns,
         "rounds": list(range(NUM_SAMPLES)),
-        "loops": [1] * NUM_SAMPLES,
+        "calls_per_sample": [1] * NUM_SAMPLES,
         "warmup_samples": NUM_WARMUP,
         "steady": draw.random() < 0.95,
-        "stop": draw.choice(["precise", "precise", "budget", "stalled"]),
+        "stop_reason": draw.choice(["precise", "precise", "budget", "stalled"]),
         "flops": {"forward": {"float32": 1e9}, "backward": {"float32": 2e9}},
         "bytes": {"forward": 1e7, "backward": 2e7},
         "facts": {"parameters": float(draw.randrange(10**6, 10**8)), "tokens": 4096.0},

@@ -107,7 +107,7 @@ def measure(model: str, plan: Plan, what: str) -> int:
     phases = {name: step.phases[name] for name in WHATS[what] or step.phases}
     memory = measure_memory(step.prepare, phases)
     assert memory is not None
-    return memory.held_bytes + memory.peak_bytes
+    return memory.resident_bytes + memory.peak_bytes
 
 
 if __name__ == "__main__":

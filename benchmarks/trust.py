@@ -61,7 +61,7 @@ def print_counts(title: str, rows: list[Row]) -> None:
     for work in dict.fromkeys(row.record.params["work"] for row in rows):
         chosen = [row for row in rows if row.record.params["work"] == work]
         verdicts = Counter(row.verdict for row in chosen)
-        stops = Counter(row.record.stop for row in chosen)
+        stops = Counter(row.record.stop_reason for row in chosen)
         spread = sorted(row.speedup.value for row in chosen if row.speedup)
         print(
             f"{title:14} {work:8} verdicts {dict(verdicts)}, stopped {dict(stops)}, "

@@ -113,9 +113,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def make_record(**changes: object) -> Record:
     """A small complete record."""
     content: dict[str, object] = {
-        "id": "i",
-        "group": "g",
-        "run": "r",
+        "case_id": "i",
+        "group_id": "g",
+        "run_id": "r",
         "suite": "demo",
         "variant": "a",
         "baseline": "a",
@@ -123,9 +123,9 @@ def make_record(**changes: object) -> Record:
         "status": "ok",
         "samples_ns": {"call": [100.0] * 20},
         "rounds": list(range(20)),
-        "loops": [1] * 20,
+        "calls_per_sample": [1] * 20,
         "steady": True,
-        "stop": "precise",
-        "taken_at": "2026-01-01T00:00:00+00:00",
+        "stop_reason": "precise",
+        "measured_at": "2026-01-01T00:00:00+00:00",
     }
     return Record(**{**content, **changes})  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ def compare(speeds: dict[str, float], group: str = "g", **changes: object) -> li
     """Variants of one case, each so many times as fast as a baseline of 10 ms."""
     return [
         make_record(
-            id=f"{group} {variant}",
-            group=group,
+            case_id=f"{group} {variant}",
+            group_id=group,
             variant=variant,
             baseline="dense",
             **{"samples_ns": {"call": [10 * MS / speed] * 20}, **changes},
@@ -57,8 +57,8 @@ PARTS = [
 ]
 JOBS = [
     make_record(
-        id=f"{variant} {ranks}",
-        group=str(ranks),
+        case_id=f"{variant} {ranks}",
+        group_id=str(ranks),
         variant=variant,
         baseline="ddp",
         params={"model": "tiny", "ranks": ranks},
@@ -68,7 +68,7 @@ JOBS = [
             Rank(
                 samples_ns={"call": [time_ms * MS] * 20},
                 waiting_ns=[0.0] * 20,
-                moving_ns=[0.0] * 20,
+                transfer_ns=[0.0] * 20,
             )
         ]
         * ranks,
@@ -78,8 +78,8 @@ JOBS = [
 ]
 SIZES = [
     make_record(
-        id=f"{model} {context}",
-        group=f"{model} {context}",
+        case_id=f"{model} {context}",
+        group_id=f"{model} {context}",
         params={"model": model, "context": context},
         samples_ns={"call": [context * MS] * 20},
         facts={"tokens": float(context), "parameters": parameters},
@@ -91,12 +91,12 @@ SIZES = [
 MEMORY = [
     make_record(
         memory={"forward": PhaseMemory(peak_bytes=2**20, end_bytes=2**19)},
-        held_bytes=2**20,
-        memory_estimate_bytes={"parameters": 2.0**20, "nothing": 0.0, "activations": 2.0**20},
+        resident_bytes=2**20,
+        predicted_memory_bytes={"parameters": 2.0**20, "nothing": 0.0, "activations": 2.0**20},
     ),
     make_record(
-        id="j", group="h", params={"size": 8}, status="skipped", samples_ns={}, rounds=[],
-        loops=[], memory_estimate_bytes={"parameters": 2.0**21},
+        case_id="j", group_id="h", params={"size": 8}, status="skipped", samples_ns={}, rounds=[],
+        calls_per_sample=[], predicted_memory_bytes={"parameters": 2.0**21},
     ),
 ]  # fmt: skip
 LOSSES = [DENSE, trained("fast", 5e6, [5.0, 4.0, 3.0, 2.5])]
@@ -107,9 +107,11 @@ def add_peaks(record: Record, flops_per_s: float, bytes_per_s: float) -> Record:
     product = Product(rows=8, inner=8, columns=8, flops_per_s=flops_per_s, turns=3, repeats=2)
     peaks = Peaks(
         setup=read_setup(record.environment, record.settings),
-        taken_at="2026-11-16T12:00:00+00:00",
+        measured_at="2026-11-16T12:00:00+00:00",
         quick=True,
-        products=[Curve(dtype="float32", taken_at="2026-11-16T12:00:00+00:00", points=[product])],
+        products=[
+            Curve(dtype="float32", measured_at="2026-11-16T12:00:00+00:00", points=[product])
+        ],
         streams=[Stream(kernel="triad", size_bytes=2**30, bytes_per_s=bytes_per_s)],
         cache_bytes=2**20,
     )
@@ -132,7 +134,7 @@ def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) ->
     times_ns = {"forward": 3e6, "backward": 6e6, "optimizer": 1e6}
     regions = {"forward/attention": 1e6, "forward/head": 0.5e6, "backward/attention": 2e6}
     content: dict[str, object] = {
-        "id": variant,
+        "case_id": variant,
         "suite": "steps",
         "variant": variant,
         "baseline": "eager",

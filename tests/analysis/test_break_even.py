@@ -56,7 +56,7 @@ def test_what_is_unclear_does_not_pay() -> None:
     few = {
         "samples_ns": {"forward": [1e6, 1e6]},
         "rounds": [0, 1],
-        "loops": [1, 1],
+        "calls_per_sample": [1, 1],
         "warmup_samples": 0,
     }
     unclear = [layer_record(name, {}, tokens=64, **few) for name in ("dense", "fast")]

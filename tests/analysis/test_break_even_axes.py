@@ -32,14 +32,14 @@ def make_series(
     scatter = [1.0] * 20 if times is None else times
     return [
         make_record(
-            id=f"{name}{place}{params}",
-            group=f"{place}{params}",
+            case_id=f"{name}{place}{params}",
+            group_id=f"{place}{params}",
             variant=name,
             baseline="dense",
             params={axis: place, **params},
             samples_ns={"call": [100 * (s if name == "fast" else 1) / speed for s in scatter]},
             rounds=list(range(len(scatter))),
-            loops=[1] * len(scatter),
+            calls_per_sample=[1] * len(scatter),
         )
         for place, speedup in speedups.items()
         for name, speed in (("dense", 1.0), ("fast", speedup))
@@ -164,8 +164,8 @@ def test_series_of_other_baselines_are_apart() -> None:
         [
             *make_series({1: 0.5}),
             *(
-                make_record(id=f"{r.id}x", variant=v, baseline="other", group=r.group, run="s",
-                            params={"batch_size": 4})
+                make_record(case_id=f"{r.case_id}x", variant=v, baseline="other",
+                            group_id=r.group_id, run_id="s", params={"batch_size": 4})
                 for r in make_series({4: 2.0})[:1]
                 for v in ("other", "fast")
             ),

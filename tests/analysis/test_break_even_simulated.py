@@ -27,14 +27,14 @@ def make_series(rng: np.random.Generator, rounds: int, correlation: float) -> li
             own = make_noise(rng, rounds, correlation=correlation, sigma=0.03)
             records.append(
                 make_record(
-                    id=f"{variant}{batch}",
-                    group=str(batch),
+                    case_id=f"{variant}{batch}",
+                    group_id=str(batch),
                     variant=variant,
                     baseline="dense",
                     params={"batch_size": batch},
                     samples_ns={"call": (1e6 * factor * shared * own).tolist()},
                     rounds=list(range(rounds)),
-                    loops=[1] * rounds,
+                    calls_per_sample=[1] * rounds,
                 )
             )
     return records

@@ -14,16 +14,16 @@ from tests.conftest import make_record
 SAMPLES: dict[str, Any] = {
     "samples_ns": {"call": [8.0, 8.0]},
     "rounds": [0, 1],
-    "loops": [1, 1],
+    "calls_per_sample": [1, 1],
     "warmup_samples": 1,
 }
 
 
 def make_job(variant: str, losses: list[float], **changes: Any) -> Record:
-    rank = Rank(samples_ns={"call": [8.0, 8.0]}, waiting_ns=[0.0, 1.0], moving_ns=[0.0, 1.0])
-    given = {"suite": "training", "group": "g", "run": "r", "baseline": "plain", **SAMPLES}
+    rank = Rank(samples_ns={"call": [8.0, 8.0]}, waiting_ns=[0.0, 1.0], transfer_ns=[0.0, 1.0])
+    given = {"suite": "training", "group_id": "g", "run_id": "r", "baseline": "plain", **SAMPLES}
     return make_record(
-        **{**given, "id": variant, "variant": variant, "ranks": [rank, rank], **changes},
+        **{**given, "case_id": variant, "variant": variant, "ranks": [rank, rank], **changes},
         curves={"loss": losses},
     )
 
@@ -50,7 +50,7 @@ def test_equal_losses_are_said_to_be() -> None:
 
 def test_runs_are_not_mixed() -> None:
     """Another run may have had another seed, and so other texts."""
-    jobs = [make_job("plain", [4.0]), make_job("ddp", [3.0], run="another")]
+    jobs = [make_job("plain", [4.0]), make_job("ddp", [3.0], run_id="another")]
     assert compare_losses(summarize(jobs)) is None
 
 
@@ -58,8 +58,8 @@ def test_each_baseline_has_a_table_of_its_own() -> None:
     jobs = [
         make_job("plain", [4.0]),
         make_job("full-shard", [4.0]),
-        make_job("full-shard", [4.0], run="later", baseline="full-shard"),
-        make_job("ddp", [4.0], run="later", baseline="full-shard"),
+        make_job("full-shard", [4.0], run_id="later", baseline="full-shard"),
+        make_job("ddp", [4.0], run_id="later", baseline="full-shard"),
     ]
     sheets = make_sheets(summarize(jobs))
     variants = [[cells[0] for cells in group] for sheet in sheets for group in sheet.groups]

@@ -35,8 +35,8 @@ def layer_record(variant: str, phases_ms: dict[str, float], **changes: object) -
     assert isinstance(suite, str)
     slow = [2 * drift if round_ < 10 else drift for round_, drift in enumerate(DRIFT)]
     content: dict[str, object] = {
-        "id": case_id(suite, variant, params),
-        "group": group_id(suite, params),
+        "case_id": case_id(suite, variant, params),
+        "group_id": group_id(suite, params),
         "suite": suite,
         "variant": variant,
         "baseline": "dense",
@@ -46,15 +46,21 @@ def layer_record(variant: str, phases_ms: dict[str, float], **changes: object) -
         "params": params,
         "samples_ns": {phase: [1e6 * ms * s for s in slow] for phase, ms in phases_ms.items()},
         "rounds": ROUNDS,
-        "loops": [1] * 30,
+        "calls_per_sample": [1] * 30,
         "warmup_samples": 10,
     }
     return make_record(**{**content, **changes})
 
 
 def failed(variant: str, status: str, reason: str, **changes: object) -> Record:
-    empty = {"rounds": [], "loops": [], "steady": None, "stop": None, "warmup_samples": 0}
-    return layer_record(variant, {}, **{**empty, "status": status, "reason": reason, **changes})
+    empty = {
+        "rounds": [],
+        "calls_per_sample": [],
+        "steady": None,
+        "stop_reason": None,
+        "warmup_samples": 0,
+    }
+    return layer_record(variant, {}, **{**empty, "status": status, "message": reason, **changes})
 
 
 DENSE = {"forward": 10.0, "backward": 20.0}
@@ -233,7 +239,7 @@ def test_the_table_of_wholes_and_sums_is_exactly_this() -> None:
 
 
 def test_wholes_and_parts_of_different_runs_are_not_compared() -> None:
-    later = {"run": "later", "taken_at": "2026-02-01T00:00:00+00:00"}
+    later = {"run_id": "later", "measured_at": "2026-02-01T00:00:00+00:00"}
     rows = summarize([*ALL, layer_record("parts:rowwise", ROWWISE, **later)])
     (group,) = compare_wholes(rows)
     assert [whole.row.record.variant for whole in group] == ["dense", "switchback:global"]

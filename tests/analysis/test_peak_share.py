@@ -38,14 +38,14 @@ def with_peaks(record: Record, **flops_per_s: float) -> Record:
     curves = [
         Curve(
             dtype=dtype,
-            taken_at="2026-11-16T12:00:00+00:00",
+            measured_at="2026-11-16T12:00:00+00:00",
             points=[Product(rows=8, inner=16, columns=32, flops_per_s=rate, turns=3, repeats=2)],
         )
         for dtype, rate in flops_per_s.items()
     ]
     peaks = Peaks(
         setup=read_setup(record.environment, record.settings),
-        taken_at="2026-11-16T12:00:00+00:00",
+        measured_at="2026-11-16T12:00:00+00:00",
         quick=True,
         products=curves,
         streams=[],
@@ -154,7 +154,7 @@ def test_more_than_the_peak_is_impossible() -> None:
 
 def test_an_unknown_peak_is_one_remark_however_many_cases() -> None:
     records = [
-        make_record(id=str(size), group=str(size), params={"size": size},
+        make_record(case_id=str(size), group_id=str(size), params={"size": size},
                     flops={"call": {"float32": 1e9}})
         for size in range(3)
     ]  # fmt: skip

@@ -23,7 +23,7 @@ def trained(
 ) -> Record:
     """A record whose steps all take the same time."""
     content: dict[str, object] = {
-        "id": variant,
+        "case_id": variant,
         "variant": variant,
         "baseline": "dense",
         "samples_ns": {"forward": [0.25 * step_ns] * 20, "backward": [0.75 * step_ns] * 20},
@@ -117,7 +117,7 @@ def test_intervals_are_those_of_the_step_times() -> None:
 
 
 def test_too_few_samples_give_no_interval() -> None:
-    few = {"rounds": [0, 1], "loops": [1, 1]}
+    few = {"rounds": [0, 1], "calls_per_sample": [1, 1]}
     dense = trained("dense", 1, [3.0, 2.0], samples_ns={"call": [4e6] * 2}, **few)
     quality = assess_one(dense, trained("a", 1, [3.0, 2.0], samples_ns={"call": [2e6] * 2}, **few))
     assert quality.gain is not None
@@ -129,9 +129,9 @@ def test_too_few_samples_give_no_interval() -> None:
     [
         [],
         [trained("dense", 1e6, [], steps=[])],
-        [make_record(id="dense", variant="dense", baseline="dense")],
-        [make_record(id="dense", variant="dense", baseline="dense", status="crash")],
-        [trained("dense", 1e6, [4.0, 3.0, 2.5, 2.0], run="another")],
+        [make_record(case_id="dense", variant="dense", baseline="dense")],
+        [make_record(case_id="dense", variant="dense", baseline="dense", status="crash")],
+        [trained("dense", 1e6, [4.0, 3.0, 2.5, 2.0], run_id="another")],
     ],
     ids=["none", "empty curves", "no curves", "crashed", "another run"],
 )
@@ -145,7 +145,7 @@ def test_without_a_baseline_there_is_a_loss_and_nothing_to_compare_it_with(
 
 
 def test_a_baseline_without_curves_is_no_row() -> None:
-    bare = make_record(id="dense", variant="dense", baseline="dense")
+    bare = make_record(case_id="dense", variant="dense", baseline="dense")
     assert assess(summarize([bare])) == []
     (group,) = assess(summarize([bare, trained("a", 1e6, [2.0])]))
     assert [quality.row.record.variant for quality in group] == ["a"]
@@ -158,7 +158,7 @@ def test_a_loss_that_is_there_before_the_first_step_has_no_gain() -> None:
 
 
 def test_groups_stay_apart() -> None:
-    other = trained("dense", 1e6, [9.0, 8.0], group="h", id="x", params={"size": 8})
+    other = trained("dense", 1e6, [9.0, 8.0], group_id="h", case_id="x", params={"size": 8})
     groups = assess(summarize([DENSE, other, trained("fast", 5e6, [5.0, 2.0])]))
     assert [[q.row.record.variant for q in group] for group in groups] == [
         ["dense", "fast"],

@@ -26,12 +26,12 @@ def instrumented(
     drift = [1 + 0.01 * ((7 * round_) % 5) for round_ in ROUNDS]
     whole = [plain_ns * d * cost for d in drift[10:]]
     content: dict[str, object] = {
-        "id": variant,
+        "case_id": variant,
         "variant": variant,
         "baseline": "dense",
         "samples_ns": {"forward": [plain_ns * d for d in drift]},
         "rounds": ROUNDS,
-        "loops": [1] * 30,
+        "calls_per_sample": [1] * 30,
         "warmup_samples": 10,
         "instrumented_ns": whole,
         "regions": {"forward/ffn": Region(calls=8, samples_ns=[ffn_ns * d for d in drift[10:]])},

@@ -56,7 +56,7 @@ def make_job(**changes: object) -> Record:
     step = make_step()
     own_ns = {phase: list(times) for phase, times in step.samples_ns.items()}
     ranks = [
-        Rank(samples_ns=own_ns, waiting_ns=[waiting] * 20, moving_ns=[2 * MS] * 20)
+        Rank(samples_ns=own_ns, waiting_ns=[waiting] * 20, transfer_ns=[2 * MS] * 20)
         for waiting in (1 * MS, 0.0)
     ]
     params = {"model": MODEL, "context": 32, "ranks": 2, "micro_batch": 4, "accumulation": 1,
@@ -172,8 +172,8 @@ def test_declared_bytes_count_beyond_the_arithmetic_that_they_are_moved_for() ->
 def test_ranks_wait_and_move_data() -> None:
     rows = rows_of(add_peaks(make_job(), 1e11, 1e10))
     assert rows["waiting"].time_ns == pytest.approx(0.5 * MS)
-    assert rows["moving"].time_ns == pytest.approx(2 * MS)
-    assert {rows[key].bound for key in ("waiting", "moving")} == {"network"}
+    assert rows["transfer"].time_ns == pytest.approx(2 * MS)
+    assert {rows[key].bound for key in ("waiting", "transfer")} == {"network"}
 
 
 def test_a_gpu_has_nominal_peaks() -> None:
@@ -191,7 +191,7 @@ def test_published_jobs_are_counted_by_their_dimensions() -> None:
     record = next(r for r in load("mosaic") if r.params["model"] == "gpt-7b")
     assert not record.flops
     rows = rows_of(record)
-    assert {rows[key].basis for key in ("optimizer", "moving")} == {"predicted"}
+    assert {rows[key].basis for key in ("optimizer", "transfer")} == {"predicted"}
     assert rows["products"].basis == "counted"
     assert 0.2 < rows["products"].time_ns / explain(record).total_ns < 0.6
 
@@ -218,7 +218,7 @@ def test_without_peaks_phases_and_regions_are_told() -> None:
 
 def test_without_peaks_a_job_is_told_by_its_ranks() -> None:
     rows = rows_of(make_job())
-    assert list(rows) == ["optimizer", "waiting", "moving", "computing"]
+    assert list(rows) == ["optimizer", "waiting", "transfer", "computing"]
     assert rows["computing"].time_ns == pytest.approx(6.5 * MS)
 
 
@@ -229,7 +229,10 @@ def test_without_a_bandwidth_products_still_have_rows() -> None:
 
 
 def test_what_was_not_measured_has_no_breakdown() -> None:
-    assert make_breakdown(make_record(status="oom", samples_ns={}, rounds=[], loops=[])) is None
+    assert (
+        make_breakdown(make_record(status="oom", samples_ns={}, rounds=[], calls_per_sample=[]))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,7 +260,7 @@ def records(draw: st.DrawFn) -> Record:
     record = make(
         samples_ns={phase: draw(samples) for phase in phases},
         rounds=[0, 1, 2],
-        loops=[1, 1, 1],
+        calls_per_sample=[1, 1, 1],
         regions={},
         instrumented_ns=[],
         ranks=[],
@@ -266,7 +269,7 @@ def records(draw: st.DrawFn) -> Record:
     )
     count = draw(st.integers(0, 2))
     ranks = [
-        Rank(samples_ns=record.samples_ns, waiting_ns=draw(samples), moving_ns=draw(samples))
+        Rank(samples_ns=record.samples_ns, waiting_ns=draw(samples), transfer_ns=draw(samples))
         for _ in range(count)
     ]
     record = replace(record, ranks=ranks)
@@ -327,7 +330,7 @@ def test_a_layer_has_both_roofs() -> None:
 def test_rows_that_moved_come_first() -> None:
     old = add_peaks(make_step(), 1e11, 1e10)
     times = {**old.samples_ns, "optimizer": [4 * MS] * 20}
-    new = replace(old, samples_ns=times, regions={}, instrumented_ns=[], run="s")
+    new = replace(old, samples_ns=times, regions={}, instrumented_ns=[], run_id="s")
     (movement,) = find_moved([replace(old, regions={}, instrumented_ns=[])], [new]).movements
     assert movement.change_ns == pytest.approx(3 * MS)
     assert movement.rows[0].key == "optimizer"
@@ -336,10 +339,10 @@ def test_rows_that_moved_come_first() -> None:
 
 
 def test_peaks_that_were_measured_again_move_nothing() -> None:
-    old, new = (add_peaks(make_step(run=str(peak)), peak, 1e10) for peak in (1e11, 1.2e11))
+    old, new = (add_peaks(make_step(run_id=str(peak)), peak, 1e10) for peak in (1e11, 1.2e11))
     (movement,) = find_moved([old], [new]).movements
     assert {row.change_ns for row in movement.rows} == {0}
-    (movement,) = find_moved([old], [make_step(run="none")]).movements
+    (movement,) = find_moved([old], [make_step(run_id="none")]).movements
     assert movement.new.is_explained
     other = add_peaks(make_step(settings=Settings(threads=7)), 2e11, 1e10)
     (movement,) = find_moved([old], [other]).movements

@@ -30,7 +30,7 @@ def test_a_rate_counts_each_phase_once() -> None:
 
 def compared(own: dict[str, object], baseline: dict[str, object]) -> Row:
     """The row of a variant `b` beside its baseline `a`."""
-    records = [make_record(id="1", **baseline), make_record(id="2", variant="b", **own)]
+    records = [make_record(case_id="1", **baseline), make_record(case_id="2", variant="b", **own)]
     first, second = summarize(records)
     assert first.limit is None
     return second
@@ -101,7 +101,7 @@ def test_the_same_narrow_type_on_both_sides_is_no_advantage() -> None:
 
 def test_the_limit_of_an_unmeasured_variant_or_beside_an_unmeasured_baseline_is_unknown() -> None:
     fewer = flops(forward=5, backward=10)
-    empty: dict[str, object] = {"samples_ns": {}, "rounds": [], "loops": []}
+    empty: dict[str, object] = {"samples_ns": {}, "rounds": [], "calls_per_sample": []}
     assert compared({**fewer, **empty, "status": "oom"}, LAYER).limit is None
     assert compared({**LAYER, **fewer}, {**LAYER, **empty}).limit is None
 
@@ -165,13 +165,13 @@ def test_conditions_that_differ_from_the_baseline_are_told() -> None:
     }
     assert as_dict(row)["unlike"]["autocast"] == {"baseline": "off", "own": "float16"}
     assert compared(baseline, baseline).unlike == {}
-    assert compared({**own, "run": "another"}, baseline).unlike == {}
+    assert compared({**own, "run_id": "another"}, baseline).unlike == {}
 
 
 def test_a_speedup_is_over_the_baseline_that_the_record_names() -> None:
-    named = make_record(id="2", variant="b", baseline="x", **steady(call=5.0))
-    records = [make_record(id="1"), named]
+    named = make_record(case_id="2", variant="b", baseline="x", **steady(call=5.0))
+    records = [make_record(case_id="1"), named]
     assert [row.speedup for row in summarize(records)] == [None, None]
-    own = make_record(id="3", variant="x", baseline="x", **steady(call=10.0))
+    own = make_record(case_id="3", variant="x", baseline="x", **steady(call=10.0))
     by_variant = {row.record.variant: row for row in summarize([*records, own])}
     assert by_variant["b"].against is own

@@ -40,14 +40,14 @@ def sample(
         "variant": variant,
         "baseline": "dense",
         "params": params,
-        "id": case_id("demo", variant, params),
-        "group": group_id("demo", params),
-        "run": f"run {seed}",
+        "case_id": case_id("demo", variant, params),
+        "group_id": group_id("demo", params),
+        "run_id": f"run {seed}",
         "samples_ns": {"forward": [t / 3 for t in totals], "backward": [2 * t / 3 for t in totals]},
         "rounds": list(range(SAMPLES)),
-        "loops": [1] * SAMPLES,
+        "calls_per_sample": [1] * SAMPLES,
         "warmup_samples": 0,
-        "taken_at": f"2026-01-01T00:00:{seed:02}Z",
+        "measured_at": f"2026-01-01T00:00:{seed:02}Z",
     }
     return make_record(**{**content, **changes})
 
@@ -238,7 +238,13 @@ def test_the_same_conditions_are_compared_where_there_are_any() -> None:
 
 
 def test_what_broke_and_what_has_no_partner_is_told() -> None:
-    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "oom", "reason": "too big"}
+    failed = {
+        "samples_ns": {},
+        "rounds": [],
+        "calls_per_sample": [],
+        "status": "oom",
+        "message": "too big",
+    }
     old = [sample(1e6, seed=1), sample(1e6, "gone", seed=1), sample(1e6, "fails", seed=1)]
     new = [
         sample(1e6, seed=2),

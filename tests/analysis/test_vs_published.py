@@ -32,8 +32,8 @@ def measure(
     suite: str, variant: str, params: dict[str, Any], times_ns: dict[str, float], **fields: Any
 ) -> Record:
     return make_record(
-        id=case_id(suite, variant, params),
-        group=group_id(suite, params),
+        case_id=case_id(suite, variant, params),
+        group_id=group_id(suite, params),
         suite=suite,
         variant=variant,
         baseline={"steps": "eager"}.get(suite, "dense"),
@@ -134,7 +134,10 @@ def test_of_own_results_the_closest_are_taken() -> None:
 def test_what_has_no_partner_is_counted_with_a_reason() -> None:
     int8 = measure("switchback", "llm-int8", LAYER, {"forward": 100.0})
     failed = replace(
-        measure("switchback", "switchback:global", LAYER, {}), status="oom", rounds=[], loops=[]
+        measure("switchback", "switchback:global", LAYER, {}),
+        status="oom",
+        rounds=[],
+        calls_per_sample=[],
     )
     small = measure_layers(tokens=16)
     other = make_record(variant="b")

@@ -28,7 +28,7 @@ STEPS = {
     "optimizer": "adamw",
 }
 FAILED = {
-    "samples_ns": {}, "rounds": [], "loops": [], "warmup_samples": 0, "steady": None, "stop": None
+    "samples_ns": {}, "rounds": [], "calls_per_sample": [], "warmup_samples": 0, "steady": None, "stop_reason": None
 }  # fmt: skip
 WOBBLE = (-1.0, 1.0)
 
@@ -53,15 +53,15 @@ def step_record(
         series[0] += extra_ms
     times_ms["forward"][1] += second_ms
     content: dict[str, object] = {
-        "id": case_id("steps", variant, params),
-        "group": group_id("steps", params),
+        "case_id": case_id("steps", variant, params),
+        "group_id": group_id("steps", params),
         "suite": "steps",
         "variant": variant,
         "baseline": "eager",
         "params": params,
         "samples_ns": {phase: [1e6 * ms for ms in series] for phase, series in times_ms.items()},
         "rounds": list(range(30)),
-        "loops": [1] * 30,
+        "calls_per_sample": [1] * 30,
         "warmup_samples": 10,
     }
     return make_record(**{**content, **changes})
@@ -103,7 +103,7 @@ def test_with_few_samples_there_are_fewer_windows_or_shorter_ones(
     record = step_record(
         samples_ns={"forward": [1e9] * taken},
         rounds=list(range(taken)),
-        loops=[1] * taken,
+        calls_per_sample=[1] * taken,
         warmup_samples=min(4, taken),
     )
     found = study(record)
@@ -153,7 +153,7 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
         first_ms=(9000.0, 20.0, 40.0),
         second_ms=500.0,
         facts={"compile_s": 8.5},
-        first_page_faults=25_600,
+        first_call_page_faults=25_600,
     )
     costs = study(record).costs
     assert costs is not None
@@ -177,11 +177,11 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """An old record has neither facts nor page faults; this one has no optimizer either."""
+    """A record may have neither facts nor page faults; this one has no optimizer either."""
     record = step_record(first_ms=(1000.0, 0.0, 0.0))
     content = json.loads(encode(record))
-    del content["first_page_faults"], content["facts"], content["samples_ns"]["optimizer"]
-    old = decode(json.dumps({**content, "schema": 2}).encode())
+    del content["first_call_page_faults"], content["facts"], content["samples_ns"]["optimizer"]
+    old = decode(json.dumps(content).encode())
     sentences = told(old)
     assert sentences[0].startswith("The first step took 1.30 s, a steady one 300 ms: 997 ms more")
     assert sentences[1].startswith("997 ms  not told apart")
@@ -203,7 +203,7 @@ def test_more_compilation_than_excess_leaves_no_rest() -> None:
 def test_a_first_step_that_costs_nothing_is_said_to() -> None:
     late = told(step_record(second_ms=500.0))
     assert late[1] == "Of the next 9 steps, 1 took longer than any steady one, 503 ms more in all."
-    sentences = told(step_record(first_page_faults=3))
+    sentences = told(step_record(first_call_page_faults=3))
     assert sentences[0] == "The first step took 346 ms, no more than a steady one (350 ms)."
     assert not any("page" in sentence for sentence in sentences)
     assert sentences[-1] == "So no warm-up step is needed here."
@@ -230,13 +230,13 @@ def test_too_few_measured_steps_give_no_answer() -> None:
 
 
 def test_untimed_calls_and_loops_count_as_calls() -> None:
-    short = step_record(steady_ms=(0.1, 0.1, 0.1), loops=[1, 1, 10, *[20] * 27])
+    short = step_record(steady_ms=(0.1, 0.1, 0.1), calls_per_sample=[1, 1, 10, *[20] * 27])
     assert [count_calls(short, n) for n in (0, 1, 2, 5)] == [0, 2, 4, 4 + 11 + 21 + 21]
     assert told(short)[-2:] == [
         "Counted in calls, 1, 2, 5 discarded steps are 2, 4, 57: short samples have an untimed call before them.",
         "From step 2 on a sample is the mean of up to 20 calls, and single calls vary more than such means.",
     ]
-    cold = replace(short, loops=[1] * 30, settings=Settings(cache="cold"))
+    cold = replace(short, calls_per_sample=[1] * 30, settings=Settings(cache="cold"))
     assert [count_calls(cold, n) for n in (0, 1, 2, 5)] == [0, 1, 2, 5]
     long = step_record()  # its samples take more than 0.2 s
     assert [count_calls(long, n) for n in (0, 1, 2, 5)] == [0, 1, 2, 5]
@@ -248,8 +248,8 @@ def test_the_printout_has_a_block_a_variant_and_a_table_a_number_of_steps() -> N
         step_record(first_ms=(1000.0, 0.0, 20.0)),
         step_record("compiled", first_ms=(9000.0, 0.0, 0.0), second_ms=500.0),
         step_record(model="medium", steady_ms=(1000.0, 2000.0, 500.0)),
-        step_record(model="xl", **FAILED, status="oom", reason="needs 41 GiB"),
-        step_record("compiled", "xl", **FAILED, status="crash", reason="died"),
+        step_record(model="xl", **FAILED, status="oom", message="needs 41 GiB"),
+        step_record("compiled", "xl", **FAILED, status="crash", message="died"),
     )
     assert printed.startswith(
         textwrap.dedent("""\
@@ -289,9 +289,9 @@ def test_where_one_step_is_enough_the_answer_is_that() -> None:
 
 def test_other_suites_are_named_by_their_cases_and_others_phases_stand_apart() -> None:
     printed = text(
-        make_record(id="1", params={"size": 4}),
-        make_record(id="2", params={"size": 8}),
-        make_record(id="3", params={"size": 9}, samples_ns={"forward": [1e6] * 20}),
+        make_record(case_id="1", params={"size": 4}),
+        make_record(case_id="2", params={"size": 8}),
+        make_record(case_id="3", params={"size": 9}, samples_ns={"forward": [1e6] * 20}),
     )
     blocks = printed.split("demo a; ")
     assert len(blocks) == 3
@@ -307,7 +307,7 @@ def results(tmp_path: Path) -> Path:
     path = tmp_path / "steps.jsonl"
     records = [
         step_record(first_ms=(1000.0, 0.0, 20.0)),
-        step_record(model="xl", **FAILED, status="oom", reason="needs 41 GiB"),
+        step_record(model="xl", **FAILED, status="oom", message="needs 41 GiB"),
     ]
     path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
     return path
@@ -324,7 +324,7 @@ def test_the_command_prints_tables_or_json(results: Path) -> None:
     assert small["steady"]["std_ratio"] == 1.0
     assert small["enough"] == 1
     assert small["costs"]["excess_s"] == pytest.approx(1.02 - 0.0035)
-    assert (xl["status"], xl["reason"], xl["windows"]) == ("oom", "needs 41 GiB", [])
+    assert (xl["status"], xl["message"], xl["windows"]) == ("oom", "needs 41 GiB", [])
 
 
 def test_the_command_refuses_a_damaged_file_unless_told(results: Path) -> None:

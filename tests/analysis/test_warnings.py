@@ -21,7 +21,13 @@ from tests.noise import make_noise
 RNG = np.random.default_rng(0)
 NOISE = make_noise(RNG, 60, correlation=0, sigma=0.01, outlier_share=0)
 OTHER_NOISE = make_noise(RNG, 60, correlation=0, sigma=0.01, outlier_share=0)
-FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+FAILED = {
+    "samples_ns": {},
+    "rounds": [],
+    "calls_per_sample": [],
+    "steady": None,
+    "stop_reason": None,
+}
 UNSTEADY = ("drift", "warm-up-never-ended", "two-modes")
 GPU = {"torch": {"gpu": {"name": "NVIDIA A100-SXM4-80GB"}}}
 
@@ -32,15 +38,15 @@ def make_timed(times: object = NOISE, **changes: object) -> Record:
     timed = {
         "samples_ns": {"call": samples},
         "rounds": list(range(len(samples))),
-        "loops": [1] * len(samples),
+        "calls_per_sample": [1] * len(samples),
     }
     return make_record(**{**timed, **changes})
 
 
 def make_pair(variant: dict[str, object], **both: object) -> list[Record]:
     """A baseline `a` and a variant `b`."""
-    b = {"variant": "b", "id": "b", "times": OTHER_NOISE, **both, **variant}
-    return [make_timed(**{"id": "a", **both}), make_timed(**b)]  # type: ignore[arg-type]
+    b = {"variant": "b", "case_id": "b", "times": OTHER_NOISE, **both, **variant}
+    return [make_timed(**{"case_id": "a", **both}), make_timed(**b)]  # type: ignore[arg-type]
 
 
 def find(records: list[Record], kind: str) -> ResultWarning:
@@ -108,7 +114,7 @@ def test_a_few_outliers_are_no_second_level() -> None:
 
 def test_an_interval_wider_than_was_asked_for_says_why() -> None:
     wide = make_noise(np.random.default_rng(1), 30, correlation=0, sigma=0.3, outlier_share=0)
-    record = make_timed(wide, settings=Settings(target_interval=0.02), stop="budget")
+    record = make_timed(wide, settings=Settings(target_interval=0.02), stop_reason="budget")
     warning = find([record], "few-samples")
     assert (
         "from 30 samples, and ±2.0 % was asked for (the time budget was spent)" in warning.sentence
@@ -132,9 +138,9 @@ def test_too_few_samples_for_an_interval() -> None:
 def test_what_was_not_steady_is_told_once_for_all_cases_with_the_worst() -> None:
     records = [
         make_timed(
-            id=str(number),
+            case_id=str(number),
             params={"size": number},
-            group=str(number),
+            group_id=str(number),
             steady=False,
             warmup_samples=number,
         )
@@ -177,10 +183,10 @@ def test_a_machine_that_others_use(
 def make_run(frequencies_ghz: list[float]) -> list[Record]:
     return [
         make_timed(
-            id=str(number),
-            group=str(number),
+            case_id=str(number),
+            group_id=str(number),
             params={"size": number},
-            taken_at=f"2026-01-01T00:{number:02}:00+00:00",
+            measured_at=f"2026-01-01T00:{number:02}:00+00:00",
             environment={"load": {"cpu_frequency_hz": 1e9 * frequency_ghz}},
         )
         for number, frequency_ghz in enumerate(frequencies_ghz)
@@ -229,21 +235,23 @@ def test_flops_that_only_some_declare() -> None:
 
 
 def test_a_baseline_that_failed() -> None:
-    failed = make_record(id="a", status="oom", reason="needs 3 TiB", **FAILED)
+    failed = make_record(case_id="a", status="oom", message="needs 3 TiB", **FAILED)
     warning = find([failed, make_pair({})[1]], "baseline-failed")
     assert "its baseline a failed (oom: needs 3 TiB)" in warning.sentence
     assert [record.variant for record in warning.cases] == ["b"]
-    lone = make_pair({"group": "other"})
+    lone = make_pair({"group_id": "other"})
     assert "no record of its baseline a" in find(lone, "baseline-failed").sentence
     assert find_warnings(lone[1:]) == []  # nobody meant to compare
 
 
 def test_a_suite_of_which_nothing_was_measured() -> None:
     broken = [
-        make_record(id=str(n), variant=str(n), status="crash", reason="SIGILL " * 30, **FAILED)
+        make_record(
+            case_id=str(n), variant=str(n), status="crash", message="SIGILL " * 30, **FAILED
+        )
         for n in range(3)
     ]
-    large = make_record(id="l", variant="l", status="oom", reason="needs 3 TiB", **FAILED)
+    large = make_record(case_id="l", variant="l", status="oom", message="needs 3 TiB", **FAILED)
     warnings = [d for d in find_warnings([*broken, large]) if d.kind == "nothing-measured"]
     assert [len(warning.cases) for warning in warnings] == [3, 1]
     assert all(warning.severity == "spoils" for warning in warnings)
@@ -251,13 +259,13 @@ def test_a_suite_of_which_nothing_was_measured() -> None:
     assert len(warnings[0].sentence) < 200
     assert warnings[1].sentence == "demo l size=4: oom: needs 3 TiB; no case of demo has a time"
     assert find_warnings([*make_pair({}), large]) == []  # some that do not fit are a finding
-    other = make_record(id="o", group="o", suite="other", status="crash", **FAILED)
+    other = make_record(case_id="o", group_id="o", suite="other", status="crash", **FAILED)
     assert [d.kind for d in find_warnings([*make_pair({}), other])] == ["nothing-measured"]
 
 
 def test_a_baseline_of_another_name_is_none() -> None:
     warning = find(
-        [*make_pair({}), make_timed(id="c", variant="c", baseline="x")], "baseline-failed"
+        [*make_pair({}), make_timed(case_id="c", variant="c", baseline="x")], "baseline-failed"
     )
     assert "there is no record of its baseline x in its group" in warning.sentence
 
@@ -265,11 +273,11 @@ def test_a_baseline_of_another_name_is_none() -> None:
 def test_changes_of_the_environment_are_told_by_field() -> None:
     def make(number: int, governor: str, commit: str) -> Record:
         return make_timed(
-            id=str(number),
-            group=str(number),
-            run=str(number),
+            case_id=str(number),
+            group_id=str(number),
+            run_id=str(number),
             params={"size": number},
-            taken_at=f"2026-01-0{number}T00:00:00+00:00",
+            measured_at=f"2026-01-0{number}T00:00:00+00:00",
             environment={
                 "machine": {"governor": governor, "memory_available_bytes": number},
                 "project": {"commit": commit, "dirty": False},
@@ -289,10 +297,10 @@ def test_only_some_of_many_changes_are_written_out() -> None:
     def make(number: int) -> Record:
         fields = {f"field{place}": number for place in range(9)}
         return make_timed(
-            id=str(number),
+            case_id=str(number),
             params={"size": number},
             environment={"machine": fields},
-            run=str(number),
+            run_id=str(number),
         )
 
     (warning,) = find_warnings([make(number) for number in range(6)])
@@ -313,12 +321,13 @@ def test_what_is_worth_knowing() -> None:
 
 def test_a_tolerance_that_is_nearly_used() -> None:
     def check(error: float | None) -> Check:
-        return Check(against="a", errors={"output": error, "grad x": 1e-6}, tolerance=0.01)
+        return Check(reference="a", errors={"output": error, "grad x": 1e-6}, tolerance=0.01)
 
     warning = find([make_timed(check=check(0.0093))], "tolerance-used")
     assert "the error of its output is 0.0093, 93 % of the 0.01" in warning.sentence
     assert (
-        find_warnings([make_timed(check=check(0.005)), make_timed(id="j", check=check(None))]) == []
+        find_warnings([make_timed(check=check(0.005)), make_timed(case_id="j", check=check(None))])
+        == []
     )
 
 
@@ -333,9 +342,9 @@ def test_instruments_that_cost_too_much() -> None:
 def test_memory_that_was_predicted_wrong() -> None:
     def make(estimate_bytes: float, **changes: object) -> Record:
         return make_timed(
-            held_bytes=600,
+            resident_bytes=600,
             memory={"call": PhaseMemory(peak_bytes=400, end_bytes=0)},
-            memory_estimate_bytes={"all": estimate_bytes} if estimate_bytes else {},
+            predicted_memory_bytes={"all": estimate_bytes} if estimate_bytes else {},
             **changes,
         )
 
@@ -343,18 +352,20 @@ def test_memory_that_was_predicted_wrong() -> None:
     assert "50 % more than was measured" in warning.sentence
     assert find_warnings([make(1050)]) == []
     # Beside tensors of a variant that is not predicted, nobody can tell.
-    assert find_warnings([make(1500), make(0, id="b", variant="b")]) == []
+    assert find_warnings([make(1500), make(0, case_id="b", variant="b")]) == []
 
 
 def test_only_the_newest_record_of_a_case_counts() -> None:
-    old = make_timed(RISING, taken_at="2025-01-01T00:00:00+00:00", run="old")
+    old = make_timed(RISING, measured_at="2025-01-01T00:00:00+00:00", run_id="old")
     assert find_warnings([old, make_timed()]) == []
 
 
 def test_the_most_serious_comes_first_and_every_kind_explains_itself() -> None:
     records = [
         make_timed(notes=["odd"], steady=False),
-        make_timed(id="hot", params={"size": 1}, environment={"load": {"cpu_temperature_c": 99.0}}),
+        make_timed(
+            case_id="hot", params={"size": 1}, environment={"load": {"cpu_temperature_c": 99.0}}
+        ),
     ]
     assert [warning.severity for warning in find_warnings(records)] == list(SEVERITIES)
     for kind in KINDS.values():

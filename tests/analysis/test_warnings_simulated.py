@@ -96,13 +96,13 @@ def test_many_cases_of_noise_raise_no_statistical_warning() -> None:
             samples = 1e6 * make_noise(rng, count)
             records.append(
                 make_record(
-                    id=f"{variant}{number}",
-                    group=str(number),
+                    case_id=f"{variant}{number}",
+                    group_id=str(number),
                     variant=variant,
                     params={"size": number},
                     samples_ns={"call": samples.tolist()},
                     rounds=list(range(count)),
-                    loops=[1] * count,
+                    calls_per_sample=[1] * count,
                 )
             )
     warnings = {warning.kind: warning for warning in find_warnings(records)}

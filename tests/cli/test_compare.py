@@ -87,7 +87,13 @@ def test_the_gate_does_not_judge_what_is_not_comparable(
 def test_a_case_that_fails_now_is_a_regression(
     old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash", "reason": "SIGILL"}
+    failed = {
+        "samples_ns": {},
+        "rounds": [],
+        "calls_per_sample": [],
+        "status": "crash",
+        "message": "SIGILL",
+    }
     broken = write(tmp_path / "new.jsonl", [sample(1e6, params={"size": 0}, **failed)])
     assert run(old, broken, "--fail-if-slower", "3%") == 1
     assert "dense size=0: no longer measured: crash: SIGILL" in capsys.readouterr().out
@@ -109,7 +115,13 @@ def test_nothing_comparable(old: str, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_nothing_is_comparable_where_all_fails_now(
     old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash", "reason": "SIGILL"}
+    failed = {
+        "samples_ns": {},
+        "rounds": [],
+        "calls_per_sample": [],
+        "status": "crash",
+        "message": "SIGILL",
+    }
     broken = write(tmp_path / "new.jsonl", [sample(1e6, params={"size": 0}, **failed)])
     assert run(old, broken) == 3
     told = capsys.readouterr()

@@ -111,14 +111,14 @@ def test_json(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(write(tmp_path / "jobs.jsonl", [make_job()])) == 0
     out = "\n".join(read_table(capsys.readouterr().out))
-    assert "ddp moving data between ranks 2.00 ms 20.0 % 2.00 ms network measured" in out
+    assert "ddp transfer between ranks 2.00 ms 20.0 % 2.00 ms network measured" in out
     assert "ddp computing 6.50 ms 65.0 % unknown measured" in out
     assert "run `flopwatch peaks`, then measure again, and products have rows" in out
 
 
 def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = {**BREAKDOWN[0].samples_ns, "optimizer": [3e6] * 20}
-    later = replace(BREAKDOWN[0], samples_ns=slow, run="later", regions={}, instrumented_ns=[])
+    later = replace(BREAKDOWN[0], samples_ns=slow, run_id="later", regions={}, instrumented_ns=[])
     new = write(tmp_path / "new.jsonl", [later])
     assert run(steps, new) == 0
     lines = read_table(capsys.readouterr().out)
@@ -149,7 +149,7 @@ def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_what_is_refused(
     words: list[str], sentence: str, steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = make_record(status="crash", samples_ns={}, rounds=[], loops=[])
+    failed = make_record(status="crash", samples_ns={}, rounds=[], calls_per_sample=[])
     files = {
         "steps": steps,
         "empty": write(tmp_path / "empty.jsonl", []),
@@ -176,7 +176,7 @@ def test_the_page_has_the_breakdown() -> None:
 
 def test_a_page_makes_few_breakdowns_of_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [
-        add_peaks(make_layer(id=str(n), group=str(n), taken_at=f"{n:06}"), 1e11, 1e10)
+        add_peaks(make_layer(case_id=str(n), group_id=str(n), measured_at=f"{n:06}"), 1e11, 1e10)
         for n in range(3000)
     ]
     many = [

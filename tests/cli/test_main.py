@@ -44,24 +44,24 @@ def assert_refused(result: subprocess.CompletedProcess[str], *words: str) -> Non
 def results(tmp_path: Path) -> Path:
     path = tmp_path / "results.jsonl"
     records = [
-        make_record(id="1", params={"size": 4, "dtype": "float32"}),
+        make_record(case_id="1", params={"size": 4, "dtype": "float32"}),
         make_record(
-            id="2",
+            case_id="2",
             variant="b",
             params={"size": 4, "dtype": "float32"},
             samples_ns={"call": [50.0] * 20},
         ),
         make_record(
-            id="3",
+            case_id="3",
             variant="c",
             params={"size": 4, "dtype": "float32"},
             status="oom",
-            reason="needs 3 TiB [of memory]",
+            message="needs 3 TiB [of memory]",
             samples_ns={},
             rounds=[],
-            loops=[],
+            calls_per_sample=[],
             steady=None,
-            stop=None,
+            stop_reason=None,
         ),
     ]
     path.write_bytes(b"".join(encode(record) + b"\n" for record in records))

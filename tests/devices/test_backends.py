@@ -25,7 +25,7 @@ class FakeCuda:
         self.queue: list[Any] = []
         self.device_ns = 0.0
         self.synchronizations = 0
-        self.held_bytes = self.peak_bytes = 0
+        self.resident_bytes = self.peak_bytes = 0
         outer = self
 
         class Event:
@@ -59,17 +59,17 @@ class FakeCuda:
         return SimpleNamespace(L2_cache_size=1000)
 
     def allocate(self, size: int) -> None:
-        self.held_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self.resident_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
     def memory_allocated(self) -> int:
-        return self.held_bytes
+        return self.resident_bytes
 
     def max_memory_allocated(self) -> int:
         return self.peak_bytes
 
     def reset_peak_memory_stats(self) -> None:
-        self.peak_bytes = self.held_bytes
+        self.peak_bytes = self.resident_bytes
 
 
 def fake_torch(cuda: FakeCuda) -> Any:
@@ -151,7 +151,7 @@ def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
         {"forward": allocate(30, 50, -50), "backward": allocate(10, -30)},
     )
     assert memory == Memory(
-        held_bytes=1007,
+        resident_bytes=1007,
         phases={
             "forward": PhaseMemory(peak_bytes=80, end_bytes=30),
             "backward": PhaseMemory(peak_bytes=40, end_bytes=10),

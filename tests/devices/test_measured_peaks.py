@@ -47,7 +47,7 @@ SETTINGS = Settings(threads=2)
 def make_curve(dtype: str, *rates: float, day: str = "2026-01-02", repeats: int = 3) -> Curve:
     return Curve(
         dtype=dtype,
-        taken_at=f"{day}T00:00:00+00:00",
+        measured_at=f"{day}T00:00:00+00:00",
         points=[
             Product(rows=size, inner=size, columns=size, flops_per_s=rate, turns=5, repeats=repeats)
             for size, rate in zip((128, 256, 512), rates, strict=False)
@@ -58,7 +58,7 @@ def make_curve(dtype: str, *rates: float, day: str = "2026-01-02", repeats: int 
 def make_peaks(**changes: Any) -> Peaks:
     whole = Peaks(
         setup=read_setup(ENVIRONMENT, SETTINGS),
-        taken_at="2026-01-02T00:00:00+00:00",
+        measured_at="2026-01-02T00:00:00+00:00",
         quick=False,
         products=[make_curve("float32", 100 * GB, 180 * GB, 170 * GB), make_curve("bfloat16", GB)],
         streams=[
@@ -127,7 +127,7 @@ def test_threads_do_not_matter_to_a_gpu(tmp_path: Path) -> None:
 
 def test_the_best_counts_dtype_by_dtype(tmp_path: Path) -> None:
     newer = make_peaks(
-        taken_at="2026-03-01T00:00:00+00:00",
+        measured_at="2026-03-01T00:00:00+00:00",
         products=[
             make_curve("float32", 90 * GB, day="2026-03-01"),  # on a busy machine, say
             make_curve("bfloat16", 900 * GB, day="2026-03-01"),

@@ -80,7 +80,7 @@ def test_a_real_run_keeps_between_its_phases_what_it_returns() -> None:
     assert found.phases["widen"].end_bytes == 12_000
     assert found.phases["widen"].peak_bytes >= 16_000
     assert 16_000 <= found.phases["narrow"].peak_bytes < 17_000  # a scalar is a tensor too
-    assert found.held_bytes >= 4000
+    assert found.resident_bytes >= 4000
 
 
 def test_what_is_held_counts_once() -> None:

@@ -56,8 +56,8 @@ def make_job(variant: str = "full-shard", **changes: object) -> Record:
     }  # fmt: skip
     params |= {axis: changes.pop(axis) for axis in params if axis in changes}
     content: dict[str, object] = {
-        "id": json.dumps([variant, params]),
-        "group": json.dumps(params),
+        "case_id": json.dumps([variant, params]),
+        "group_id": json.dumps(params),
         "suite": "training",
         "variant": variant,
         "baseline": "plain",

@@ -34,16 +34,16 @@ def make_records() -> list[Record]:
     differently, and a failure."""
     measured = [
         sampled(
-            size * 1e5 / speed, size * 2e5 / speed, id=f"{suite}{variant}{size}", suite=suite,
-            variant=variant, params={"tokens": size, "dtype": "float32"}, group=f"{suite}{size}",
+            size * 1e5 / speed, size * 2e5 / speed, case_id=f"{suite}{variant}{size}", suite=suite,
+            variant=variant, params={"tokens": size, "dtype": "float32"}, group_id=f"{suite}{size}",
         )
         for suite in ("layers", "steps")
         for size in SIZES
         for variant, speed in SPEEDS.items()
     ]  # fmt: skip
     failed = make_record(
-        **FAILED, id="f", suite="layers", variant="broken", baseline="dense", status="crash",
-        reason="died with SIGSEGV", params={"tokens": 30, "dtype": "float32"}, group="layers30",
+        **FAILED, case_id="f", suite="layers", variant="broken", baseline="dense", status="crash",
+        message="died with SIGSEGV", params={"tokens": 30, "dtype": "float32"}, group_id="layers30",
     )  # fmt: skip
     return [*measured, failed]
 
@@ -236,7 +236,7 @@ def test_print_has_no_controls(visit: Visit) -> None:
 
 def test_long_tables_are_shown_in_part_and_printed_whole(browser: Any, tmp_path: Path) -> None:
     records = [
-        sampled(1e6 + n, 2e6, id=str(n), group=str(n), variant="dense", params={"n": n})
+        sampled(1e6 + n, 2e6, case_id=str(n), group_id=str(n), variant="dense", params={"n": n})
         for n in range(130)
     ]
     path = tmp_path / "long.html"

@@ -33,8 +33,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS[:-1], entry, COLUMNS[-1]))
     return summarize(
         [
-            sampled(1e6, 2e6, id="1", variant="dense", params=PARAMS, group="g"),
-            sampled(0.5e6, 1e6, id="2", variant="fast", params=PARAMS, group="g"),
+            sampled(1e6, 2e6, case_id="1", variant="dense", params=PARAMS, group_id="g"),
+            sampled(0.5e6, 1e6, case_id="2", variant="fast", params=PARAMS, group_id="g"),
         ]
     )
 

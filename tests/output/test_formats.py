@@ -36,11 +36,11 @@ def rows() -> list[Row]:
     small = {"size": 4, "dtype": "float32"}
     return summarize(
         [
-            sampled(1e6, 2e6, id="1", variant="dense", params=small, group="g"),
-            sampled(0.5e6, 1e6, id="2", variant="fast", params=small, group="g"),
+            sampled(1e6, 2e6, case_id="1", variant="dense", params=small, group_id="g"),
+            sampled(0.5e6, 1e6, case_id="2", variant="fast", params=small, group_id="g"),
             make_record(
-                **FAILED, id="3", variant="huge", params=small, group="g", baseline="dense",
-                status="oom", reason="needs 3 TiB",
+                **FAILED, case_id="3", variant="huge", params=small, group_id="g", baseline="dense",
+                status="oom", message="needs 3 TiB",
             ),
         ]
     )  # fmt: skip
@@ -50,8 +50,8 @@ def rows() -> list[Row]:
 def hostile() -> list[Row]:
     return summarize(
         make_record(
-            id=case_id("s", name, {}), group=str(n), suite="s_%", variant=name, baseline=name,
-            params={"=axis|": name},
+            case_id=case_id("s", name, {}), group_id=str(n), suite="s_%", variant=name,
+            baseline=name, params={"=axis|": name},
         )
         for n, name in enumerate(HOSTILE)
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_latex_is_exactly_this(rows: list[Row]) -> None:
 
 
 def test_csv_is_exactly_this(rows: list[Row]) -> None:
-    columns = "variant,forward_ns,total_ns,speedup,verdict,comparable,reason"
+    columns = "variant,forward_ns,total_ns,speedup,verdict,comparable,message"
     assert write(rows, "csv", columns=columns) == (
         f"{columns}\r\n"
         "dense,1000000.0,3000000.0,,,,\r\n"
@@ -113,7 +113,7 @@ def test_csv_without_columns_has_all(rows: list[Row]) -> None:
     _, fast, _ = csv.DictReader(io.StringIO(write(rows, "csv"), newline=""))
     assert (fast["suite"], fast["size"], fast["dtype"]) == ("demo", "4", "float32")
     assert float(fast["total_high_ns"]) == pytest.approx(1.5e6 * 1.01)
-    assert (fast["threads"], fast["cache"], fast["id"]) == ("1", "hot", "2")
+    assert (fast["threads"], fast["cache"], fast["case_id"]) == ("1", "hot", "2")
 
 
 def test_json_is_exactly_this(rows: list[Row]) -> None:

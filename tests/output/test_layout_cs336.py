@@ -69,21 +69,21 @@ def test_the_cs336_layout_is_exactly_this() -> None:
             **FAILED,
             status="skipped",
             cause="does-not-fit",
-            reason="it needs 41.2 GiB of memory, and there are 20",
-            memory_estimate_bytes=memory,
+            message="it needs 41.2 GiB of memory, and there are 20",
+            predicted_memory_bytes=memory,
         ),
         step_record(
             "compiled",
             "xl",
             **FAILED,
             status="oom",
-            reason="memory ran out",
-            memory_estimate_bytes=memory,
+            message="memory ran out",
+            predicted_memory_bytes=memory,
         ),
-        step_record(model="2.7b", **FAILED, status="oom", reason="memory ran out"),
-        step_record(model="10b", **FAILED, status="crash", reason="died"),
+        step_record(model="2.7b", **FAILED, status="oom", message="memory ran out"),
+        step_record(model="10b", **FAILED, status="crash", message="died"),
         step_record(context=256),
-        make_record(id="other"),
+        make_record(case_id="other"),
     ]
     expected = """\
         steps eager batch=4 context=128 precision=fp32 optimizer=adamw; cpu, 1 thread, hot cache, allocator retain
@@ -124,8 +124,8 @@ def test_what_was_skipped_for_another_reason_is_not_out_of_memory() -> None:
     skipped = step_record(
         **FAILED,
         status="skipped",
-        reason="the run's budget was used up",
-        memory_estimate_bytes={"parameters": 2.0**30},
+        message="the run's budget was used up",
+        predicted_memory_bytes={"parameters": 2.0**30},
     )
     text = lines(skipped)
     assert "| small             |        skipped |               |" in text
@@ -169,7 +169,7 @@ def test_without_steps_it_says_how_to_make_them() -> None:
 def results(tmp_path: Path) -> Path:
     path = tmp_path / "steps.jsonl"
     lost = step_record(
-        model="xl", **FAILED, status="oom", reason="died", memory_estimate_bytes={"all": 2.0**35}
+        model="xl", **FAILED, status="oom", message="died", predicted_memory_bytes={"all": 2.0**35}
     )
     path.write_bytes(b"".join(encode(record) + b"\n" for record in [step_record(), lost]))
     return path

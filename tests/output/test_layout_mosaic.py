@@ -24,8 +24,8 @@ from tests.jobs.test_utilisation import make_job
 from tests.output.test_published_layouts import read_mosaic_cells
 
 FAILED = {
-    "samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None, "facts": {},
-    "status": "oom", "reason": "memory ran out",
+    "samples_ns": {}, "rounds": [], "calls_per_sample": [], "steady": None, "stop_reason": None, "facts": {},
+    "status": "oom", "message": "memory ran out",
 }  # fmt: skip
 TITLES, *LINES = read_mosaic_cells()
 
@@ -39,7 +39,7 @@ def test_a_table_is_exactly_this() -> None:
         make_job("full-shard+checkpointed"),
         make_job("ddp+compiled", ranks=2, precision="fp32"),
         make_job("hybrid-shard+selective", **FAILED, context=512),
-        make_record(id="other"),
+        make_record(case_id="other"),
     )
     assert printed.lines == [
         "| Model             | SeqLen (T) | GPUType         | MFU*   | MFU    | HFU*   | HFU    | Throughput (T/s) | GPUThroughput (T/s/GPU) | Throughput (S/s) | ParamCount | GlobalBatchSize (T) | GlobalBatchSize (S) | MicroBatchSize (S) | GradAccum | ShardStrategy | ActCkpt   | ActCPUoffload | Precision | MP Mode | NumGPUs | GPUType       | Cluster |",
@@ -125,7 +125,7 @@ def test_what_failed_shows_its_status_where_its_speed_would_be() -> None:
         "",
     )
     assert (failed["ParamCount"], failed["GlobalBatchSize (S)"]) == ("125226240", "64")
-    assert printed.content[1]["reason"] == "memory ran out"
+    assert printed.content[1]["message"] == "memory ran out"
     (exchanged,) = lay_out(make_job("ddp+dyad:auto:4", **FAILED)).content
     assert (exchanged["parameters"], exchanged["model"]) == (None, "gpt-125m+dyad:auto:4")
 

@@ -134,7 +134,7 @@ def test_lines_that_differ_in_what_they_do_not_say_are_kept_together() -> None:
 
 
 LABEL = "level=layer tokens=64 shape=768x3072 dtype=float32"
-LATER = {"run": "later", "taken_at": "2026-02-01T00:00:00+00:00"}
+LATER = {"run_id": "later", "measured_at": "2026-02-01T00:00:00+00:00"}
 
 
 @pytest.mark.parametrize(

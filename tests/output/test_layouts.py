@@ -24,7 +24,13 @@ OPT = {
     "dtype": "float32",
     "autocast": "off",
 }
-FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+FAILED = {
+    "samples_ns": {},
+    "rounds": [],
+    "calls_per_sample": [],
+    "steady": None,
+    "stop_reason": None,
+}
 LARGER = {"model": "opt-350m", "facts": {"hidden_size": 1024, "layers": 24}}
 
 
@@ -33,8 +39,8 @@ def model_record(variant: str, forward_ms: float, backward_ms: float, **changes:
     params = {**OPT, **{axis: changes.pop(axis) for axis in OPT if axis in changes}}
     slow = [5.0 if i % 4 == 0 else 1.0 for i in range(20)]  # on average 2
     content: dict[str, object] = {
-        "id": case_id("dyad", variant, params),
-        "group": group_id("dyad", params),
+        "case_id": case_id("dyad", variant, params),
+        "group_id": group_id("dyad", params),
         "suite": "dyad",
         "variant": variant,
         "baseline": "dense",
@@ -62,12 +68,12 @@ def test_the_dyad_layout_is_exactly_this() -> None:
         model_record("dense", 1.5, 3.0),
         model_record("dyad:it:4", 1.0, 2.0),
         model_record("dyad:ot:4:cat", 0.9, 2.1, conditions={"autocast": "float16"}),
-        model_record("dyad:auto:8", 1.0, 1.0, **FAILED, status="oom", reason="needs 3 TiB"),
+        model_record("dyad:auto:8", 1.0, 1.0, **FAILED, status="oom", message="needs 3 TiB"),
         model_record("dense", 3.0, 6.0, **LARGER),
         model_record("dyad:it:4", 1.5, 4.0, **LARGER),
         model_record("dense", 12.0, 24.0, batch=[32, 128], dtype="bfloat16"),
-        make_record(id="other", suite="other", params=OPT),
-        make_record(id="layer", suite="dyad", params={"level": "layer", "tokens": 512}),
+        make_record(case_id="other", suite="other", params=OPT),
+        make_record(case_id="layer", suite="dyad", params={"level": "layer", "tokens": 512}),
     ]
     expected = """\
         cpu, 1 thread, hot cache, allocator retain
@@ -136,7 +142,7 @@ def test_models_of_one_width_are_named() -> None:
 
 
 def test_speedups_do_not_cross_runs() -> None:
-    later = {"run": "later", "taken_at": "2026-02-01T00:00:00+00:00"}
+    later = {"run_id": "later", "measured_at": "2026-02-01T00:00:00+00:00"}
     records = [
         model_record("dense", 1.5, 3.0),
         model_record("dyad:it:4", 1.0, 2.0),

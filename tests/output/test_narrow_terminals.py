@@ -25,14 +25,14 @@ SHAPES = (
 def make_records() -> list[Record]:
     return [
         make_record(
-            id=f"{variant} {shape}",
-            group=shape,
+            case_id=f"{variant} {shape}",
+            group_id=shape,
             variant=variant,
             baseline="dense",
             params={"shape": shape, "dtype": "float32" if place % 2 else "bfloat16"},
             samples_ns={"call": [1e6 / (1 + number / 2)] * 4},
             rounds=[*range(4)],
-            loops=[1] * 4,
+            calls_per_sample=[1] * 4,
         )
         for place, shape in enumerate(SHAPES)
         for number, variant in enumerate(VARIANTS)
@@ -74,11 +74,25 @@ def test_each_row_says_over_what_where_baselines_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = [
-        make_record(id=f"o{v}", group="o", run="o", variant=v, baseline="plain", params={"size": 1})
+        make_record(
+            case_id=f"o{v}",
+            group_id="o",
+            run_id="o",
+            variant=v,
+            baseline="plain",
+            params={"size": 1},
+        )
         for v in ("plain", "fast")
     ]
     ours = [
-        make_record(id=f"u{v}", group="u", run="u", variant=v, baseline="dense", params={"size": 1})
+        make_record(
+            case_id=f"u{v}",
+            group_id="u",
+            run_id="u",
+            variant=v,
+            baseline="dense",
+            params={"size": 1},
+        )
         for v in ("dense", "fast")
     ]
     path = tmp_path / "two.jsonl"
@@ -91,7 +105,9 @@ def test_each_row_says_over_what_where_baselines_differ(
 
 @pytest.mark.usefixtures("narrow")
 def test_chosen_columns_keep_their_labels(results: str, capsys: pytest.CaptureFixture[str]) -> None:
-    columns = "shape,dtype,variant,total_ns,total_low_ns,speedup,speedup_low,samples,stop,verdict"
+    columns = (
+        "shape,dtype,variant,total_ns,total_low_ns,speedup,speedup_low,samples,stop_reason,verdict"
+    )
     assert show("show", results, "--columns", columns) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

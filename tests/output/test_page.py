@@ -28,12 +28,12 @@ SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
 @pytest.fixture
 def records() -> list[Record]:
     return [
-        sampled(1e6, 2e6, id="1", variant="dense", params=SMALL, group="g1"),
-        sampled(0.5e6, 1e6, id="2", variant="fast", params=SMALL, group="g1"),
-        sampled(4e6, 8e6, id="3", variant="dense", params=LARGE, group="g2"),
+        sampled(1e6, 2e6, case_id="1", variant="dense", params=SMALL, group_id="g1"),
+        sampled(0.5e6, 1e6, case_id="2", variant="fast", params=SMALL, group_id="g1"),
+        sampled(4e6, 8e6, case_id="3", variant="dense", params=LARGE, group_id="g2"),
         make_record(
-            **FAILED, id="4", variant="fast", params=LARGE, group="g2", baseline="dense",
-            status="oom", reason="needs 3 TiB",
+            **FAILED, case_id="4", variant="fast", params=LARGE, group_id="g2", baseline="dense",
+            status="oom", message="needs 3 TiB",
         ),
     ]  # fmt: skip
 
@@ -47,7 +47,7 @@ class TestSentences:
         assert describe_whole([]) == ["There are no records."]
 
     def test_what_others_measured_is_told_apart(self) -> None:
-        own = [make_record(id=str(n), suite="training", run=str(n)) for n in range(2)]
+        own = [make_record(case_id=str(n), suite="training", run_id=str(n)) for n in range(2)]
         rows = summarize([*own, *load("mosaic")])
         assert describe_whole(rows)[:2] == [
             "2 cases of training measured in 2 runs, 2026-01-01; none failed.",
@@ -61,13 +61,15 @@ class TestSentences:
         others = [
             make_record(
                 **FAILED,
-                id="5",
-                group="g3",
+                case_id="5",
+                group_id="g3",
                 status="skipped",
                 cause="does-not-fit",
-                reason="it needs 9 GiB",
+                message="it needs 9 GiB",
             ),
-            make_record(**FAILED, id="6", group="g4", status="unsupported", reason="no such thing"),
+            make_record(
+                **FAILED, case_id="6", group_id="g4", status="unsupported", message="no such thing"
+            ),
         ]
         assert describe_whole(summarize([*records[:3], *others]))[0] == (
             "3 cases of demo measured in 1 run, 2026-01-01; none failed, 1 did not fit into "
@@ -75,7 +77,7 @@ class TestSentences:
         )
 
     def test_of_several_conditions(self, records: list[Record]) -> None:
-        cold = sampled(1e6, 2e6, id="1", variant="dense", settings=Settings(cache="cold"))
+        cold = sampled(1e6, 2e6, case_id="1", variant="dense", settings=Settings(cache="cold"))
         assert describe_whole(summarize([*records, cold]))[1] == (
             "Measured under 2 conditions, in tables of their own: cpu, 1 thread, hot cache, "
             "allocator retain; cpu, 1 thread, cold cache, allocator retain."
@@ -87,12 +89,18 @@ class TestSentences:
         ]
 
     def test_of_several_comparisons(self, records: list[Record]) -> None:
-        slow = sampled(5e6, 10e6, id="4", variant="fast", params=LARGE, group="g2")
+        slow = sampled(5e6, 10e6, case_id="4", variant="fast", params=LARGE, group_id="g2")
         odd = [
             sampled(
-                1e6, 2e6, id="5", variant="odd", params=SMALL, group="g1", rounds=range(40, 70)
+                1e6,
+                2e6,
+                case_id="5",
+                variant="odd",
+                params=SMALL,
+                group_id="g1",
+                rounds=range(40, 70),
             ),
-            sampled(2e6, 4e6, id="6", variant="odd", params=LARGE, group="g2"),
+            sampled(2e6, 4e6, case_id="6", variant="odd", params=LARGE, group_id="g2"),
         ]
         assert describe_suite(summarize([*records[:3], slow, *odd])) == [
             "odd is faster than dense: 2.00x [2.00, 2.00].",
@@ -104,7 +112,7 @@ class TestSentences:
 
     def test_of_what_is_unclear(self, records: list[Record]) -> None:
         few = [
-            sampled(1e6, 2e6, id=name, variant=name, rounds=range(4), loops=[1] * 4,
+            sampled(1e6, 2e6, case_id=name, variant=name, rounds=range(4), calls_per_sample=[1] * 4,
                     warmup_samples=0, samples_ns={"call": [1e6 * n] * 4})
             for n, name in ((1, "dense"), (2, "fast"))
         ]  # fmt: skip
@@ -116,7 +124,7 @@ class TestSentences:
     def test_of_intervals_that_are_too_wide(self) -> None:
         noisy = [1e6 * (1 + n % 7) for n in range(20)]
         wide = [
-            make_record(id=name, variant=name, baseline="dense", samples_ns={"call": times_ns})
+            make_record(case_id=name, variant=name, baseline="dense", samples_ns={"call": times_ns})
             for name, times_ns in (("dense", [3e6] * 20), ("fast", noisy))
         ]
         assert describe_suite(summarize(wide))[1:] == [
@@ -133,7 +141,7 @@ class TestSentences:
     def test_many_variants_are_not_all_told(self) -> None:
         times = {f"v{n}": 1e6 / n for n in range(1, 12)}
         records = [
-            sampled(time, time, id=name, variant=name, baseline="v1")
+            sampled(time, time, case_id=name, variant=name, baseline="v1")
             for name, time in times.items()
         ]
         sentences = describe_suite(summarize(records))
@@ -143,11 +151,11 @@ class TestSentences:
 
 def test_failures_of_the_same_reason_are_told_once(records: list[Record]) -> None:
     more = [
-        make_record(**FAILED, id=f"x{n}", group=f"x{n}", variant="v", params={"n": n}, status="oom",
-                    reason="needs 3 TiB")
+        make_record(**FAILED, case_id=f"x{n}", group_id=f"x{n}", variant="v", params={"n": n},
+                    status="oom", message="needs 3 TiB")
         for n in range(3)
     ]  # fmt: skip
-    crash = make_record(**FAILED, id="c", group="c", status="crash", reason="died")
+    crash = make_record(**FAILED, case_id="c", group_id="c", status="crash", message="died")
     crashed, oom = sorted(
         group_failures(summarize([crash, *records, *more])), key=lambda f: f.status
     )
@@ -166,8 +174,8 @@ HARMFUL = (
 def make_evil() -> list[Record]:
     """Every text of a record is one that a careless page would run."""
     evil = {
-        "suite": HARMFUL[0], "baseline": HARMFUL[3], "group": HARMFUL[0], "run": HARMFUL[2],
-        "params": {HARMFUL[1]: HARMFUL[2]}, "notes": list(HARMFUL), "taken_at": HARMFUL[1],
+        "suite": HARMFUL[0], "baseline": HARMFUL[3], "group_id": HARMFUL[0], "run_id": HARMFUL[2],
+        "params": {HARMFUL[1]: HARMFUL[2]}, "notes": list(HARMFUL), "measured_at": HARMFUL[1],
         "conditions": {HARMFUL[0]: HARMFUL[1]}, "facts": {HARMFUL[1]: 1.0},
         "environment": {
             "machine": {"cpu_model": HARMFUL[0]}, "torch": {"version": HARMFUL[2]},
@@ -175,11 +183,11 @@ def make_evil() -> list[Record]:
         },
     }  # fmt: skip
     return [
-        sampled(1e6, 2e6, id="e1", variant=HARMFUL[3], **evil),
-        sampled(2e6, 3e6, id="e2", variant=HARMFUL[0], **evil),
-        sampled(3e6, 3e6, id="e3", variant=HARMFUL[1], **{**evil, "facts": {HARMFUL[1]: 2.0}}),
+        sampled(1e6, 2e6, case_id="e1", variant=HARMFUL[3], **evil),
+        sampled(2e6, 3e6, case_id="e2", variant=HARMFUL[0], **evil),
+        sampled(3e6, 3e6, case_id="e3", variant=HARMFUL[1], **{**evil, "facts": {HARMFUL[1]: 2.0}}),
         make_record(
-            **FAILED, id="e4", variant=HARMFUL[2], status="crash", reason=HARMFUL[1], **evil
+            **FAILED, case_id="e4", variant=HARMFUL[2], status="crash", message=HARMFUL[1], **evil
         ),
     ]
 
@@ -222,7 +230,15 @@ def test_an_empty_page() -> None:
 
 def test_a_page_with_thousands_of_cases_has_no_thousands_of_remarks() -> None:
     records = [
-        sampled(1e6, 2e6, id=str(n), group=str(n), variant="dense", params={"n": n}, stop="budget")
+        sampled(
+            1e6,
+            2e6,
+            case_id=str(n),
+            group_id=str(n),
+            variant="dense",
+            params={"n": n},
+            stop_reason="budget",
+        )
         for n in range(MOST_ROWS + 50)
     ]
     page = render_page(records)
@@ -238,7 +254,7 @@ def test_values_to_sort_by_are_raw(records: list[Record]) -> None:
 class TestCommands:
     def test_one_that_is_known_is_told_as_it_was(self, records: list[Record]) -> None:
         words = ["flopwatch", "run", "~/mine.py", "--filter", "size=4 8"]
-        known = sampled(1e6, 1e6, id="7", environment={"command": words})
+        known = sampled(1e6, 1e6, case_id="7", environment={"command": words})
         page = render_page([known])
         assert "<code>flopwatch run ~/mine.py --filter &#x27;size=4 8&#x27;</code>" in page
         assert "rebuilt" not in page
@@ -262,7 +278,9 @@ class TestCommands:
         ) in page
 
     def test_grids_of_a_suite_have_a_command_each(self, records: list[Record]) -> None:
-        other = sampled(1e6, 2e6, id="9", variant="dense", params={"model": "small"}, group="g9")
+        other = sampled(
+            1e6, 2e6, case_id="9", variant="dense", params={"model": "small"}, group_id="g9"
+        )
         assert render_page([*records, other]).count("<code>flopwatch run demo.py") == 2
 
 
@@ -288,7 +306,7 @@ def test_verdicts_are_said_to_be_on_each_case_alone() -> None:
 
 
 def test_runs_that_are_alike_are_told_once(records: list[Record]) -> None:
-    later = sampled(1e6, 2e6, id="9", group="g9", variant="dense", run="later")
+    later = sampled(1e6, 2e6, case_id="9", group_id="g9", variant="dense", run_id="later")
     page = render_page([*records, later])
     assert "<summary>2 runs: r, later</summary>" in page
     assert page.count('<th scope="row">') == 2

@@ -75,8 +75,8 @@ def test_several_plots_are_numbered(here: Path, capsys: pytest.CaptureFixture[st
 
 def test_tables_have_a_plot_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write(here / "a.jsonl", SPEEDUPS)
-    other = [make_record(id=r.id, group=r.group, suite="other/one", variant=r.variant,
-                         baseline="dense", samples_ns=r.samples_ns) for r in
+    other = [make_record(case_id=r.case_id, group_id=r.group_id, suite="other/one",
+                         variant=r.variant, baseline="dense", samples_ns=r.samples_ns) for r in
              compare({"dense": 1, "a": 2, "b": 3})]  # fmt: skip
     second = write(here / "b.jsonl", other)
     code, _, err = plot(capsys, first, second)
@@ -155,7 +155,10 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(
     ("records", "sentence"),
     [
         ([], "there are no records to draw"),
-        ([make_record(status="crash", samples_ns={}, rounds=[], loops=[])], "nothing to draw"),
+        (
+            [make_record(status="crash", samples_ns={}, rounds=[], calls_per_sample=[])],
+            "nothing to draw",
+        ),
     ],
 )
 def test_results_without_measurements_are_refused(

@@ -15,7 +15,7 @@ from flopwatch.output.tables import divide
 from flopwatch.records.published import load
 from tests.plot_tools import SPEEDUPS, compare, draw
 
-FEW = {"rounds": [0, 1, 2], "loops": [1] * 3}
+FEW = {"rounds": [0, 1, 2], "calls_per_sample": [1] * 3}
 MS = 1e6
 
 

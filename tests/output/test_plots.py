@@ -366,7 +366,10 @@ def test_what_has_no_axis_of_numbers_is_drawn_in_lanes() -> None:
 def test_many_lines_are_divided_over_plots() -> None:
     records = [
         replace(
-            r, id=f"{r.id} {batch}", group=f"{r.group} {batch}", params={**r.params, "b": batch}
+            r,
+            case_id=f"{r.case_id} {batch}",
+            group_id=f"{r.group_id} {batch}",
+            params={**r.params, "b": batch},
         )
         for batch in "vwxyz"
         for r in SIZES
@@ -471,7 +474,7 @@ def test_few_plots_stand_beside_a_table(records: list, names: list[str]) -> None
 
 
 def test_failures_are_not_drawn() -> None:
-    failed = make_record(status="crash", samples_ns={}, rounds=[], loops=[])
+    failed = make_record(status="crash", samples_ns={}, rounds=[], calls_per_sample=[])
     rows = summarize([failed])
     assert choose_plots(rows) == []
     assert all(list(kind.make(rows)) == [] for kind in KINDS.values())

@@ -108,7 +108,7 @@ def test_marks_say_their_series_and_names_whose_they_are(plot: Plot) -> None:
 
 def test_all_text_is_escaped_and_nothing_of_it_is_lost_on_the_way() -> None:
     records = [
-        replace(r, variant=r.variant.replace("fast", EVIL), suite=EVIL, params={EVIL: r.group})
+        replace(r, variant=r.variant.replace("fast", EVIL), suite=EVIL, params={EVIL: r.group_id})
         for r in SPEEDUPS
     ]
     (plot,) = draw("speedups", records)
@@ -139,20 +139,20 @@ def test_any_record_is_drawn_or_left_out(
 ) -> None:
     records = [
         make_record(
-            id=variant,
+            case_id=variant,
             variant=variant,
             baseline="a",
             samples_ns={"forward": numbers, "backward": numbers[::-1]},
             rounds=list(range(12)),
-            loops=[1] * 12,
+            calls_per_sample=[1] * 12,
             warmup_samples=2,
             flops={"forward": {"float32": flops}},
             bytes={"forward": moved},
             facts={"tokens": flops},
             curves={"step": numbers, "tokens": numbers, "validation_loss": numbers[::-1]},
             memory={"forward": PhaseMemory(peak_bytes=size, end_bytes=0)},
-            held_bytes=size,
-            memory_estimate_bytes={"x": moved},
+            resident_bytes=size,
+            predicted_memory_bytes={"x": moved},
         )
         for variant, numbers in (("a", samples), ("b", samples[::-1]))
     ]
@@ -172,7 +172,7 @@ def test_numbers_that_are_none_do_not_break_a_drawing(value: float) -> None:
         bytes={"call": value},
         facts={"tokens": value, "parameters": value},
         curves={"step": [1.0, value], "validation_loss": [value, 2.0]},
-        memory_estimate_bytes={"x": value, "y": 1.0},
+        predicted_memory_bytes={"x": value, "y": 1.0},
     )
     rows = summarize([record])
     drawn = [draw_svg(plot) for kind in KINDS.values() for plot in kind.make(rows)]

@@ -21,14 +21,14 @@ from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
 from tests.output.test_tables_golden import FAILED, sampled
 
-OUT_OF_MEMORY = {"status": "oom", "reason": "needs 3 TiB", "warmup_samples": 0}
+OUT_OF_MEMORY = {"status": "oom", "message": "needs 3 TiB", "warmup_samples": 0}
 
 
 def case(variant: str, tokens: int, total_ns: float, **changes: object) -> Record:
     params = {"shape": [768, 3072], "tokens": tokens, **changes.pop("params", {})}  # type: ignore[dict-item]
     content: dict[str, object] = {
-        "id": f"{variant} {params}",
-        "group": str(params),
+        "case_id": f"{variant} {params}",
+        "group_id": str(params),
         "variant": variant,
         "params": params,
         "facts": {"parameters": 30.0 * tokens, "tokens": float(tokens)},
@@ -75,7 +75,7 @@ def test_the_frame_has_all_that_is_known_of_a_case(rows: list[Row]) -> None:
     assert (known["verdict"], known["comparable"], known["samples"]) == ("faster", True, 20)
     assert known["tokens_per_s"] == pytest.approx(512 / 1.5e-3)
     failed = {name: column.find_value(rows[5]) for name, column in frame.items()}
-    assert (failed["status"], failed["reason"]) == ("oom", "needs 3 TiB")
+    assert (failed["status"], failed["message"]) == ("oom", "needs 3 TiB")
     assert failed["total_ns"] is failed["speedup"] is failed["comparable"] is None
 
 
@@ -225,7 +225,7 @@ def test_a_pivot_never_hides_a_case() -> None:
     with pytest.raises(UsageError, match="21 tables, since cases differ in seed too"):
         make_pivot_sheets(pivot)
     layer = case("dense", 64, 1e6)
-    model = sampled(1e6, 2e6, id="m", variant="dense", params={"model": "small"}, group="m")
+    model = sampled(1e6, 2e6, case_id="m", variant="dense", params={"model": "small"}, group_id="m")
     found = ask(summarize([layer, model]), pivot="row=variant,col=tokens,value=total_ns")
     assert found.remarks == ["left out: 1 case with no tokens"]
     assert [sheet.columns for sheet in found.make_sheets()] == [["variant \\ tokens", "64"]]

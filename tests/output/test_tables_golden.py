@@ -28,7 +28,13 @@ from flopwatch.settings import Settings
 from tests.conftest import make_record
 
 ROUNDS = list(range(30))
-FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "steady": None, "stop": None}
+FAILED = {
+    "samples_ns": {},
+    "rounds": [],
+    "calls_per_sample": [],
+    "steady": None,
+    "stop_reason": None,
+}
 
 
 def sampled(forward_ns: float, backward_ns: float, **changes: object) -> Record:
@@ -40,7 +46,7 @@ def sampled(forward_ns: float, backward_ns: float, **changes: object) -> Record:
             "backward": [backward_ns * w for w in wobble],
         },
         "rounds": ROUNDS,
-        "loops": [1] * 30,
+        "calls_per_sample": [1] * 30,
         "warmup_samples": 10,
         "baseline": "dense",
     }
@@ -51,14 +57,14 @@ def sampled(forward_ns: float, backward_ns: float, **changes: object) -> Record:
 def records() -> list[Record]:
     small, large = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
     return [
-        sampled(1e6, 2e6, id="1", variant="dense", params=small, group="g1", bytes={"forward": 6e6}),
-        sampled(0.5e6, 1e6, id="2", variant="fast", params=small, group="g1"),
+        sampled(1e6, 2e6, case_id="1", variant="dense", params=small, group_id="g1", bytes={"forward": 6e6}),
+        sampled(0.5e6, 1e6, case_id="2", variant="fast", params=small, group_id="g1"),
         sampled(
-            4e6, 8e6, id="3", variant="dense", params=large, group="g2", stop="budget", steady=False
+            4e6, 8e6, case_id="3", variant="dense", params=large, group_id="g2", stop_reason="budget", steady=False
         ),
         make_record(
-            **FAILED, id="4", variant="fast", params=large, group="g2", baseline="dense",
-            status="oom", reason="needs 3 TiB",
+            **FAILED, case_id="4", variant="fast", params=large, group_id="g2", baseline="dense",
+            status="oom", message="needs 3 TiB",
         ),
     ]  # fmt: skip
 
@@ -191,7 +197,9 @@ def test_a_sheet_of_texts_has_them_as_values() -> None:
 def test_figures_are_those_that_the_interval_supports() -> None:
     wobble = [0.8, 0.9, 1.0, 1.1, 1.2] * 6
     rough = make_record(
-        samples_ns={"call": [1.7234e6 * w for w in wobble]}, rounds=ROUNDS, loops=[1] * 30
+        samples_ns={"call": [1.7234e6 * w for w in wobble]},
+        rounds=ROUNDS,
+        calls_per_sample=[1] * 30,
     )
     (sheet,) = make_sheets(summarize([rough]))
     assert sheet.groups[0][0][sheet.columns.index("time")] == "1.7 ms"
@@ -221,7 +229,9 @@ def test_facts_that_are_sizes_read_as_such(records: list[Record]) -> None:
 
 
 def test_other_axes_make_another_sheet(records: list[Record]) -> None:
-    other = sampled(1e6, 2e6, id="9", variant="dense", params={"model": "small"}, group="g9")
+    other = sampled(
+        1e6, 2e6, case_id="9", variant="dense", params={"model": "small"}, group_id="g9"
+    )
     first, second = make_sheets(summarize([records[0], other, *records[1:]]))
     assert first.title == "demo dtype=float32"
     assert len(first.groups) == 2
@@ -295,19 +305,19 @@ def test_a_record_without_samples_is_a_row_too() -> None:
 
 def test_speedups_do_not_cross_runs(records: list[Record]) -> None:
     other_run = sampled(
-        0.5e6, 1e6, id="2", variant="fast", params=records[0].params, group="g1", run="later",
-        taken_at="2026-02-01T00:00:00+00:00",
+        0.5e6, 1e6, case_id="2", variant="fast", params=records[0].params, group_id="g1", run_id="later",
+        measured_at="2026-02-01T00:00:00+00:00",
     )  # fmt: skip
     rows = summarize([*records, other_run])
-    newest = next(row for row in rows if row.record.id == "2")
-    assert newest.record.run == "later"
+    newest = next(row for row in rows if row.record.case_id == "2")
+    assert newest.record.run_id == "later"
     assert newest.speedup is None
 
 
 def test_what_is_not_comparable_stands_in_tables_of_its_own(records: list[Record]) -> None:
     cold = sampled(
-        9e6, 9e6, id="1", variant="dense", params=records[0].params, group="g1", run="later",
-        settings=Settings(cache="cold"), taken_at="2026-02-01T00:00:00+00:00",
+        9e6, 9e6, case_id="1", variant="dense", params=records[0].params, group_id="g1", run_id="later",
+        settings=Settings(cache="cold"), measured_at="2026-02-01T00:00:00+00:00",
     )  # fmt: skip
     hot_sheet, cold_sheet = make_sheets(summarize([*records, cold]))
     assert hot_sheet.groups == make_sheets(summarize(records))[0].groups
@@ -318,8 +328,8 @@ def test_what_is_not_comparable_stands_in_tables_of_its_own(records: list[Record
 def test_what_was_interrupted_does_not_hide_what_was_measured(records: list[Record]) -> None:
     later = "2026-02-01T00:00:00+00:00"
     skipped = make_record(
-        **FAILED, id="1", group="g1", status="skipped", run="later", params=records[0].params,
-        variant="dense", baseline="dense", taken_at=later,
+        **FAILED, case_id="1", group_id="g1", status="skipped", run_id="later", params=records[0].params,
+        variant="dense", baseline="dense", measured_at=later,
     )  # fmt: skip
     assert summarize([*records, skipped])[0].record.status == "ok"
     assert summarize([skipped])[0].record.status == "skipped"

@@ -41,12 +41,12 @@ SETUP = Setup(
 )  # fmt: skip
 PEAKS = Peaks(
     setup=SETUP,
-    taken_at="2026-11-17T00:00:00+00:00",
+    measured_at="2026-11-17T00:00:00+00:00",
     quick=False,
     products=[
         Curve(
             dtype="float32",
-            taken_at="2026-11-17T00:00:00+00:00",
+            measured_at="2026-11-17T00:00:00+00:00",
             points=[
                 Product(rows=512, inner=512, columns=512, flops_per_s=2e11, turns=9, repeats=9)
             ],
@@ -78,9 +78,9 @@ def make_record(model: str, context: int = 128, **changes: Any) -> Record:
     params = {"model": model, "batch": 4, "context": context, "precision": "fp32",
               "optimizer": "adamw"}  # fmt: skip
     blank = Record(
-        id=f"{model}-{context}", group=model, run="r", suite="steps", variant="eager",
+        case_id=f"{model}-{context}", group_id=model, run_id="r", suite="steps", variant="eager",
         baseline="eager", params=params, status="ok", settings=SETTINGS, environment=ENVIRONMENT,
-        taken_at="2026-11-17T10:00:00+00:00", rounds=[0, 1, 2], loops=[1, 1, 1],
+        measured_at="2026-11-17T10:00:00+00:00", rounds=[0, 1, 2], calls_per_sample=[1, 1, 1],
         samples_ns={phase: [1e9] * 3 for phase in ("forward", "backward", "optimizer")},
     )  # fmt: skip
     times = {each.phases[0]: 1e9 * predict_s(each, TRUE) for each in observe(blank)}
@@ -260,7 +260,7 @@ def predicted(record: Record, factor: float = 1.0) -> Record:
 def test_scores_are_errors_of_all_of_phases_and_of_days() -> None:
     records = [
         predicted(RECORDS[0]),
-        predicted(replace(RECORDS[1], taken_at="2026-11-18T10:00:00+00:00"), 1.2),
+        predicted(replace(RECORDS[1], measured_at="2026-11-18T10:00:00+00:00"), 1.2),
     ]
     judged = judge_all([*records, RECORDS[2]])
     assert [each.is_inside for each in judged] == [True, False]

@@ -47,7 +47,7 @@ def make_two_phases(**changes: Any) -> Record:
     content: dict[str, Any] = {
         "samples_ns": {"forward": forward, "backward": [2 * ns for ns in forward]},
         "rounds": list(range(12)),
-        "loops": [1, 1, *[4] * 5, *[8] * 5],
+        "calls_per_sample": [1, 1, *[4] * 5, *[8] * 5],
         "warmup_samples": 2,
         "environment": ENVIRONMENT,
     }
@@ -57,8 +57,8 @@ def make_two_phases(**changes: Any) -> Record:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     path = tmp_path / "results.jsonl"
-    failed = make_record(id="j", variant="b", status="oom", reason="it needs 3 GiB", samples_ns={},
-                         rounds=[], loops=[])  # fmt: skip
+    failed = make_record(case_id="j", variant="b", status="oom", message="it needs 3 GiB",
+                         samples_ns={}, rounds=[], calls_per_sample=[])  # fmt: skip
     path.write_bytes(b"".join(encode(each) + b"\n" for each in (make_two_phases(), failed)))
     return path
 
@@ -144,7 +144,7 @@ def test_what_pyperf_wrote_is_read_to_the_last_digit(tmp_path: Path) -> None:
     assert name == "pyperf"
     assert record.samples_ns == {"call": [5e8, 2.5e8, 300.0, 400.0, 110.0, 120.0, 130.0, 2900.0]}
     assert record.warmup_samples == 4
-    assert record.loops == [10, 20, 20, 20, 20, 20, 20, 20]
+    assert record.calls_per_sample == [10, 20, 20, 20, 20, 20, 20, 20]
     assert record.rounds == [0, 1, 2, 5, 3, 4, 6, 7], "the order of taking"
     assert (record.suite, record.variant, record.params) == ("pyperf", "sort", {})
     assert record.environment["machine"]["cpu_model"] == "Z80"
@@ -179,7 +179,7 @@ def test_a_pyperf_export_comes_back_as_the_same_case(results: Path, tmp_path: Pa
     assert (whole.suite, whole.variant, whole.params) == ("demo", "a", {"size": 4})
     assert forward.params == {"size": 4, "phase": "forward"}
     assert forward.samples_ns["call"] == original.samples_ns["forward"]
-    assert forward.loops == original.loops
+    assert forward.calls_per_sample == original.calls_per_sample
     assert forward.warmup_samples == original.warmup_samples
     assert forward.environment["torch"]["version"] == "2.13.0+cpu"
 
@@ -229,7 +229,7 @@ def test_repetitions_are_samples_and_aggregates_are_not() -> None:
         assert record.samples_ns["call"] == pytest.approx(
             [each["real_time"] * unit_ns for each in theirs], rel=1e-15
         )
-        assert record.loops == [each["iterations"] for each in theirs]
+        assert record.calls_per_sample == [each["iterations"] for each in theirs]
         assert record.facts["cpu_time_ns"] == pytest.approx(
             statistics.median(each["cpu_time"] * unit_ns for each in theirs)
         )
@@ -245,7 +245,7 @@ def test_names_become_variants_and_parameters() -> None:
     assert (summed.variant, summed.params) == ("sum_cells", {"rows": 8, "columns": 64})
     assert summed.facts["cells"] == 512
     assert (copied.variant, copied.params) == ("copy_list", {"arg0": 64})
-    assert (failed.status, failed.reason) == ("crash", "no such device")
+    assert (failed.status, failed.message) == ("crash", "no such device")
     assert failed.params == {"clock": "real_time"}
 
 
@@ -310,7 +310,7 @@ def test_warnings_about_a_google_benchmark_are_notes(tmp_path: Path) -> None:
     timed_record, skipped = read_file(path)[1].records
     assert len(timed_record.notes) == 3
     assert "1 of 2 repetitions failed: it slipped" in timed_record.notes
-    assert (skipped.status, skipped.reason) == ("skipped", "no GPU")
+    assert (skipped.status, skipped.message) == ("skipped", "no GPU")
 
 
 # PyTorch's database
@@ -468,7 +468,7 @@ def test_rates_and_speedups_are_exported_as_bigger_is_better(
 ) -> None:
     path = tmp_path / "results.jsonl"
     tokens = {"facts": {"tokens": 50.0}}
-    fast = make_record(id="j", variant="b", samples_ns={"call": [50.0] * 20}, **tokens)
+    fast = make_record(case_id="j", variant="b", samples_ns={"call": [50.0] * 20}, **tokens)
     path.write_bytes(b"".join(encode(r) + b"\n" for r in (make_record(**tokens), fast)))
     entries = export(path, "github-action-bigger", capsys)
     for entry in entries:

@@ -126,7 +126,7 @@ def make_full_record(**changes: object) -> Record:
         "params": {"tokens": 512, "dtype": "float32", "shape": [4, 8], "model": "small"},
         "samples_ns": {"forward": [100.0 + i for i in range(12)], "backward": [200.0] * 12},
         "rounds": list(range(12)),
-        "loops": [2] * 12,
+        "calls_per_sample": [2] * 12,
         "warmup_samples": 2,
         "flops": {"forward": {"float32": 1e6}, "forward/mlp": {"float32": 5e5}},
         "bytes": {"forward": 1e5},
@@ -137,9 +137,9 @@ def make_full_record(**changes: object) -> Record:
         "curves": {"train_loss": [3.0, 2.0], "validation_loss": [3.1, 2.2]},
         "peak_memory_bytes": 1000,
         "memory": {"forward": PhaseMemory(peak_bytes=1000, end_bytes=500)},
-        "held_bytes": 100,
-        "memory_estimate_bytes": {"weights": 1e6},
-        "first_page_faults": 5,
+        "resident_bytes": 100,
+        "predicted_memory_bytes": {"weights": 1e6},
+        "first_call_page_faults": 5,
         "check": Check(against="a", errors={"output": 1e-6, "grad": None}, tolerance=1e-3),
         "notes": ["a warning"],
         "environment": {
@@ -157,15 +157,15 @@ def make_records() -> list[Record]:
     """Two groups of two variants, a failure, and a job of two ranks."""
     wide = {"tokens": 1024, "dtype": "float32", "shape": [4, 8], "model": "small"}
     rank = Rank(samples_ns={"forward": [90.0] * 12, "backward": [190.0] * 12},
-                waiting_ns=[1.0] * 12, moving_ns=[2.0] * 12)  # fmt: skip
+                waiting_ns=[1.0] * 12, transfer_ns=[2.0] * 12)  # fmt: skip
     return [
         make_full_record(),
-        make_full_record(id="j", variant="b", conditions={"autocast": "bf16"}),
-        make_full_record(id="k", group="h", params=wide),
-        make_full_record(id="l", group="h", params=wide, variant="b"),
-        make_record(id="m", variant="c", status="oom", reason="it needs 3 GiB", samples_ns={},
-                    rounds=[], loops=[]),
-        make_full_record(id="n", group="q", params={"ranks": 2}, ranks=[rank, rank]),
+        make_full_record(case_id="j", variant="b", conditions={"autocast": "bf16"}),
+        make_full_record(case_id="k", group_id="h", params=wide),
+        make_full_record(case_id="l", group_id="h", params=wide, variant="b"),
+        make_record(case_id="m", variant="c", status="oom", message="it needs 3 GiB", samples_ns={},
+                    rounds=[], calls_per_sample=[]),
+        make_full_record(case_id="n", group_id="q", params={"ranks": 2}, ranks=[rank, rank]),
     ]  # fmt: skip
 
 
@@ -299,7 +299,7 @@ HAND_MADE = {
     "half a character": LINE.replace(b'"demo"', b'"\\ud800"', 1) + b"\n",
     "nested deeply": LINE.replace(b'"float32"', b"[" * 4000 + b"]" * 4000, 1) + b"\n",
     "nested, and cut off": b'{"a":' * 4000,
-    "a newer schema": LINE.replace(b'"schema":4', b'"schema":99') + b"\n",
+    "a newer schema": LINE.replace(b'"schema":1', b'"schema":99') + b"\n",
 }
 
 

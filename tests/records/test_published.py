@@ -26,7 +26,7 @@ def find_rows(name: str, **params: object) -> dict[str, Row]:
     """By variant, those of one group."""
     rows = summarize(load(name))
     chosen = [row for row in rows if params.items() <= row.record.params.items()]
-    assert len({row.record.group for row in chosen}) == 1
+    assert len({row.record.group_id for row in chosen}) == 1
     return {row.record.variant: row for row in chosen}
 
 
@@ -46,8 +46,8 @@ def test_every_publication_says_what_it_is_and_what_is_not_known(name: str) -> N
         told = record.environment["published"]
         assert told["source"] == publication.source
         assert told["unknown"] == list(publication.unknown)
-        assert record.run == f"published:{name}"
-        assert (record.warmup_samples, record.steady, record.stop) == (0, None, None)
+        assert record.run_id == f"published:{name}"
+        assert (record.warmup_samples, record.steady, record.stop_reason) == (0, None, None)
         conditions = describe_conditions(record)
         assert conditions.startswith(f"published: {publication.source}, {publication.year}")
         assert "thread" not in conditions
@@ -93,10 +93,10 @@ def test_switchback_parts_and_their_sums_are_cases_of_the_suite() -> None:
     params = {"level": "layer", "tokens": 1024, "shape": [1024, 4096], "dtype": "float16"}
     rows = find_rows("switchback", **params)
     assert set(rows) == {"dense", "switchback:rowwise", "switchback:global", *SUMS}
-    assert {v: row.record.id for v, row in rows.items()} == {
+    assert {v: row.record.case_id for v, row in rows.items()} == {
         v: case_id("switchback", v, params) for v in rows
     }
-    assert {tuple(row.record.loops) for row in rows.values()} == {(64,)}
+    assert {tuple(row.record.calls_per_sample) for row in rows.values()} == {(64,)}
     assert speedup(rows["switchback:rowwise"]) == 0.47
     whole, parts = rows["switchback:global"].total_ns, rows["parts:global"].total_ns
     assert whole
@@ -146,7 +146,7 @@ def test_variants_and_models_are_those_of_our_suites() -> None:
 
 def test_prose_around_the_figures_is_passed_over() -> None:
     def figures(records: list[Record]) -> list[object]:
-        return [(r.id, r.samples_ns, r.facts, r.status) for r in records]
+        return [(r.case_id, r.samples_ns, r.facts, r.status) for r in records]
 
     for name, reader in FORMATS.items():
         prose = f"A title: 3 - 4 of them | and more\n\n{read_text(name)}\nAn end.\n"
@@ -156,7 +156,7 @@ def test_prose_around_the_figures_is_passed_over() -> None:
 def test_a_text_of_somebody_else_is_another_run_without_a_source() -> None:
     lines = read_text("switchback").splitlines()
     one, other = (FORMATS["switchback"](line) for line in lines[:2])
-    assert one[0].run != other[0].run
+    assert one[0].run_id != other[0].run_id
     assert describe_conditions(one[0]) == (
         "published: source not stated; hardware not stated; means, without intervals"
     )

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from flopwatch.errors import CorruptFile, FlopwatchError, NewerSchema, StoreError, UsageError
 from flopwatch.records import query as query_module
-from flopwatch.records import record as record_module
 from flopwatch.records.query import VIEWS, query
 from flopwatch.records.record import SCHEMA, Check, Rank, Record, Region, encode
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from tests.conftest import make_record
-from tests.records.test_record import VERSION_1
 
 COUNT = "SELECT count(*) FROM records"
 LINE = encode(make_record()) + b"\n"
@@ -28,14 +26,14 @@ NEWER = LINE.replace(b'"schema":%d' % SCHEMA, b'"schema":%d' % (SCHEMA + 1))
 
 RECORDS = [
     make_record(
-        id="1",
+        case_id="1",
         variant="dense",
         params={"dtype": "float32", "shape": [768, 3072]},
         samples_ns={"forward": [30.0, 10.0, 11.0], "backward": [60.5, 20.0, 22.0]},
         rounds=[0, 1, 2],
-        loops=[1, 2, 2],
+        calls_per_sample=[1, 2, 2],
         warmup_samples=1,
-        check=Check(against="plain", errors={"output": 1e-6}, tolerance=1e-3),
+        check=Check(reference="plain", errors={"output": 1e-6}, tolerance=1e-3),
         settings=Settings(threads=2),
         environment={"host": "here"},
         notes=["a warning"],
@@ -50,18 +48,20 @@ RECORDS = [
         curves={"loss": [3.0, 2.5, 2.25], "step": [1.0, 2.0, 3.0]},
     ),
     make_record(
-        id="2",
+        case_id="2",
         variant="dyad",
         status="oom",
-        reason="it's too big",
+        message="it's too big",
         params={"dtype": "int8", "layers": 2},
         samples_ns={},
         rounds=[],
-        loops=[],
+        calls_per_sample=[],
         steady=None,
-        stop=None,
+        stop_reason=None,
     ),
-    make_record(id="3", suite="other", samples_ns={"call": [5.0]}, rounds=[7], loops=[1]),
+    make_record(
+        case_id="3", suite="other", samples_ns={"call": [5.0]}, rounds=[7], calls_per_sample=[1]
+    ),
 ]
 
 
@@ -84,8 +84,8 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def expected_samples(records: list[Record]) -> list[tuple[Any, ...]]:
     """The samples view, in plain Python."""
     return [
-        (r.id, r.group, r.run, r.suite, r.variant, r.params)
-        + (phase, i, r.rounds[i], r.loops[i], i < r.warmup_samples, ns)
+        (r.case_id, r.group_id, r.run_id, r.suite, r.variant, r.params)
+        + (phase, i, r.rounds[i], r.calls_per_sample[i], i < r.warmup_samples, ns)
         for r in records
         for phase, times_ns in r.samples_ns.items()
         for i, ns in enumerate(times_ns)
@@ -101,7 +101,7 @@ def queried_samples(path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_records_has_a_row_a_record(path: Path) -> None:
-    result = query([path], "FROM records ORDER BY id")
+    result = query([path], "FROM records ORDER BY case_id")
     assert result.columns == list(VIEWS["records"])
     row = dict(zip(result.columns, result.rows[0], strict=True))
     assert json.loads(row.pop("params")) == {"dtype": "float32", "shape": [768, 3072]}
@@ -110,7 +110,7 @@ def test_records_has_a_row_a_record(path: Path) -> None:
     assert row.pop("file") == str(path)
     assert row.pop("samples") == 3
     documents = ("flops", "bytes", "environment", "sources", "conditions", "facts")
-    for name in (*documents, "memory", "memory_estimate_bytes"):
+    for name in (*documents, "memory", "predicted_memory_bytes"):
         assert json.loads(row.pop(name)) == getattr(RECORDS[0], name)
     assert row == {name: getattr(RECORDS[0], name) for name in row}
 
@@ -119,7 +119,7 @@ def test_every_field_of_a_record_is_reachable() -> None:
     fields = set(Record.__dataclass_fields__)
     assert set(query_module.FIELDS) == fields
     assert fields - set(VIEWS["records"]) == {
-        *("samples_ns", "rounds", "loops"),  # in samples
+        *("samples_ns", "rounds", "calls_per_sample"),  # in samples
         "ranks",
         *("instrumented_ns", "regions"),  # in regions
         "curves",
@@ -136,16 +136,18 @@ def test_samples_has_a_row_a_sample_and_phase(path: Path) -> None:
 def test_ranks_has_a_row_a_rank_and_sample(tmp_path: Path) -> None:
     ranks = [
         Rank(
-            samples_ns={"a": [1.0, 2.0], "b": [4.0, 4.0]}, waiting_ns=[w, 0.0], moving_ns=[3.0, 3.0]
+            samples_ns={"a": [1.0, 2.0], "b": [4.0, 4.0]},
+            waiting_ns=[w, 0.0],
+            transfer_ns=[3.0, 3.0],
         )
         for w in (0.5, 1.5)
     ]
     samples = {"a": [1.0, 2.0], "b": [4.0, 4.0]}
     job = make_record(
-        samples_ns=samples, rounds=[0, 1], loops=[1, 1], warmup_samples=1, ranks=ranks
+        samples_ns=samples, rounds=[0, 1], calls_per_sample=[1, 1], warmup_samples=1, ranks=ranks
     )
     path = write(tmp_path / "job.jsonl", job)
-    asked = "SELECT rank, sample, warmup, ns, waiting_ns, moving_ns FROM ranks ORDER BY ALL"
+    asked = "SELECT rank, sample, warmup, ns, waiting_ns, transfer_ns FROM ranks ORDER BY ALL"
     assert query([path], asked).rows == [
         (0, 0, True, 5.0, 0.5, 3.0),
         (0, 1, False, 6.0, 0.0, 3.0),
@@ -164,7 +166,9 @@ def test_regions_has_a_row_a_region_and_instrumented_run(path: Path) -> None:
         (*head, "forward", "forward/mlp", 2, 1, 1, 4.0, 35.5),
         (*head, "forward", "forward/mlp", 2, 2, 2, 4.5, 36.0),
     ]
-    beside_plain = "SELECT sum(s.ns) FROM regions r JOIN samples s USING (run, id, sample, phase)"
+    beside_plain = (
+        "SELECT sum(s.ns) FROM regions r JOIN samples s USING (run_id, case_id, sample, phase)"
+    )
     assert rows(path, beside_plain) == [(10.0 + 11.0 + 20.0 + 22.0,)]
 
 
@@ -209,21 +213,24 @@ def test_a_corrupt_region_or_curve_gives_the_error_of_read(
 
 
 def test_json_and_aggregates(path: Path) -> None:
-    assert rows(path, "SELECT params->>'dtype' FROM records ORDER BY id") == [
+    assert rows(path, "SELECT params->>'dtype' FROM records ORDER BY case_id") == [
         ("float32",),
         ("int8",),
         (None,),
     ]
-    assert rows(path, "SELECT environment->>'host' FROM records WHERE id = '1'") == [("here",)]
+    assert rows(path, "SELECT environment->>'host' FROM records WHERE case_id = '1'") == [("here",)]
     sql = "SELECT phase, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL ORDER BY ALL"
     assert rows(path, sql) == [("backward", 21.0), ("call", 5.0), ("forward", 10.5)]
-    assert rows(path, 'SELECT "group", "check" IS NULL FROM records ORDER BY id')[1] == ("g", True)
+    assert rows(path, 'SELECT group_id, "check" IS NULL FROM records ORDER BY case_id')[1] == (
+        "g",
+        True,
+    )
     pivot = "PIVOT records ON status IN ('ok', 'oom') USING count(*) GROUP BY suite ORDER BY suite"
     assert rows(path, pivot) == [("demo", 1, 1), ("other", 1, 0)]
 
 
 def test_several_files_and_the_same_one_twice(tmp_path: Path, path: Path) -> None:
-    other = write(tmp_path / "other.jsonl", make_record(id="4"))
+    other = write(tmp_path / "other.jsonl", make_record(case_id="4"))
     link = tmp_path / "link.jsonl"
     link.symlink_to(other)
     result = query([path, other, path, link], "SELECT file, count(*) FROM records GROUP BY ALL")
@@ -252,7 +259,7 @@ def test_an_empty_file_and_a_record_of_many_samples(tmp_path: Path) -> None:
     long = make_record(
         samples_ns={"call": [123456.78901234567] * num_samples},
         rounds=list(range(num_samples)),
-        loops=[1] * num_samples,
+        calls_per_sample=[1] * num_samples,
     )
     # DuckDB's own limit is 16 MiB, and it lets twice that pass.
     assert len(encode(long)) > 2**25
@@ -305,8 +312,8 @@ def test_a_last_record_without_newline_counts(path: Path) -> None:
         LINE.replace(b"100.0", b"null", 1),
         LINE.replace(b"[100.0,", b"[", 1),
         LINE.replace(b'"rounds":[0,', b'"rounds":[', 1),
-        LINE.replace(b'"loops":[1,', b'"loops":[', 1),
-        LINE.replace(b'"loops":[1,', b'"loops":[0,', 1),
+        LINE.replace(b'"calls_per_sample":[1,', b'"calls_per_sample":[', 1),
+        LINE.replace(b'"calls_per_sample":[1,', b'"calls_per_sample":[0,', 1),
         LINE.replace(b'"rounds":[0,', b'"rounds":["a",', 1),
     ],
 )
@@ -315,7 +322,7 @@ def test_a_corrupt_line_gives_the_error_of_read(tmp_path: Path, bad: bytes) -> N
     path.write_bytes(LINE + bad + LINE)
     with pytest.raises(CorruptFile) as expected:
         read(path)
-    sql = "SELECT count(DISTINCT id), sum(ns) FROM samples"
+    sql = "SELECT count(DISTINCT case_id), sum(ns) FROM samples"
     with pytest.raises(CorruptFile) as caught:
         query([path], sql)
     assert str(caught.value) == str(expected.value)
@@ -331,25 +338,6 @@ def test_a_newer_schema_gives_the_error_of_read(tmp_path: Path) -> None:
         for skip_corrupt in (False, True):
             with pytest.raises(NewerSchema, match=f"{path}: line 2.*upgrade flopwatch"):
                 query([path], sql, skip_corrupt=skip_corrupt)
-
-
-def test_records_of_version_1_are_queried(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    path.write_bytes(VERSION_1 + b"\n")
-    assert rows(path, "SELECT variant, facts, schema FROM records") == [("fast", "{}", SCHEMA)]
-    assert rows(path, "FROM regions") == rows(path, "FROM curves") == []
-
-
-def test_old_records_are_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_module, "SCHEMA", SCHEMA + 1)
-    monkeypatch.setattr(query_module, "SCHEMA", SCHEMA + 1)
-    monkeypatch.setattr(
-        record_module, "UPGRADES", {SCHEMA: lambda old: {**old, "suite": old["suite"].upper()}}
-    )
-    assert rows(path, "SELECT DISTINCT suite, schema FROM records ORDER BY ALL") == [
-        ("DEMO", SCHEMA + 1),
-        ("OTHER", SCHEMA + 1),
-    ]
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path, path: Path) -> None:
@@ -394,7 +382,7 @@ def test_both_ways_give_what_read_gives(
         params=params,
         samples_ns=dict.fromkeys(phases, times_ns),
         rounds=[*range(2, 2 + count)],
-        loops=[3] * count,
+        calls_per_sample=[3] * count,
         warmup_samples=count // 2,
     )
     path = tmp_path / "results.jsonl"

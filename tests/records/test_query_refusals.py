@@ -20,14 +20,14 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("sql", "sentence"),
     [
-        ("SELECT speed FROM samples", r'"speed" not found.*samples \(id, "group",.* ns\)'),
-        ("SELECT samples.speed FROM samples", r'"speed"; there are records \(id.*phase'),
+        ("SELECT speed FROM samples", r'"speed" not found.*samples \(case_id, group_id,.* ns\)'),
+        ("SELECT samples.speed FROM samples", r'"speed"; there are records \(case_id.*phase'),
         (
             "FROM results",
-            r"results does not exist; there are records \(id.*, samples \(id.*, curves \(id",
+            r"results does not exist; there are records \(case_id.*, samples \(case_id.*, curves",
         ),
         ("SELECT medain(ns) FROM samples", 'medain does not exist; did you mean "median"'),
-        ("SELECT group FROM records", '"check" and "group" need their double quotes'),
+        ("SELECT check FROM records", '"check" needs its double quotes'),
         ("SELEC 1", "syntax error"),
         ("SELECT CAST(variant AS INTEGER) FROM records", "Could not convert string 'd"),
         ("SELECT error('boo')", "boo"),

@@ -64,7 +64,7 @@ def finish(child: subprocess.Popen[str]) -> str:
 
 
 def ids(contents: Contents) -> list[str]:
-    return [record.id for record in contents.records]
+    return [record.case_id for record in contents.records]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_records_come_back_in_order(path: Path) -> None:
-    records = [make_record(id=str(i)) for i in range(3)]
+    records = [make_record(case_id=str(i)) for i in range(3)]
     for record in records:  # opening again appends
         with Store.open(path) as store:
             store.append(record)
@@ -144,7 +144,7 @@ def test_a_record_longer_than_the_limit_is_refused(
     with Store.open(path) as store:
         store.append(make_record())
         with pytest.raises(StoreError, match="longer than .* take fewer samples"):
-            store.append(make_record(id="longer"))
+            store.append(make_record(case_id="longer"))
     assert len(read(path).records) == 1
 
 
@@ -166,8 +166,8 @@ with Store.open(path) as store:
     input()
     for i in range(15):
         store.append(make_record(
-            run=sys.argv[2], id=str(i), samples_ns={"call": many}, rounds=[*range(20000)],
-            loops=[1] * 20000,
+            run_id=sys.argv[2], case_id=str(i), samples_ns={"call": many}, rounds=[*range(20000)],
+            calls_per_sample=[1] * 20000,
         ))
     print(store.repaired)
 """
@@ -180,7 +180,7 @@ with Store.open(path) as store:
     contents = read(path)
     assert contents.warnings == []
     for run in range(4):
-        mine = [record.id for record in contents.records if record.run == str(run)]
+        mine = [record.case_id for record in contents.records if record.run_id == str(run)]
         assert mine == [str(i) for i in range(15)]
 
 
@@ -195,10 +195,10 @@ def flock(descriptor, operation):
     real_flock(descriptor, operation)
 fcntl.flock = flock
 with Store.open(path) as store:
-    store.append(make_record(id="second"))
+    store.append(make_record(case_id="second"))
     print(store.repaired)
 """
-    line = encode(make_record(id="first")) + b"\n"
+    line = encode(make_record(case_id="first")) + b"\n"
     with path.open("ab", buffering=0) as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)
         writer.write(line[:100])
@@ -216,7 +216,7 @@ def test_a_killed_run_loses_nothing_that_append_returned_for(path: Path, num_rec
         """
 with Store.open(path) as store:
     for i in range(1_000_000):
-        store.append(make_record(id=str(i)))
+        store.append(make_record(case_id=str(i)))
         print(i, flush=True)
 """,
         path,
@@ -230,7 +230,7 @@ with Store.open(path) as store:
         rest = child.stdout.read().split()
     num_returned = num_records + len(rest)
     with Store.open(path) as store:
-        store.append(make_record(id="after"))
+        store.append(make_record(case_id="after"))
     stored = ids(read(path))
     assert stored[-1] == "after"
     assert stored[:-1] == [str(i) for i in range(len(stored) - 1)]
@@ -243,13 +243,13 @@ def test_a_run_killed_in_the_middle_of_a_line_loses_only_that_line(path: Path) -
     child = start(
         """
 with Store.open(path) as store:
-    store.append(make_record(id="whole"))
+    store.append(make_record(case_id="whole"))
     real_write = os.write
     def write(descriptor, data):
         real_write(descriptor, data[:100])
         os.kill(os.getpid(), signal.SIGKILL)
     os.write = write
-    store.append(make_record(id="torn"))
+    store.append(make_record(case_id="torn"))
 """,
         path,
     )
@@ -272,7 +272,7 @@ with Store.open(path) as store:
     stored = 0
     try:
         while stored < 10_000:
-            store.append(make_record(id=str(stored)))
+            store.append(make_record(case_id=str(stored)))
             stored += 1
     except StoreError as error:
         print(stored, type(error).__name__, error)
@@ -346,17 +346,17 @@ def test_a_failed_write_is_undone(
             raise OSError(number, os.strerror(number))
 
     with Store.open(path) as store:
-        store.append(make_record(id="before"))
+        store.append(make_record(case_id="before"))
         size = path.stat().st_size
         with monkeypatch.context() as patch:
             patch.setattr(os, call, half_write if call == "write" else fsync)
             with pytest.raises(kind, match=sentence) as caught:
-                store.append(make_record(id="lost"))
+                store.append(make_record(case_id="lost"))
             assert len(calls) == 2
         assert type(caught.value) is kind
         assert "stored before is safe" in str(caught.value)
         assert path.stat().st_size == size
-        store.append(make_record(id="after"))
+        store.append(make_record(case_id="after"))
         assert store.repaired is None
     assert ids(read(path)) == ["before", "after"]
 
@@ -371,12 +371,12 @@ def test_ctrl_c_in_the_middle_of_a_line_is_undone(
         raise KeyboardInterrupt
 
     with Store.open(path) as store:
-        store.append(make_record(id="before"))
+        store.append(make_record(case_id="before"))
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", write)
             with pytest.raises(KeyboardInterrupt):
                 store.append(make_record())
-    assert path.read_bytes() == encode(make_record(id="before")) + b"\n"
+    assert path.read_bytes() == encode(make_record(case_id="before")) + b"\n"
 
 
 def test_a_file_system_without_locks_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def ids(contents: Contents) -> list[str]:
-    return [record.id for record in contents.records]
+    return [record.case_id for record in contents.records]
 
 
 # Torn lines
@@ -45,7 +45,7 @@ def test_a_torn_line_is_cut_off_and_told(path: Path, cut: int, num_before: int) 
         assert str(path) in store.repaired
         assert "killed" in store.repaired
         assert path.read_bytes() == LINE * num_before
-        store.append(make_record(id="next"))
+        store.append(make_record(case_id="next"))
     assert ids(read(path)) == ["i"] * num_before + ["next"]
 
 
@@ -97,10 +97,10 @@ def test_a_foreign_file_is_left_alone(
 
 def test_append_repairs_what_another_run_left_meanwhile(path: Path) -> None:
     with Store.open(path) as store:
-        store.append(make_record(id="1"))
+        store.append(make_record(case_id="1"))
         with path.open("ab") as other:
             other.write(LINE[:100])
-        store.append(make_record(id="2"))
+        store.append(make_record(case_id="2"))
         assert "its 100 bytes were dropped" in str(store.repaired)
     assert ids(read(path)) == ["1", "2"]
 

@@ -138,14 +138,14 @@ def test_a_case_that_cannot_fit_is_skipped_unless_forced(tmp_path: Path) -> None
     path.write_text(SUITE)
     small, large = run(path).measured
     assert (small.status, large.status) == ("ok", "skipped")
-    assert large.memory_estimate_bytes == {"parameters": 2.0**50}
+    assert large.predicted_memory_bytes == {"parameters": 2.0**50}
     assert large.samples_ns == {}
-    assert "it needs 1024 TiB" in str(large.reason)
+    assert "it needs 1024 TiB" in str(large.message)
     assert small.facts == {"runs": 1.0}
     assert small.memory["call"].peak_bytes == small.peak_memory_bytes == 256
-    assert small.held_bytes is not None
-    assert small.held_bytes >= 256
-    assert small.first_page_faults is not None
+    assert small.resident_bytes is not None
+    assert small.resident_bytes >= 256
+    assert small.first_call_page_faults is not None
 
     preview = session.preview(session.Options(suite=str(path), settings=QUICK))
     assert list(preview.misfits[preview.groups[0].id]) == ["large"]

@@ -16,36 +16,39 @@ from tests.conftest import make_record
 
 EVIL = "x\x1b[2J\x1b]0;t\x07\x9b1m\u202egnp\u2066y\u200f\u061c\nz"
 ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-FAILED = {"samples_ns": {}, "rounds": [], "loops": [], "status": "crash"}
+FAILED = {"samples_ns": {}, "rounds": [], "calls_per_sample": [], "status": "crash"}
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> tuple[str, str]:
     records = [
         make_record(
-            id=f"{EVIL} {number}", group=f"g{size}", suite=EVIL, variant=f"{EVIL} {number}",
+            case_id=f"{EVIL} {number}", group_id=f"g{size}", suite=EVIL, variant=f"{EVIL} {number}",
             baseline=f"{EVIL} 0", params={EVIL: EVIL, "tokens": size},
             samples_ns={EVIL: [1e6 * (1 + number)] * 40, "b": [2e6 * (1 + number)] * 40},
-            rounds=[*range(40)], loops=[1] * 40, warmup_samples=20, notes=[EVIL],
+            rounds=[*range(40)], calls_per_sample=[1] * 40, warmup_samples=20, notes=[EVIL],
             conditions={EVIL: f"{EVIL} {number}"},
         )
         for number in range(2)
         for size in (4, 8)
     ]  # fmt: skip
-    lost = make_record(id="l", suite=EVIL, variant="lost", params={EVIL: 1}, reason=EVIL, **FAILED)
+    lost = make_record(
+        case_id="l", suite=EVIL, variant="lost", params={EVIL: 1}, message=EVIL, **FAILED
+    )
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
     old.write_bytes(b"".join(encode(record) + b"\n" for record in [*records, lost]))
     slower = [
         make_record(
-            id=r.id, group=r.group, run="n", suite=r.suite, variant=r.variant, baseline=r.baseline,
-            params=r.params, rounds=r.rounds, loops=r.loops, warmup_samples=20,
+            case_id=r.case_id, group_id=r.group_id, run_id="n", suite=r.suite, variant=r.variant,
+            baseline=r.baseline, params=r.params, rounds=r.rounds,
+            calls_per_sample=r.calls_per_sample, warmup_samples=20,
             samples_ns={name: [2 * ns for ns in times] for name, times in r.samples_ns.items()},
         )
         for r in records[:1]
     ]  # fmt: skip
     broken = make_record(
-        id=records[1].id, group=records[1].group, suite=EVIL, variant=records[1].variant,
-        params=records[1].params, reason=EVIL, **FAILED,
+        case_id=records[1].case_id, group_id=records[1].group_id, suite=EVIL,
+        variant=records[1].variant, params=records[1].params, message=EVIL, **FAILED,
     )  # fmt: skip
     new.write_bytes(b"".join(encode(record) + b"\n" for record in [*slower, broken]))
     return str(old), str(new)

@@ -160,20 +160,20 @@ def test_a_rank_that_dies_ends_the_job_at_once_and_is_named(suite: Path) -> None
     records, _ = run(suite, "even", "dies")
     assert records["even"].status == "ok"
     assert records["dies"].status == "crash"
-    assert records["dies"].reason is not None
-    assert records["dies"].reason.startswith("rank 1: killed by SIGKILL during sampling")
+    assert records["dies"].message is not None
+    assert records["dies"].message.startswith("rank 1: killed by SIGKILL during sampling")
 
 
 def test_a_rank_that_raises_is_the_reason_not_the_connection_that_it_broke(suite: Path) -> None:
     records, _ = run(suite, "raises")
     assert records["even"].status == "ok"
     assert records["raises"].status == "crash"
-    assert records["raises"].reason == "rank 1: ValueError: rank 1 has had enough (job.py:31)"
+    assert records["raises"].message == "rank 1: ValueError: rank 1 has had enough (job.py:31)"
 
 
 def test_who_leads_is_named_too_and_what_comes_late_costs_nobody_their_times(suite: Path) -> None:
     records, _ = run(suite, "leader dies", "leader raises", "late", "diverges")
-    reasons = {name: record.reason or "" for name, record in records.items()}
+    reasons = {name: record.message or "" for name, record in records.items()}
     assert reasons["leader dies"].startswith("rank 0: killed by SIGKILL during sampling")
     assert reasons["leader raises"] == "rank 0: ValueError: rank 0 has had enough (job.py:31)"
     assert records["diverges"].status == "wrong"
@@ -230,7 +230,7 @@ def test_the_largest_that_fits_is_found_and_what_failed_is_a_row(suite: Path) ->
         ),
         watcher,
     )
-    assert [record.id for record in again.answered] == [measured.id]
+    assert [record.case_id for record in again.answered] == [measured.case_id]
     assert read(report.out).records == list(report.measured)  # and nothing was tried again
 
 
@@ -249,7 +249,7 @@ def test_torchrun_starts_the_ranks_as_well(suite: Path) -> None:
     )
     even, raises = read(suite.parent / "out.jsonl").records
     assert (even.variant, even.status, len(even.ranks)) == ("even", "ok", 2), finished.stderr
-    assert raises.reason == "rank 1: ValueError: rank 1 has had enough (job.py:31)"
+    assert raises.message == "rank 1: ValueError: rank 1 has had enough (job.py:31)"
     assert finished.returncode == 1  # some failed
     assert not find_children()
 
@@ -373,8 +373,8 @@ def test_waiting_ends_when_the_last_rank_comes() -> None:
     fast = Run(0.0, (20.0,), (Stop(1.0, None), Stop(5.0, 15.0)))
     slow = Run(0.0, (20.0,), (Stop(9.0, None), Stop(12.0, 16.0)))
     waits, comes = split([fast, slow])
-    assert (waits.waiting_ns, waits.moving_ns) == (7.0, 3.0)
-    assert (comes.waiting_ns, comes.moving_ns) == (0.0, 4.0)
+    assert (waits.waiting_ns, waits.transfer_ns) == (7.0, 3.0)
+    assert (comes.waiting_ns, comes.transfer_ns) == (0.0, 4.0)
 
 
 def test_ranks_at_different_collectives_are_not_compared() -> None:
@@ -386,7 +386,7 @@ def test_clocks_that_disagree_make_nobody_wait_longer_than_it_stood_there() -> N
     here = Run(0.0, (9.0,), (Stop(1.0, 3.0),))
     ahead = Run(0.0, (9.0,), (Stop(8.0, 9.0),))
     waits, _ = split([here, ahead])
-    assert (waits.waiting_ns, waits.moving_ns) == (2.0, 0.0)
+    assert (waits.waiting_ns, waits.transfer_ns) == (2.0, 0.0)
 
 
 def test_a_sample_of_several_runs_is_their_mean() -> None:

@@ -85,7 +85,7 @@ return flopwatch.Workload(
 def test_hooks_of_torch_modules_give_regions(write_file: WriteFile) -> None:
     records = measure(write_file(HOOKED + WORKLOAD))
     odd, plain = records["odd"], records["plain"]
-    assert odd.status == "ok", odd.reason
+    assert odd.status == "ok", odd.message
     assert {name: region.calls for name, region in odd.regions.items()} == {
         "forward/Linear": 2,
         "forward/ReLU": 1,
@@ -123,18 +123,18 @@ def test_a_crash_in_an_instrumented_run_leaves_a_valid_record(
     records = measure(write_file(HOOKED.replace("next(runs)\n", code) + WORKLOAD), budget_s=5)
     odd = records["odd"]
     assert odd.status == "crash"
-    assert reason in (odd.reason or "")
+    assert reason in (odd.message or "")
     assert len(odd.instrumented_ns) == 2
     assert len(odd.rounds) - odd.warmup_samples in (2, 3)  # the last one was perhaps not sent
-    assert records["plain"].status == "ok", records["plain"].reason
+    assert records["plain"].status == "ok", records["plain"].message
 
 
 def test_a_region_that_is_never_stopped_is_a_failed_record(write_file: WriteFile) -> None:
     hooked = HOOKED.replace('stopwatch.stop(f"backward/{n}")', "None")
     odd = measure(write_file(hooked + WORKLOAD))["odd"]
     assert odd.status == "crash"
-    assert odd.reason is not None
-    assert odd.reason.startswith("region 'backward/Linear' is started again before it was stopped")
+    assert odd.message is not None
+    assert odd.message.startswith("region 'backward/Linear' is started again before it was stopped")
     assert odd.rounds
 
 
@@ -217,7 +217,7 @@ def test_a_study_that_fails_costs_only_its_variant_and_keeps_what_was_measured(
     for variant, (_, status, reason) in FAILED_STUDIES.items():
         record = records[variant]
         assert record.status == status, variant
-        assert re.search(reason, record.reason or ""), record.reason
+        assert re.search(reason, record.message or ""), record.message
         assert record.curves["loss"][:2] == [2, 1]
         assert len(record.rounds) > record.warmup_samples
     assert records["last"].status == records["plain"].status == "ok"
@@ -230,7 +230,7 @@ def test_a_study_may_take_longer_than_the_silence_limit_while_points_arrive(
 ) -> None:
     study = "for step in range(18): time.sleep(0.5); yield {'step': step}"
     odd = measure(write_file(STUDIED.format(study=study)), silence_limit_s=8)["odd"]
-    assert (odd.status, odd.reason) == ("ok", None)
+    assert (odd.status, odd.message) == ("ok", None)
     assert odd.curves == {"step": list(range(18))}
 
 
@@ -248,8 +248,8 @@ def test_ctrl_c_during_a_study_keeps_what_was_measured(
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
     plain, odd = read(out).records
-    assert plain.stop in ("precise", "budget", "stalled")  # it was done before
-    assert (odd.status, odd.stop) == ("ok", "interrupted")
+    assert plain.stop_reason in ("precise", "budget", "stalled")  # it was done before
+    assert (odd.status, odd.stop_reason) == ("ok", "interrupted")
     assert odd.curves["step"][:61] == list(range(61))
     assert odd.rounds == plain.rounds
 

@@ -81,12 +81,12 @@ def test_a_run_stores_complete_records(write_suite: Write) -> None:
     assert (plain.variant, odd.variant, odd.baseline) == ("plain", "odd", "plain")
     assert plain.status == odd.status == "ok"
     assert plain.rounds == odd.rounds == list(range(len(plain.rounds)))
-    assert len(plain.samples_ns["call"]) == len(plain.rounds) == len(plain.loops)
+    assert len(plain.samples_ns["call"]) == len(plain.rounds) == len(plain.calls_per_sample)
     assert 0 < plain.warmup_samples < len(plain.rounds)
-    assert max(plain.loops) > 1  # an addition of 64 numbers is short
+    assert max(plain.calls_per_sample) > 1  # an addition of 64 numbers is short
     assert odd.check is not None
     assert odd.check.errors == {"output": 0.0}
-    assert odd.check.against == "plain"
+    assert odd.check.reference == "plain"
     assert plain.settings.threads == 1
     assert plain.environment["torch"]["threads"] == 1
     assert plain.environment["torch"]["version"]
@@ -150,7 +150,7 @@ def test_failures_are_records_and_the_others_are_measured(write_suite: Write) ->
     assert list(records) == variants
     for variant, (_, status, reason) in FAILURES.items():
         assert records[variant].status == status, variant
-        assert re.search(reason, records[variant].reason or ""), records[variant].reason
+        assert re.search(reason, records[variant].message or ""), records[variant].message
     for variant in ("plain", "last"):
         assert records[variant].status == "ok"
         assert len(records[variant].rounds) > records[variant].warmup_samples
@@ -171,9 +171,9 @@ def test_a_hang_is_ended_and_told_with_its_place(write_suite: Write, body: str, 
     settings = replace(QUICK, silence_limit_s=8)
     records = by_variant(run(write_suite(body), settings=settings))
     assert records["odd"].status == "timeout"
-    assert records["odd"].reason is not None
-    assert f"nothing was heard for 8 s during {place} at mine.py:" in records["odd"].reason
-    assert records["plain"].status == "ok", records["plain"].reason
+    assert records["odd"].message is not None
+    assert f"nothing was heard for 8 s during {place} at mine.py:" in records["odd"].message
+    assert records["plain"].status == "ok", records["plain"].message
 
 
 def test_the_memory_limit_is_the_users(write_suite: Write) -> None:
@@ -281,7 +281,7 @@ def test_counts_that_fail_cost_the_estimate_nothing(write_suite: Write) -> None:
     records = by_variant(run(path, watcher))
     assert "2 cases in 1 group, " in watcher.said[0]
     assert records["plain"].status == "crash"
-    assert "ZeroDivisionError" in (records["plain"].reason or "")
+    assert "ZeroDivisionError" in (records["plain"].message or "")
 
 
 def test_a_second_run_measures_only_what_is_missing(write_suite: Write) -> None:
@@ -326,7 +326,7 @@ def test_the_budget_of_a_run_is_kept_and_what_is_over_is_skipped(write_suite: Wr
     by_size = {record.params["size"]: record for record in report.measured}
     assert by_size[1].settings.budget_s == pytest.approx(7.2 / 8, abs=0.2)  # and not the least, 0.5
     assert (by_size[1].status, by_size[4].status) == ("ok", "skipped")
-    assert by_size[4].reason == "the run's budget was used up"
+    assert by_size[4].message == "the run's budget was used up"
     with pytest.raises(UsageError, match="a budget of 1s cannot hold 8 cases"):
         run(path, budget_s=1.0, rerun=True)
 
@@ -335,7 +335,7 @@ def test_a_run_within_a_budget_is_resumed_too(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n")
     unreachable = Settings(target_interval=0.0001)
     first = run(path, budget_s=2.0, settings=unreachable)
-    assert {record.stop for record in first.measured} <= {"budget", "stalled"}
+    assert {record.stop_reason for record in first.measured} <= {"budget", "stalled"}
     assert not run(path, budget_s=2.0, settings=unreachable).measured
 
 
@@ -502,7 +502,7 @@ def test_ctrl_c_once_finishes_the_group(write_suite: Write, tmp_path: Path) -> N
         assert run.wait(timeout=120) == 130
     records = read(tmp_path / "out.jsonl").records
     assert [(r.params["size"], r.status) for r in records] == [(8, "ok"), (8, "ok")]
-    assert {r.stop for r in records} <= {"budget", "stalled"}  # it was not cut short
+    assert {r.stop_reason for r in records} <= {"budget", "stalled"}  # it was not cut short
 
 
 def test_ctrl_c_twice_stops_at_once_and_stores_what_was_measured(
@@ -514,7 +514,9 @@ def test_ctrl_c_twice_stops_at_once_and_stores_what_was_measured(
         run.send_signal(signal.SIGINT)
         assert run.wait(timeout=60) == 130
     records = read(tmp_path / "out.jsonl").records
-    assert [(r.params["size"], r.status, r.stop) for r in records] == [(8, "ok", "interrupted")] * 2
+    assert [(r.params["size"], r.status, r.stop_reason) for r in records] == [
+        (8, "ok", "interrupted")
+    ] * 2
     assert all(len(r.rounds) > r.warmup_samples > 0 for r in records)
 
 

@@ -190,10 +190,12 @@ def test_all_variants_through_the_command_line(tmp_path: Path) -> None:
         assert record.check is not None
         assert list(record.samples_ns) == ["forward", "backward"]
         assert record.conditions == {"dtype": "float32", "autocast": "off"}
-        estimate = record.memory_estimate_bytes
+        estimate = record.predicted_memory_bytes
         assert list(estimate) == PARTS
-        held_bytes = estimate["inputs"] + estimate["reference"]
-        assert record.held_bytes == pytest.approx(held_bytes, rel=0.05)  # the compiler holds some
+        resident_bytes = estimate["inputs"] + estimate["reference"]
+        assert record.resident_bytes == pytest.approx(
+            resident_bytes, rel=0.05
+        )  # the compiler holds some
         assert set(record.memory) == {"forward", "backward"}
     assert records["plain"].facts == records["sdpa"].facts == {}
     assert records["compiled"].facts["compile_s"] > 0.1

@@ -187,12 +187,12 @@ def test_a_run_gives_complete_records(tmp_path: Path) -> None:
     records = {record.variant: record for record in measured}
     assert list(records) == variants
     for record in records.values():
-        assert record.status == "ok", record.reason
+        assert record.status == "ok", record.message
         assert list(record.samples_ns) == ["forward", "backward", "optimizer"]
         assert record.check is not None
         assert record.memory["forward"].end_bytes > 0
         assert record.flops["forward"]
-        is_predicted = bool(record.memory_estimate_bytes)
+        is_predicted = bool(record.predicted_memory_bytes)
         assert is_predicted == (record.variant != "dyad:auto:4")
     assert records["dyad:auto:4"].flops["forward/head"]
     assert records["eager"].regions["forward/attention"].calls == 2
@@ -212,7 +212,7 @@ def test_what_is_predicted_is_what_is_measured(tmp_path: Path) -> None:
 def test_a_compiled_model_says_how_long_that_took(tmp_path: Path) -> None:
     measured = run_steps(tmp_path, "batch=2", "context=16", "variant=eager,compiled")
     eager, compiled = measured
-    assert compiled.status == "ok", compiled.reason
+    assert compiled.status == "ok", compiled.message
     assert compiled.facts["compile_s"] > 0
     assert compiled.facts["graphs"] == 1
     assert "compile_s" not in eager.facts

@@ -214,12 +214,12 @@ def test_a_job_gives_complete_records(tmp_path: Path) -> None:
     assert list(records) == ["plain", "ddp", "full-shard"]
     paths = []
     for record in records.values():
-        assert record.status == "ok", record.reason
+        assert record.status == "ok", record.message
         assert list(record.samples_ns) == ["accumulation", "forward", "backward", "optimizer"]
         assert record.check is not None
         assert "loss" in record.check.errors
         assert record.facts["global_batch"] == 8
-        assert record.memory_estimate_bytes["parameters"] > 0
+        assert record.predicted_memory_bytes["parameters"] > 0
         assert len(record.ranks) == 2
         paths.append(record.curves["loss"][:5])
     assert torch.tensor(paths[1:]).allclose(torch.tensor(paths[0]), rtol=1e-5)
@@ -236,7 +236,7 @@ def test_sharded_accumulated_and_checkpointed_it_trains_as_one_process_does(tmp_
     (alone,) = run(
         tmp_path, "ranks=1", "micro_batch=8", "accumulation=1", "variant=plain", baseline="plain"
     )
-    assert (sharded.status, alone.status) == ("ok", "ok"), (sharded.reason, alone.reason)
+    assert (sharded.status, alone.status) == ("ok", "ok"), (sharded.message, alone.message)
     assert len(sharded.ranks) == 2
     steps = min(len(sharded.curves["loss"]), len(alone.curves["loss"]))
     assert steps > 5

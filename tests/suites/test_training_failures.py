@@ -111,9 +111,9 @@ def test_a_batch_that_was_asked_for_is_refused(batch: str) -> None:
 
 def test_a_rank_that_somebody_kills_has_not_run_out_of_memory(suite: Path) -> None:
     records = by_variant(run(suite, suite.parent, "ranks=2", "variant=even,killed"))
-    assert records["even"].status == "ok", records["even"].reason
+    assert records["even"].status == "ok", records["even"].message
     assert records["killed"].status == "crash"
-    assert str(records["killed"].reason).startswith("rank 1: killed by SIGKILL during sampling")
+    assert str(records["killed"].message).startswith("rank 1: killed by SIGKILL during sampling")
 
 
 def test_a_rank_that_waits_is_not_blamed_for_one_that_is_stopped(suite: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_rank_that_waits_is_not_blamed_for_one_that_is_stopped(suite: Path) ->
     report = run(suite, suite.parent, "ranks=2", "variant=even,stopped", settings=settings)
     stopped = by_variant(report)["stopped"]
     assert stopped.status == "timeout"
-    assert stopped.reason == (
+    assert stopped.message == (
         "rank 0 waits for another rank in all_reduce: nothing was heard for 8 s during sampling; "
         "rank 1 does not answer, as if it were stopped; raise --timeout if it is only slow"
     )
@@ -195,7 +195,7 @@ def test_a_baseline_that_was_checked_itself_is_still_the_reference_of_others(
     records = by_variant(run(path, tmp_path))
     assert records["same"].notes == []
     assert records["same"].check is not None
-    assert records["same"].check.against == "plain"
+    assert records["same"].check.reference == "plain"
     assert records["other"].status == "wrong"
 
 
@@ -212,8 +212,8 @@ def test_too_little_memory_to_start_is_said(tmp_path: Path) -> None:
     chosen = ["model=decoder:hidden_size=64:layers=2:heads=2", "context=16", "ranks=2"]
     report = run("training", tmp_path, *chosen, "variant=plain", memory_limit_bytes=50 * 2**20)
     (record,) = report.measured
-    assert record.status == "oom", record.reason
-    assert "emory" in str(record.reason)
+    assert record.status == "oom", record.message
+    assert "emory" in str(record.message)
 
 
 # What is said before.
@@ -301,7 +301,7 @@ def test_ranks_meet_elsewhere_where_another_program_was_faster(
         )
         report = run(suite, suite.parent, "ranks=2", "variant=even")
     (record,) = report.measured
-    assert record.status == "ok", record.reason
+    assert record.status == "ok", record.message
 
 
 def test_who_is_not_welcome_knocks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,6 @@ def test_records_tell_when(tmp_path: Path) -> None:
     settings = Settings(budget_s=0.5, target_interval=1e-9, silence_limit_s=60)
     report = run(path, SilentWatcher(), settings=settings)
     for record in report.measured:
-        assert record.status == "ok", record.reason
-        assert bool(record.renewed_rounds) == (record.params["kind"] == "plain")
-        assert all(round_ >= record.warmup_samples for round_ in record.renewed_rounds)
+        assert record.status == "ok", record.message
+        assert bool(record.rebuilt_rounds) == (record.params["kind"] == "plain")
+        assert all(round_ >= record.warmup_samples for round_ in record.rebuilt_rounds)

@@ -33,7 +33,7 @@ def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
         record = case.record
         if record.suite not in measured:
             reason = shorten(
-                f"{record.status}: {record.reason or 'no reason is told'}", MOST_REASON
+                f"{record.status}: {record.message or 'no reason is told'}", MOST_REASON
             )
             yield Finding(
                 record=record,
@@ -44,19 +44,19 @@ def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def find_failed_baselines(cases: Sequence[Case]) -> Iterator[Finding]:
     # Where a run has none at all, nobody meant to compare.
-    compared = {(case.record.run, case.record.suite) for case in cases if case.is_baseline}
+    compared = {(case.record.run_id, case.record.suite) for case in cases if case.is_baseline}
     for case in cases:
         if not case.totals_ns or not case.is_rival or case.ratios:
             continue
         name, baseline = case.record.baseline, case.baseline
         if baseline is None:
-            if (case.record.run, case.record.suite) in compared:
+            if (case.record.run_id, case.record.suite) in compared:
                 fact = f"there is no record of its baseline {name} in its group: no speedup"
                 yield Finding(record=case.record, fact=fact, cause="missing")
         elif baseline.status != "ok":
             yield Finding(
                 record=case.record,
-                fact=f"its baseline {name} failed ({baseline.status}: {baseline.reason}), and so "
+                fact=f"its baseline {name} failed ({baseline.status}: {baseline.message}), and so "
                 "there is no speedup",
                 cause=baseline.status,
             )
@@ -87,7 +87,7 @@ def find_over_peak(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
     counted_groups = {
-        (case.record.run, case.record.group): case.record.variant
+        (case.record.run_id, case.record.group_id): case.record.variant
         for case in reversed(cases)
         if sum(count_flops(case.record).values()) > 0
     }
@@ -96,7 +96,7 @@ def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
         if not case.totals_ns or record.kind == "parts":
             continue
         flops = count_flops(record)
-        sibling = counted_groups.get((record.run, record.group))
+        sibling = counted_groups.get((record.run_id, record.group_id))
         missing = [phase for phase in record.samples_ns if phase not in record.flops]
         if sum(flops.values()) <= 0:
             if sibling is not None:
@@ -171,19 +171,19 @@ def find_costly_instruments(cases: Sequence[Case]) -> Iterator[Finding]:
 def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for case in cases:
-        groups.setdefault((case.record.run, case.record.group), []).append(case.record)
+        groups.setdefault((case.record.run_id, case.record.group_id), []).append(case.record)
     for records in groups.values():
         # What was held before a run includes the tensors of variants that are not predicted, and in
         # a job those of all variants.
-        is_mixed = any(not record.memory_estimate_bytes for record in records)
+        is_mixed = any(not record.predicted_memory_bytes for record in records)
         if is_mixed or (len(records) > 1 and any(record.ranks for record in records)):
             continue
         for record in records:
-            estimate_bytes = sum(record.memory_estimate_bytes.values())
-            if record.held_bytes is None or not record.memory or not estimate_bytes:
+            estimate_bytes = sum(record.predicted_memory_bytes.values())
+            if record.resident_bytes is None or not record.memory or not estimate_bytes:
                 continue
             peaks = [held.peak_bytes for held in record.memory.values()]
-            error = estimate_bytes / (record.held_bytes + max(peaks)) - 1
+            error = estimate_bytes / (record.resident_bytes + max(peaks)) - 1
             if abs(error) > MEMORY_ERROR:
                 yield Finding(
                     record=record,

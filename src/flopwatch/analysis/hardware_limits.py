@@ -160,7 +160,7 @@ def _find_machine(measured: Peaks | None, device: Device | None) -> Machine | No
 
 
 def _choose_stack(record: Record, device: Device) -> Stack | None:
-    if record.run == FITTED:
+    if record.run_id == FITTED:
         return find_stack(OLD)
     try:
         return choose_stack(describe_device(device))

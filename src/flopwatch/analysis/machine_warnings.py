@@ -63,9 +63,9 @@ def _find_hot(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _find_falling_clocks(cases: Sequence[Case]) -> Iterator[Finding]:
     """Over a run, not from one reading to the next: a core that has just become idle is slow."""
-    for run in _group(cases, lambda record: record.run):
-        groups = _group(run, lambda record: record.group)
-        in_order = sorted(groups, key=lambda group: min(case.record.taken_at for case in group))
+    for run in _group(cases, lambda record: record.run_id):
+        groups = _group(run, lambda record: record.group_id)
+        in_order = sorted(groups, key=lambda group: min(case.record.measured_at for case in group))
         read = [_read(group[0].record, "load.cpu_frequency_hz") for group in in_order]
         known_hz = [frequency_hz for frequency_hz in read if frequency_hz]
         trend = find_trend(known_hz)
@@ -83,7 +83,7 @@ def _find_falling_clocks(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def find_loaded(cases: Sequence[Case]) -> Iterator[Finding]:
-    for group in _group(cases, lambda record: (record.run, record.group)):
+    for group in _group(cases, lambda record: (record.run_id, record.group_id)):
         # Shares are of the time since the record before, so that only a group's first has them.
         steal = max((_read(case.record, "load.steal_share") or 0.0) for case in group)
         others = [_read(case.record, "load.others_share") for case in group]
@@ -124,9 +124,9 @@ def find_changes(cases: Sequence[Case]) -> Iterator[Finding]:
         last = last if told == last[0] else (told, _flatten(told))
         fields[id(case)] = last[1]
         tables.setdefault(case.table, []).append(case)
-        tables.setdefault(case.record.run, []).append(case)
+        tables.setdefault(case.record.run_id, []).append(case)
     for table in tables.values():
-        in_order = sorted(table, key=lambda case: case.record.taken_at)
+        in_order = sorted(table, key=lambda case: case.record.measured_at)
         yield from _find_changes(in_order, [fields[id(case)] for case in in_order])
 
 

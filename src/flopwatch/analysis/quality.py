@@ -50,7 +50,7 @@ class Quality:
 def assess(rows: Sequence[Row]) -> list[list[Quality]]:
     """The rows that have loss curves, group by group."""
     trained = [row for row in rows if read_losses(row.record)]
-    groups = groupby(trained, lambda row: (row.record.group, row.likeness))
+    groups = groupby(trained, lambda row: (row.record.group_id, row.likeness))
     return [[assess_row(row) for row in group] for _, group in groups]
 
 
@@ -162,12 +162,12 @@ class Agreement:
 def compare_losses(rows: Sequence[Row]) -> Agreement | None:
     """Of one group; None where there is nothing to compare. Only records of one run have trained on
     the same texts for certain."""
-    run = next((r.record.run for r in rows if r.record.variant == r.record.baseline), None)
+    run = next((r.record.run_id for r in rows if r.record.variant == r.record.baseline), None)
     curves = {
         row.record.variant: row.record.curves[LOSS]
         for row in rows
         if row.total_ns is not None
-        and row.record.run == run
+        and row.record.run_id == run
         and row.record.ranks
         and row.record.curves.get(LOSS)
     }

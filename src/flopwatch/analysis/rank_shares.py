@@ -22,7 +22,7 @@ class Split:
     working_ns: float
     waiting_ns: float
     """In collectives, until the last rank had come."""
-    moving_ns: float
+    transfer_ns: float
     """In collectives, from then on."""
 
     @property
@@ -53,7 +53,7 @@ def as_dict(split: Split) -> dict[str, Any]:
         "step_ns": split.step_ns,
         "working_ns": split.working_ns,
         "waiting_ns": split.waiting_ns,
-        "moving_ns": split.moving_ns,
+        "transfer_ns": split.transfer_ns,
     }
 
 
@@ -61,11 +61,11 @@ def _split(number: int, rank: Rank, first: int) -> Split:
     steps_ns = [sum(phases) for phases in zip(*rank.samples_ns.values(), strict=True)][first:]
     step_ns, total_ns = median(steps_ns), sum(steps_ns)
     waiting_ns = step_ns * sum(rank.waiting_ns[first:]) / total_ns
-    moving_ns = step_ns * sum(rank.moving_ns[first:]) / total_ns
+    transfer_ns = step_ns * sum(rank.transfer_ns[first:]) / total_ns
     return Split(
         rank=number,
         step_ns=step_ns,
-        working_ns=step_ns - waiting_ns - moving_ns,
+        working_ns=step_ns - waiting_ns - transfer_ns,
         waiting_ns=waiting_ns,
-        moving_ns=moving_ns,
+        transfer_ns=transfer_ns,
     )

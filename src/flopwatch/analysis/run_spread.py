@@ -304,7 +304,7 @@ def _by_case(
     records: Sequence[Record], moved: Mapping[str, Differences]
 ) -> dict[str, list[Record]]:
     cases: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.taken_at):
+    for record in sorted(records, key=lambda record: record.measured_at):
         ignored = moved.get(record.suite, {})
         axes: dict[str, Any] = {**record.params, VARIANT: record.variant}
         kept = {axis: value for axis, value in axes.items() if axis not in ignored}
@@ -325,5 +325,5 @@ def _by_conditions(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The newest record of each run."""
     alike: dict[str, dict[str, Record]] = {}
     for record in records:
-        alike.setdefault(conditions(record), {})[record.run] = record
+        alike.setdefault(conditions(record), {})[record.run_id] = record
     return {like: list(runs.values()) for like, runs in alike.items()}

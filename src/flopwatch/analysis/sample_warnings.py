@@ -202,7 +202,7 @@ def find_few_samples(cases: Sequence[Case]) -> Iterator[Finding]:
         name: Where = max(widths, key=lambda each: widths[each], default="time")
         width, wanted = widths.get(name, 0.0), case.record.settings.target_interval
         if width > ROUNDING * wanted and not case.is_foreign:
-            why = STOPS.get(case.record.stop or "")
+            why = STOPS.get(case.record.stop_reason or "")
             yield Finding(
                 record=case.record,
                 fact=f"its {name} is known to ±{_percent(width)} from {time.samples} samples, and "

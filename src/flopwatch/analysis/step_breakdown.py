@@ -46,7 +46,7 @@ NAMES = {
     "traffic": "memory: beyond the least",
     OPTIMIZER: "optimizer",
     "waiting": "waiting for other ranks",
-    "moving": "moving data between ranks",
+    "transfer": "transfer between ranks",
     "gaps": "launches and framework",
     "computing": "computing",
     REST: "not explained",
@@ -283,7 +283,7 @@ def _list_measured(
     splits = [split for split in split_ranks(record) if split.step_ns > 0]
     for key, times_ns in (
         ("waiting", [split.waiting_ns / split.step_ns for split in splits]),
-        ("moving", [split.moving_ns / split.step_ns for split in splits]),
+        ("transfer", [split.transfer_ns / split.step_ns for split in splits]),
     ):
         if len(splits) > 1:  # of an average rank
             yield _row(key, total_ns * sum(times_ns) / len(splits), "network", "measured")
@@ -299,7 +299,7 @@ def _list_predicted(record: Record, expected: Expectation | None) -> Iterator[Br
         least_ns = NS * expected.least_update_s
         yield _row(OPTIMIZER, NS * expected.update_s, "memory", "predicted", ideal_ns=least_ns)
     if expected.exchange_s and not record.ranks:
-        yield _row("moving", NS * expected.exchange_s, "network", "predicted")
+        yield _row("transfer", NS * expected.exchange_s, "network", "predicted")
 
 
 def _list_phases(

@@ -33,23 +33,23 @@ class Whole:
 
 def compare_wholes(rows: Sequence[Row]) -> list[list[Whole]]:
     """Group by group: the layers whose parts were measured in the same run."""
-    groups = groupby(rows, lambda row: (row.record.group, row.likeness))
+    groups = groupby(rows, lambda row: (row.record.group_id, row.likeness))
     found = [_compare_group([row for row in group if row.total_ns]) for _, group in groups]
     return [group for group in found if group]
 
 
 def _compare_group(rows: Sequence[Row]) -> list[Whole]:
-    parts_by_whole = {(row.record.run, row.record.parts_of): row for row in rows}
+    parts_by_whole = {(row.record.run_id, row.record.parts_of): row for row in rows}
     compared = []
     for row in rows:
         record = row.record
-        parts = parts_by_whole.get((record.run, record.variant))
+        parts = parts_by_whole.get((record.run_id, record.variant))
         if parts is None:
             continue
         ratio = pair_ratio(totals_by_round(record), totals_by_round(parts.record))
         if ratio is None:
             continue
-        rival = parts_by_whole.get((record.run, record.baseline))
+        rival = parts_by_whole.get((record.run_id, record.baseline))
         speedup = (
             None
             if rival is None or rival is parts

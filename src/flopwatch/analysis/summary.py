@@ -83,22 +83,24 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     record, groups together, the baseline of each first. What was skipped or interrupted counts
     only where there is nothing better."""
     listed = list(records)
-    timed = {(r.run, r.group, r.variant): r for r in listed if is_timed(r)}
+    timed = {(r.run_id, r.group_id, r.variant): r for r in listed if is_timed(r)}
     alike = {id(record): conditions(record) for record in listed}
-    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
-    newest = {(record.id, record.baseline, alike[id(record)]): record for record in by_age}
+    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.measured_at))
+    newest = {(record.case_id, record.baseline, alike[id(record)]): record for record in by_age}
     first_seen: dict[tuple[str, str, str], int] = {}
     for position, record in enumerate(listed):
-        first_seen.setdefault((alike[id(record)], record.group, record.baseline), position)
+        first_seen.setdefault((alike[id(record)], record.group_id, record.baseline), position)
     ordered = sorted(
         newest.values(),
         key=lambda record: (
-            first_seen[alike[id(record)], record.group, record.baseline],
+            first_seen[alike[id(record)], record.group_id, record.baseline],
             record.variant != record.baseline,
         ),
     )
     return [
-        make_row(record, timed.get((record.run, record.group, record.baseline)), alike[id(record)])
+        make_row(
+            record, timed.get((record.run_id, record.group_id, record.baseline)), alike[id(record)]
+        )
         for record in ordered
     ]
 
@@ -115,7 +117,7 @@ def _digest(content: bytes) -> str:
 
 
 def _is_complete(record: Record) -> bool:
-    return record.status != "skipped" and record.stop != "interrupted"
+    return record.status != "skipped" and record.stop_reason != "interrupted"
 
 
 def _is_measured(record: Record) -> bool:
@@ -130,7 +132,7 @@ def is_foreign(record: Record) -> bool:
 def is_timed(record: Record) -> bool:
     """Whether it serves as a baseline: also if something after its timing failed, a study say."""
     return len(record.rounds) > record.warmup_samples and (
-        record.status == "ok" or record.stop is not None
+        record.status == "ok" or record.stop_reason is not None
     )
 
 
@@ -200,12 +202,12 @@ def as_dict(row: Row) -> dict[str, Any]:
 
 def memory_as_dict(record: Record) -> dict[str, Any]:
     return {
-        "held_bytes": record.held_bytes,
+        "resident_bytes": record.resident_bytes,
         "phases": {
             phase: {"peak_bytes": held.peak_bytes, "end_bytes": held.end_bytes}
             for phase, held in record.memory.items()
         },
-        "estimate_bytes": record.memory_estimate_bytes,
+        "estimate_bytes": record.predicted_memory_bytes,
     }
 
 

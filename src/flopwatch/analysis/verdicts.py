@@ -251,7 +251,9 @@ Timed = Mapping[tuple[str, str, str], Record]
 
 def _list_timed(records: Sequence[Record]) -> Timed:
     return {
-        (record.run, record.group, record.variant): record for record in records if is_timed(record)
+        (record.run_id, record.group_id, record.variant): record
+        for record in records
+        if is_timed(record)
     }
 
 
@@ -261,7 +263,7 @@ def _is_relative(pair: Pair, baselines: Timed) -> bool:
 
 
 def _find_baseline(record: Record, baselines: Timed) -> Record | None:
-    found = baselines.get((record.run, record.group, record.baseline))
+    found = baselines.get((record.run_id, record.group_id, record.baseline))
     if found is None or record.variant == record.baseline:
         return None
     return found if totals_by_round(found).keys() & totals_by_round(record).keys() else None

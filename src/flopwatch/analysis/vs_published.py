@@ -224,7 +224,7 @@ def _make(pair: Pair, quantity: str, own: Estimate | None, other: Estimate | Non
 def _compare_parts(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
     """Published layers are sums of parts; one's own are wholes, and sums where they were measured
     too."""
-    alike = [row for row in rows if row.record.group == pair.own.record.group]
+    alike = [row for row in rows if row.record.group_id == pair.own.record.group_id]
     wholes = [whole for group in compare_wholes(alike) for whole in group]
     sums = [whole.parts_speedup for whole in wholes if whole.row is pair.own]
     if sums and sums[0] is not None:

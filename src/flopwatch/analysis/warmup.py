@@ -126,7 +126,7 @@ def compare_std(spread: Spread, steady: Spread) -> float | None:
 
 def count_calls(record: Record, discarded: int) -> int:
     """Calls that were made before the sample of that number."""
-    samples = zip(_totals_ns(record)[:discarded], record.loops, strict=False)
+    samples = zip(_totals_ns(record)[:discarded], record.calls_per_sample, strict=False)
     is_primed = record.settings.cache == "hot"
     return sum(n + (is_primed and total_ns * n < PRIME_BELOW_NS) for total_ns, n in samples)
 
@@ -176,7 +176,7 @@ def _find_costs(record: Record) -> Costs:
         optimizer_s=optimizer_s,
         # Less than nothing: some of what was named was not paid in the first step.
         rest_s=rest_s if rest_s >= 0 else None,
-        page_faults=record.first_page_faults,
+        page_faults=record.first_call_page_faults,
         later_steps=len(later_ns),
         later_s=sum(ns - measured_ns for ns in later_ns) / 1e9,
     )
@@ -198,16 +198,16 @@ def as_dict(warmup: Warmup) -> dict[str, Any]:
         "params": record.params,
         "variant": record.variant,
         "status": record.status,
-        "reason": record.reason,
+        "message": record.message,
         "steps": warmup.steps,
         "windows": [_window_as_dict(window, steady) for window in warmup.windows],
         "steady": None if steady is None else _window_as_dict(steady, steady),
         "enough": warmup.enough,
         "costs": None if costs is None else {**asdict(costs), "excess_s": costs.excess_s},
-        "loops": record.loops[: record.warmup_samples + warmup.steps],
+        "calls_per_sample": record.calls_per_sample[: record.warmup_samples + warmup.steps],
         "warmup_samples": record.warmup_samples,
-        "run": record.run,
-        "id": record.id,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }
 
 

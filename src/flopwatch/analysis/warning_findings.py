@@ -65,15 +65,17 @@ def gather(records: Iterable[Record]) -> list[Case]:
     """As in tables: of every case, baseline and set of conditions the newest record; what was
     skipped or interrupted only where there is nothing better."""
     listed = list(records)
-    by_name = {(record.run, record.group, record.variant): record for record in listed}
-    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.taken_at))
+    by_name = {(record.run_id, record.group_id, record.variant): record for record in listed}
+    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.measured_at))
     newest: dict[tuple[str, str, str], tuple[Record, str]] = {}
     for record in by_age:
         like = conditions(record)
-        newest[record.id, record.baseline, like] = record, like
+        newest[record.case_id, record.baseline, like] = record, like
     totals: dict[int, list[float]] = {}
     return [
-        _make_case(record, like, by_name.get((record.run, record.group, record.baseline)), totals)
+        _make_case(
+            record, like, by_name.get((record.run_id, record.group_id, record.baseline)), totals
+        )
         for record, like in newest.values()
     ]
 
@@ -117,4 +119,4 @@ def _pair(
 
 
 def _is_complete(record: Record) -> bool:
-    return record.status != "skipped" and record.stop != "interrupted"
+    return record.status != "skipped" and record.stop_reason != "interrupted"

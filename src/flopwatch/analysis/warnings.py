@@ -256,9 +256,9 @@ def as_dict(warning: ResultWarning) -> dict[str, Any]:
                 "suite": record.suite,
                 "variant": record.variant,
                 "params": record.params,
-                "id": record.id,
-                "run": record.run,
-                "taken_at": record.taken_at,
+                "case_id": record.case_id,
+                "run_id": record.run_id,
+                "measured_at": record.measured_at,
             }
             for record in warning.cases
         ],

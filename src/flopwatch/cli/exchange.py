@@ -44,14 +44,16 @@ def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
     """
     from flopwatch.records.store import Store, read
 
-    known = {(r.run, r.id) for r in read(out).records} if out.exists() else set()
+    known = {(r.run_id, r.case_id) for r in read(out).records} if out.exists() else set()
     found = [(file, *_read(file, form)) for file in files]
     with Store.open(out) as store:
         for file, name, content in found:
-            new = [record for record in content.records if (record.run, record.id) not in known]
+            new = [
+                record for record in content.records if (record.run_id, record.case_id) not in known
+            ]
             for record in new:
                 store.append(record)
-            known.update((record.run, record.id) for record in new)
+            known.update((record.run_id, record.case_id) for record in new)
             _tell(f"{file}, {name}", content, len(new), out)
 
 
@@ -137,7 +139,7 @@ def _name_others(records: Sequence[Record]) -> None:
 
     for record in records:
         case = " ".join(filter(None, [record.suite, record.variant, label(record.params)]))
-        why = record.reason or "no time was measured"
+        why = record.message or "no time was measured"
         told = _on_one_line(f"{case} was left out: {record.status}: {why}")
         tell(f"flopwatch: {told}")
 

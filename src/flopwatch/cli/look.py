@@ -126,7 +126,7 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
     \b
     flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"
     flopwatch query "SELECT variant, phase, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL"
-    flopwatch query "SELECT params->>'dtype', status, reason FROM records WHERE status <> 'ok'"
+    flopwatch query "SELECT params->>'dtype', status, message FROM records WHERE status <> 'ok'"
     flopwatch query "DESCRIBE samples"
     """
     from flopwatch.output.console import print_table

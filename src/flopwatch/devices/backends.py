@@ -101,17 +101,17 @@ class CudaTarget:
     def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
         cuda = self._torch.cuda
         prepare()
-        held_bytes = int(cuda.memory_allocated())
+        resident_bytes = int(cuda.memory_allocated())
         found = {}
         passed: tuple[Any, ...] = ()
         for name, phase in phases.items():
             cuda.reset_peak_memory_stats()
             passed = (phase(*passed),)
             found[name] = PhaseMemory(
-                peak_bytes=max(0, int(cuda.max_memory_allocated()) - held_bytes),
-                end_bytes=max(0, int(cuda.memory_allocated()) - held_bytes),
+                peak_bytes=max(0, int(cuda.max_memory_allocated()) - resident_bytes),
+                end_bytes=max(0, int(cuda.memory_allocated()) - resident_bytes),
             )
-        return Memory(held_bytes=held_bytes, phases=found)
+        return Memory(resident_bytes=resident_bytes, phases=found)
 
 
 def open_target(device: Device, cache_bytes: int | None = None) -> Target:

@@ -164,11 +164,11 @@ def count_flops(shape: Shape) -> float:
 
 
 def list_curves(ladders: Mapping[str, Ladder]) -> list[Curve]:
-    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return [
         Curve(
             dtype=dtype,
-            taken_at=taken_at,
+            measured_at=measured_at,
             points=[_make_product(shape, trial) for shape, trial in ladder.trials.items()],
             reason=None if ladder.trials else ladder.reason,
         )

@@ -67,7 +67,7 @@ class Curve:
     """Products in one dtype, the smallest first."""
 
     dtype: str
-    taken_at: str
+    measured_at: str
     points: Sequence[Product]
     reason: str | None = None
     """Why there are no points."""
@@ -120,7 +120,7 @@ BUS_PASSES: Mapping[Operation, int] = {"all-reduce": 2, "all-gather": 1, "reduce
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peaks:
     setup: Setup
-    taken_at: str
+    measured_at: str
     quick: bool
     products: Sequence[Curve]
     streams: Sequence[Stream]
@@ -139,7 +139,7 @@ class Peaks:
         curve = self.find_curve(dtype)
         if curve is None or curve.best is None:
             return None
-        day = curve.taken_at.partition("T")[0]
+        day = curve.measured_at.partition("T")[0]
         return Peak(
             flops_per_s=curve.best.flops_per_s,
             source=f"measured here on {day}: a {dtype} product of {curve.best.shape}",

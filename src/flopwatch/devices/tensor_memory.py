@@ -37,7 +37,7 @@ PHASE = "flopwatch: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    held_bytes: int
+    resident_bytes: int
     """Tensors that were there before the run."""
     phases: Mapping[str, PhaseMemory]
 
@@ -86,7 +86,7 @@ def measure_memory(
         prepare()
         run()
         prepare()
-        held_bytes = count_held_bytes()
+        resident_bytes = count_held_bytes()
         mark = torch.empty(MARK_BYTES, dtype=torch.uint8)
         run()
     with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
@@ -96,7 +96,7 @@ def measure_memory(
             return None
         trace = msgspec.json.decode(path.read_bytes(), type=Trace)
     found = find_phases(trace, mark.data_ptr())
-    return None if found is None else Memory(held_bytes=held_bytes, phases=found)
+    return None if found is None else Memory(resident_bytes=resident_bytes, phases=found)
 
 
 def count_held_bytes() -> int:

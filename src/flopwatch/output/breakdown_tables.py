@@ -299,8 +299,8 @@ def as_dict(explained: Explained) -> dict[str, Any]:
         "operations": [operation_as_dict(each) for each in place_operations(breakdown)],
         "limits": limits_as_dict(breakdown.limits),
         "remarks": list(breakdown.remarks),
-        "run": record.run,
-        "id": record.id,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }
 
 

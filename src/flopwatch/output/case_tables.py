@@ -80,7 +80,7 @@ def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     title, shown = choose_axes(rows)
-    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
     cases = Sheet(
         title=title,
         conditions=describe_conditions(rows[0].record),
@@ -105,7 +105,7 @@ def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
 def _list_remarks(rows: Sequence[Row]) -> list[str]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(row.record.group, []).append(row)
+        groups.setdefault(row.record.group_id, []).append(row)
     return [
         *(remark for group in groups.values() for remark in group_remarks(group)),
         *case_remarks(rows),

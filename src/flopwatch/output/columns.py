@@ -230,7 +230,7 @@ def _list_differing_facts(rows: Sequence[Row]) -> list[str]:
     groups: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
         if row.total_ns is not None:  # what has failed has none
-            groups.setdefault(row.record.group, []).append(row.record.facts)
+            groups.setdefault(row.record.group_id, []).append(row.record.facts)
     names = dict.fromkeys(name for row in rows for name in row.record.facts)
     return [
         name
@@ -321,7 +321,7 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("variant", "", "the variant", lambda row: row.record.variant, "word"),
     quantity("baseline", "", "the variant it is compared with", lambda row: row.record.baseline),
     quantity("status", "", "ok, or the code of what went wrong", lambda row: row.record.status),
-    quantity("reason", "", "what went wrong, in a sentence", lambda row: row.record.reason),
+    quantity("message", "", "what went wrong, in a sentence", lambda row: row.record.message),
     Family("phase", lambda rows: (phase for row in rows for phase in row.record.samples_ns),
            _choose_several_phases, _phase_column),
     quantity("total_ns", "ns", "all phases together, median", lambda row: row.total_ns, "number",
@@ -365,7 +365,7 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("samples", "count", "samples after warm-up",
              lambda row: len(row.record.rounds) - row.record.warmup_samples),
     quantity("steady", "", "whether a steady state was detected", lambda row: row.record.steady),
-    quantity("stop", "", "why sampling ended", lambda row: row.record.stop),
+    quantity("stop_reason", "", "why sampling ended", lambda row: row.record.stop_reason),
     quantity("device", "", "cpu or cuda", _setting("device")),
     quantity("threads", "count", "threads that were used", _setting("threads")),
     quantity("cache", "", "hot or cold", _setting("cache")),
@@ -375,8 +375,8 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("torch", "", "torch's version", _environment("torch.version")),
     quantity("conditions_id", "", "a hash, equal for cases that are comparable",
              lambda row: conditions(row.record)),
-    quantity("run", "", "one `flopwatch run`", lambda row: row.record.run),
-    quantity("id", "", "hash of suite, variant and parameters", lambda row: row.record.id),
-    quantity("taken_at", "", "when, UTC", lambda row: row.record.taken_at),
+    quantity("run_id", "", "one `flopwatch run`", lambda row: row.record.run_id),
+    quantity("case_id", "", "hash of suite, variant, params", lambda row: row.record.case_id),
+    quantity("measured_at", "", "when, UTC", lambda row: row.record.measured_at),
 )  # fmt: skip
 """In the order of tables and of CSV."""

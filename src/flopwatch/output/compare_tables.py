@@ -61,7 +61,7 @@ def _make_sheet(
         _ratio_column(is_between_runs),
         Column("verdict", describe_verdict, "word"),
     ]
-    groups = [list(group) for _, group in groupby(comparisons, lambda one: one.new.group)]
+    groups = [list(group) for _, group in groupby(comparisons, lambda one: one.new.group_id)]
     if len(groups) == len(comparisons):  # a rule below every line would only be in the way
         groups = [list(comparisons)]
     return Sheet(
@@ -271,7 +271,7 @@ def _describe_unmatched(judgement: Judgement) -> list[str]:
 
 
 def _reason(record: Record) -> str:
-    return f"{record.status}: {record.reason}" if record.reason else record.status
+    return f"{record.status}: {record.message}" if record.message else record.status
 
 
 def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
@@ -341,7 +341,7 @@ def as_dict(judgement: Judgement) -> dict[str, Any]:
 
 
 def _case_as_dict(record: Record) -> dict[str, Any]:
-    names = ("suite", "variant", "params", "status", "reason")
+    names = ("suite", "variant", "params", "status", "message")
     return {name: getattr(record, name) for name in names}
 
 
@@ -361,6 +361,6 @@ def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
         "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],
         "old_runs": one.old_runs,
         "new_runs": one.new_runs,
-        "old_id": one.old.id,
-        "new_id": one.new.id,
+        "old_id": one.old.case_id,
+        "new_id": one.new.case_id,
     }

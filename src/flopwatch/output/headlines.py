@@ -72,7 +72,7 @@ def _part(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 def _count_own(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if row.total_ns is not None]
-    runs = len({row.record.run for row in rows})
+    runs = len({row.record.run_id for row in rows})
     return (
         f"{plural(len(measured), 'case')} of {_join(_list_suites(rows))} measured in "
         f"{plural(runs, 'run')}{_describe_days(rows)}; {_count_failures(rows)}."
@@ -89,7 +89,7 @@ def _list_suites(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_days(rows: Sequence[Row]) -> str:
-    days = sorted({row.record.taken_at[:10] for row in rows if row.record.taken_at})
+    days = sorted({row.record.measured_at[:10] for row in rows if row.record.measured_at})
     if not days:
         return ""
     return f", {days[0]}" if days[0] == days[-1] else f", {days[0]} to {days[-1]}"
@@ -126,7 +126,7 @@ def group_failures(rows: Sequence[Row]) -> list[Failure]:
     for row in rows:
         record = row.record
         if record.status != "ok":
-            key = (record.suite, record.status, record.reason or "")
+            key = (record.suite, record.status, record.message or "")
             found.setdefault(key, []).append(_name(row, record.params))
     failures = [
         Failure(suite=suite, status=status, reason=reason, cases=cases)
@@ -260,7 +260,7 @@ def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if _has_interval(row) and not row.unlike:
             record = row.record
-            groups.setdefault((record.group, record.baseline, row.likeness), []).append(row)
+            groups.setdefault((record.group_id, record.baseline, row.likeness), []).append(row)
     if len(groups) < 2 or max(len(group) for group in groups.values()) < 2:
         return []
     winners: Counter[str] = Counter()

@@ -17,8 +17,8 @@ from flopwatch.suites.case import label
 def describe_conditions(record: Record) -> str:
     """
     >>> from flopwatch.settings import Settings
-    >>> record = Record(id="", group="", run="", suite="", variant="", baseline="", params={},
-    ...     status="ok", settings=Settings(threads=2, cache="cold"),
+    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
+    ...     params={}, status="ok", settings=Settings(threads=2, cache="cold"),
     ...     environment={"machine": {"cpu_model": "Z80"}, "torch": {"version": "2.13.0"}})
     >>> describe_conditions(record)
     'cpu, 2 threads, cold cache, allocator retain, Z80, torch 2.13.0'
@@ -46,8 +46,8 @@ def describe_conditions(record: Record) -> str:
 def describe_publication(record: Record) -> str:
     """Instead of settings, which a published figure does not tell: theirs are unknown.
 
-    >>> record = Record(id="", group="", run="", suite="", variant="", baseline="", params={},
-    ...     status="ok", environment={"published": {"source": "DYAD", "year": 2023}})
+    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
+    ...     params={}, status="ok", environment={"published": {"source": "DYAD", "year": 2023}})
     >>> describe_publication(record)
     'published: DYAD, 2023; hardware not stated; means, without intervals'
     """
@@ -63,8 +63,8 @@ def describe_publication(record: Record) -> str:
 def describe_import(record: Record) -> str:
     """Instead of settings, which other programs do not tell, what their files say.
 
-    >>> record = Record(id="", group="", run="", suite="", variant="", baseline="", params={},
-    ...     status="ok", environment={"imported": {"format": "pyperf"},
+    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
+    ...     params={}, status="ok", environment={"imported": {"format": "pyperf"},
     ...     "software": {"python": "3.12.1"}})
     >>> describe_import(record)
     'imported from pyperf, python 3.12.1; not taken side by side'
@@ -101,7 +101,7 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
     """What a reader should know about one group: failures and imprecision."""
     params = label(rows[0].record.params)
     remarks = [
-        f"{row.record.variant} {params}: {row.record.status}: {row.record.reason}"
+        f"{row.record.variant} {params}: {row.record.status}: {row.record.message}"
         for row in rows
         if row.record.status != "ok"
     ]
@@ -109,14 +109,14 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
     unsteady = [row.record.variant for row in measured if row.record.steady is False]
     if unsteady:
         remarks.append(f"{params}: no steady state was detected; times may still be changing")
-    imprecise = [row for row in measured if row.record.stop in STOP_REASONS]
+    imprecise = [row for row in measured if row.record.stop_reason in STOP_REASONS]
     if imprecise:
         record, rounds = imprecise[0].record, imprecise[0].total_ns
-        assert record.stop is not None
+        assert record.stop_reason is not None
         assert rounds is not None
         remarks.append(
             f"{params}: ±{100 * record.settings.target_interval:g} % was not reached in "
-            f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop]}"
+            f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop_reason]}"
         )
     return remarks
 
@@ -219,7 +219,7 @@ def _unknown_peak_remarks(rows: Sequence[Row]) -> list[str]:
 
 def _name_cases(records: Sequence[Record]) -> str:
     variants = ", ".join(dict.fromkeys(record.variant for record in records))
-    groups = {record.group for record in records}
+    groups = {record.group_id for record in records}
     if len(groups) > 1:
         return f"{variants} in {plural(len(groups), 'group')}"
     return f"{variants} {label(records[0].params)}"

@@ -114,7 +114,7 @@ def list_scorecard_sheets(judged: Sequence[Judged], tallies: Sequence[Tally]) ->
     ]
     columns: list[Column[Judged]] = [
         Column("case", _name, "word"),
-        Column("taken", lambda each: each.record.taken_at.partition("T")[0], "detail"),
+        Column("taken", lambda each: each.record.measured_at.partition("T")[0], "detail"),
         Column("predicted", lambda each: format_time(each.predicted_s * NS)),
         Column("measured", lambda each: format_time(each.measured_s * NS)),
         Column("error", lambda each: _format_signed(each.errors[STEP])),
@@ -140,11 +140,11 @@ def scorecard_as_dict(judged: Sequence[Judged], tallies: Sequence[Tally]) -> dic
     return {
         "records": [
             {
-                "id": each.record.id,
+                "case_id": each.record.case_id,
                 "suite": each.record.suite,
                 "variant": each.record.variant,
                 "params": each.record.params,
-                "taken_at": each.record.taken_at,
+                "measured_at": each.record.measured_at,
                 "predicted_s": each.predicted_s,
                 "measured_s": each.measured_s,
                 "is_inside": each.is_inside,

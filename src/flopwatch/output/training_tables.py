@@ -156,19 +156,19 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         Column("step", lambda p: format_time(p.split.step_ns), value=lambda p: p.split.step_ns),
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
-        _part_column("moving data", lambda split: split.moving_ns),
+        _part_column("transfer", lambda split: split.transfer_ns),
     ]
     return Sheet(
         title=f"{title}, ranks",
         conditions=(
-            "waiting: at collectives, until the last rank had come to them; moving data: from then "
+            "waiting: at collectives, until the last rank had come to them; transfer: from then "
             "on; working: all else, collectives in the background included; of the median step"
         ),
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
             *(
                 remark
-                for _, group in groupby(rows, lambda row: row.record.group)
+                for _, group in groupby(rows, lambda row: row.record.group_id)
                 for remark in _remark_on_losses(list(group))
             ),
         ],
@@ -221,28 +221,29 @@ OF_ALL = (
 
 def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One for every table of cases whose memory was predicted."""
-    groups = {row.record.group for row in rows if row.record.memory_estimate_bytes}
+    groups = {row.record.group_id for row in rows if row.record.predicted_memory_bytes}
     return [
-        _make_memory_sheet(alike) for alike in divide([r for r in rows if r.record.group in groups])
+        _make_memory_sheet(alike)
+        for alike in divide([r for r in rows if r.record.group_id in groups])
     ]
 
 
 def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
     # One that is not predicted has tensors of its own, which are there before the others' steps;
     # and # in a job, every variant has.
-    mixed = {row.record.group for row in rows if not row.record.memory_estimate_bytes}
-    jobs = Counter(row.record.group for row in rows if row.record.ranks)
+    mixed = {row.record.group_id for row in rows if not row.record.predicted_memory_bytes}
+    jobs = Counter(row.record.group_id for row in rows if row.record.ranks)
     mixed |= {group for group, variants in jobs.items() if variants > 1}
 
     def error_of(row: Row) -> float | None:
-        return None if row.record.group in mixed else find_error(row.record)
+        return None if row.record.group_id in mixed else find_error(row.record)
 
     title, axes = choose_axes(rows)
     phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
     columns: list[Column[Row]] = [
         *(axis_column(axis, lambda row: row) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
-        bytes_column("before", lambda row: row.record.held_bytes, "detail"),
+        bytes_column("before", lambda row: row.record.resident_bytes, "detail"),
         *map(_phase_column, phases),
         bytes_column("kept for backward", _find_kept_bytes, "memory"),
         Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
@@ -257,20 +258,20 @@ def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
         ),
         remarks=[OF_ALL] if mixed else [],
         **lay_out(
-            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group)]
+            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
         ),
     )
 
 
 def find_peak_bytes(record: Record) -> int | None:
     """Of all tensors of the process; None where it was not measured."""
-    if record.held_bytes is None or not record.memory:
+    if record.resident_bytes is None or not record.memory:
         return None
-    return record.held_bytes + max(held.peak_bytes for held in record.memory.values())
+    return record.resident_bytes + max(held.peak_bytes for held in record.memory.values())
 
 
 def find_estimate_bytes(record: Record) -> float | None:
-    return sum(record.memory_estimate_bytes.values()) or None
+    return sum(record.predicted_memory_bytes.values()) or None
 
 
 def find_error(record: Record) -> float | None:

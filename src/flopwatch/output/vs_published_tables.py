@@ -39,7 +39,7 @@ def _make_sheet(found: Sequence[Beside]) -> Sheet:
     ]
     groups: dict[tuple[str, str], list[Beside]] = {}
     for one in found:
-        groups.setdefault((one.row.record.group, one.row.record.variant), []).append(one)
+        groups.setdefault((one.row.record.group_id, one.row.record.variant), []).append(one)
     first = found[0]
     assert first.own
     assert first.published

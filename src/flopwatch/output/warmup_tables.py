@@ -191,9 +191,11 @@ def _describe_calls(warmup: Warmup) -> list[str]:
             f"Counted in calls, {steps} discarded steps are {pairs}: short samples have an untimed "
             "call before them."
         )
-    most = max(record.loops)
+    most = max(record.calls_per_sample)
     if most > 1:
-        first = next(position for position, loops in enumerate(record.loops) if loops > 1)
+        first = next(
+            position for position, loops in enumerate(record.calls_per_sample) if loops > 1
+        )
         sentences.append(
             f"From step {first} on a sample is the mean of up to {most:,} calls, and single calls "
             "vary more than such means."

@@ -58,7 +58,7 @@ class Calibration:
     """What records of one setup have said."""
 
     setup: Setup
-    taken_at: str
+    measured_at: str
     rows: int
     parameters: Parameters
     scatter: float
@@ -92,7 +92,7 @@ def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
     return (
         Calibration(
             setup=setups[0],
-            taken_at=max(record.taken_at for record, _ in used),
+            measured_at=max(record.measured_at for record, _ in used),
             rows=len(used),
             parameters=parameters,
             scatter=max(SCATTER, _find_scatter([found for _, found in used], priors)),
@@ -137,7 +137,7 @@ def make_stack(calibration: Calibration | None, device: str) -> Stack:
         devices=(),
         source="expected of our own transformer"
         if calibration is None
-        else f"records of this machine, {calibration.taken_at.partition('T')[0]}",
+        else f"records of this machine, {calibration.measured_at.partition('T')[0]}",
         precisions=(calibration.precisions if calibration else ()) or tuple(ARITHMETICS),
         is_here=True,
     )

@@ -268,7 +268,7 @@ def tally(judged: Sequence[Judged]) -> list[Tally]:
 
 
 def _find_day(judged: Judged) -> str:
-    return judged.record.taken_at.partition("T")[0]
+    return judged.record.measured_at.partition("T")[0]
 
 
 def _count(name: str, judged: Sequence[Judged], key: str) -> Tally:

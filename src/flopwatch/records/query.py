@@ -46,61 +46,69 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 Prepare = Callable[["duckdb.DuckDBPyConnection"], None]
 
 FIELDS = {
-    "id": "VARCHAR",
-    "group": "VARCHAR",
-    "run": "VARCHAR",
+    "case_id": "VARCHAR",
+    "group_id": "VARCHAR",
+    "run_id": "VARCHAR",
     "suite": "VARCHAR",
     "variant": "VARCHAR",
     "baseline": "VARCHAR",
     "params": "JSON",
     "status": "VARCHAR",
-    "reason": "VARCHAR",
+    "message": "VARCHAR",
     "cause": "VARCHAR",
     "kind": "VARCHAR",
     "parts_of": "VARCHAR",
     "layout": "VARCHAR",
     "samples_ns": "MAP(VARCHAR, DOUBLE[])",
     "rounds": "BIGINT[]",
-    "loops": "BIGINT[]",
+    "calls_per_sample": "BIGINT[]",
     "warmup_samples": "BIGINT",
     "steady": "BOOLEAN",
-    "stop": "VARCHAR",
-    "renewed_rounds": "BIGINT[]",
+    "stop_reason": "VARCHAR",
+    "rebuilt_rounds": "BIGINT[]",
     "flops": "JSON",
     "bytes": "JSON",
     "conditions": "JSON",
     "facts": "JSON",
     "ranks": (
-        "STRUCT(samples_ns MAP(VARCHAR, DOUBLE[]), waiting_ns DOUBLE[], moving_ns DOUBLE[])[]"
+        "STRUCT(samples_ns MAP(VARCHAR, DOUBLE[]), waiting_ns DOUBLE[], transfer_ns DOUBLE[])[]"
     ),
     "instrumented_ns": "DOUBLE[]",
     "regions": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
     "curves": "MAP(VARCHAR, DOUBLE[])",
     "peak_memory_bytes": "BIGINT",
     "memory": "JSON",
-    "held_bytes": "BIGINT",
-    "memory_estimate_bytes": "JSON",
-    "first_page_faults": "BIGINT",
+    "resident_bytes": "BIGINT",
+    "predicted_memory_bytes": "JSON",
+    "first_call_page_faults": "BIGINT",
     "check": "JSON",
     "prediction": "JSON",
     "notes": "VARCHAR[]",
     "settings": "JSON",
     "environment": "JSON",
     "sources": "JSON",
-    "taken_at": "VARCHAR",
+    "measured_at": "VARCHAR",
     "schema": "BIGINT",
 }
 """The fields of a record. Declared, not inferred: inference reads a part of every file twice, and
 files with different parameters would get different types."""
 
-UNNESTED = ("samples_ns", "rounds", "loops", "ranks", "instrumented_ns", "regions", "curves")
+UNNESTED = (
+    "samples_ns",
+    "rounds",
+    "calls_per_sample",
+    "ranks",
+    "instrumented_ns",
+    "regions",
+    "curves",
+)
 """Fields with views of their own."""
 
-OF_RECORD = ("id", "group", "run", "suite", "variant", "params")
+OF_RECORD = ("case_id", "group_id", "run_id", "suite", "variant", "params")
 VIEWS = {
     "records": (*(name for name in FIELDS if name not in UNNESTED), "samples", "file"),
-    "samples": (*OF_RECORD, "phase", "sample", "round", "loops", "warmup", "ns"),
-    "ranks": (*OF_RECORD, "rank", "sample", "round", "warmup", "ns", "waiting_ns", "moving_ns"),
+    "samples": (*OF_RECORD, "phase", "sample", "round", "calls", "warmup", "ns"),
+    "ranks": (*OF_RECORD, "rank", "sample", "round", "warmup", "ns", "waiting_ns", "transfer_ns"),
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
 }
@@ -108,7 +116,7 @@ VIEWS = {
 CASES = re.compile(r"\bcases\b", re.IGNORECASE)
 """In a query that needs the view: nothing is summarized for others."""
 
-RESERVED = ("check", "group")
+RESERVED = ("check",)
 """Columns whose names SQL needs in double quotes."""
 
 # Where lists are unequal, unnest fills up with NULL: the condition at the end finds that, and
@@ -116,12 +124,12 @@ RESERVED = ("check", "group")
 UNNEST_SAMPLES = """(
     SELECT *, sample < warmup_samples AS warmup
     FROM (
-        SELECT * EXCLUDE (rounds, loops), entry.key AS phase,
-            unnest(entry.value) AS ns, unnest(rounds) AS "round", unnest(loops) AS loops,
+        SELECT * EXCLUDE (rounds, calls_per_sample), entry.key AS phase,
+            unnest(entry.value) AS ns, unnest(rounds) AS "round", unnest(calls_per_sample) AS calls,
             generate_subscripts(rounds, 1) - 1 AS sample
         FROM (SELECT *, unnest(map_entries(samples_ns)) AS entry FROM {rows})
     )
-    WHERE CASE WHEN ns >= 1e-12 AND ns < 2 ** 63 AND "round" >= 0 AND loops >= 1 THEN true
+    WHERE CASE WHEN ns >= 1e-12 AND ns < 2 ** 63 AND "round" >= 0 AND calls >= 1 THEN true
         ELSE error('a sample is not valid') END
 )"""
 
@@ -131,12 +139,12 @@ UNNEST_RANKS = """(
         list_sum([times[sample + 1] FOR times IN map_values(entry.samples_ns)]) AS ns
     FROM (
         SELECT * EXCLUDE (rounds), unnest(rounds) AS "round",
-            unnest(entry.waiting_ns) AS waiting_ns, unnest(entry.moving_ns) AS moving_ns,
+            unnest(entry.waiting_ns) AS waiting_ns, unnest(entry.transfer_ns) AS transfer_ns,
             generate_subscripts(rounds, 1) - 1 AS sample
         FROM (SELECT *, unnest(ranks) AS entry, generate_subscripts(ranks, 1) - 1 AS rank
             FROM {rows})
     )
-    WHERE CASE WHEN waiting_ns >= 0 AND moving_ns >= 0 AND "round" >= 0 THEN true
+    WHERE CASE WHEN waiting_ns >= 0 AND transfer_ns >= 0 AND "round" >= 0 THEN true
         ELSE error('a rank is not valid') END
 )"""
 
@@ -316,7 +324,7 @@ def _explain(error: duckdb.Error) -> UsageError:
     message = first.partition(" Error: ")[2] or first
     advice = [line.lower() for line in others if line.startswith("Did you mean")]
     if isinstance(error, duckdb.ParserException):
-        advice = [f"{' and '.join(map(_name, RESERVED))} need their double quotes"]
+        advice = [f"{', '.join(map(_name, RESERVED))} needs its double quotes"]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
         cases = "cases (the columns that --columns help lists)"

@@ -4,21 +4,13 @@ Raw samples are the result. Everything else (medians, intervals, speedups, FLOP/
 reading, so that a better formula improves old results too. A record stands alone: it carries the
 environment and the settings that made it, so that a single line can be mailed, grepped or merged.
 
-History of the schema, newest first. A version that was ever released stays readable: give
-``UPGRADES`` the function that turns the previous version's object into the next one's.
-
-    4   ranks: what each of a job's processes took, waited for others, and spent on moving data;
-        renewed_rounds
-    3   memory, held_bytes, memory_estimate_bytes and first_page_faults: what a run held in each of
-        its phases, beside what was predicted, and what its first call had to fetch
-    2   conditions, facts, regions, instrumented_ns and curves: what a case says of itself, what
-        instruments saw inside it, and what it produced as it ran
-    1   the first one
+The schema's number rises with every change once a version is released, and a released version stays
+readable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,29 +19,7 @@ import msgspec
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.settings import Settings
 
-SCHEMA = 4
-
-
-def _upgrade_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 adds fields, whose defaults mean that nothing was there; but no budget waited for a
-    number of rounds."""
-    settings = content.get("settings")
-    if isinstance(settings, dict):
-        content = {**content, "settings": {**settings, "min_rounds": 0}}
-    return content
-
-
-def _add_nothing(content: dict[str, Any]) -> dict[str, Any]:
-    """Versions 3 and 4 add fields, whose defaults mean that nothing was told."""
-    return content
-
-
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: _upgrade_1,
-    2: _add_nothing,
-    3: _add_nothing,
-}
-"""From a version to the next: ``UPGRADES[1]`` makes an object of version 2 of one of version 1."""
+SCHEMA = 1
 
 SHORTEST_NS, LONGEST_NS = 1e-12, 2.0**63
 """No sample is shorter or longer: the mean of as many calls as one likes, and three centuries.
@@ -77,7 +47,7 @@ one: their sum is no speed of a whole."""
 class Check:
     """How a variant agreed with its reference before it was timed."""
 
-    against: str
+    reference: str
     errors: dict[str, float | None]
     """By value ("output", "grad weight"): largest deviation over the reference's largest
     magnitude; None where it is not a number."""
@@ -111,24 +81,24 @@ class Rank:
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
     waiting_ns: list[float]
     """In collectives, until the last rank had come to them."""
-    moving_ns: list[float]
+    transfer_ns: list[float]
     """In collectives, from then on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    id: str
+    case_id: str
     """Hash of suite, variant and parameters: the same case has the same id in every run."""
-    group: str
+    group_id: str
     """Hash of suite and parameters: what the variants of one comparison share."""
-    run: str
+    run_id: str
     """One `flopwatch run`. Samples pair by round where both run and group are equal."""
     suite: str
     variant: str
     baseline: str
     params: dict[str, Any]
     status: Status
-    reason: str | None = None
+    message: str | None = None
     cause: Cause | None = None
     """Why it was skipped; None for every other status."""
     kind: Kind = "whole"
@@ -140,15 +110,15 @@ class Record:
     """By phase, time of one call, in order of taking, warm-up first."""
     rounds: list[int] = field(default_factory=list)
     """The round that each sample belongs to, parallel to every list in samples_ns."""
-    loops: list[int] = field(default_factory=list)
+    calls_per_sample: list[int] = field(default_factory=list)
     """How many calls each sample is the mean of: more than 1 where one call is too short."""
     warmup_samples: int = 0
     """How many of the leading samples were taken before the steady state was detected."""
     steady: bool | None = None
     """Whether a steady state was detected; None where nothing was sampled."""
-    stop: Stop | None = None
+    stop_reason: Stop | None = None
     """Why sampling ended."""
-    renewed_rounds: list[int] = field(default_factory=list)
+    rebuilt_rounds: list[int] = field(default_factory=list)
     """Before which all variants were built anew, so as to lie elsewhere in memory."""
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
@@ -174,13 +144,13 @@ class Record:
     before it; of a job, on rank 0."""
     memory: dict[str, PhaseMemory] = field(default_factory=dict)
     """The same by phase; empty where it is not known."""
-    held_bytes: int | None = None
+    resident_bytes: int | None = None
     """Tensors that were there before a run, and not counted above: parameters, the optimizer's
     state, inputs, also those of the other variants."""
-    memory_estimate_bytes: dict[str, float] = field(default_factory=dict)
+    predicted_memory_bytes: dict[str, float] = field(default_factory=dict)
     """By part, what the suite predicted that a process with this case needs at its peak, what is
     held before a run included."""
-    first_page_faults: int | None = None
+    first_call_page_faults: int | None = None
     """Pages of memory that the system had to provide during the very first call."""
     check: Check | None = None
     prediction: dict[str, Any] | None = None
@@ -190,7 +160,7 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     """The project files that the case was built from, with their digests."""
-    taken_at: str = ""
+    measured_at: str = ""
     """ISO 8601, UTC."""
     schema: int = SCHEMA
 
@@ -210,7 +180,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes) -> Record:
-    """The record on one line, whatever version wrote it.
+    """The record on one line.
 
     Raises CorruptFile or NewerSchema with a sentence that does not name file or line: the caller
     knows those.
@@ -226,12 +196,11 @@ def decode(line: bytes) -> Record:
         raise CorruptFile("it has no valid schema number")
     if schema > SCHEMA:
         raise NewerSchema(
-            f"it has schema {schema}, and this flopwatch reads up to {SCHEMA}; upgrade flopwatch"
+            f"it has schema {schema}, and this flopwatch reads schema {SCHEMA}: it is from a newer "
+            "version, or from before the first release; upgrade flopwatch or measure again"
         )
-    for version in range(schema, SCHEMA):
-        content = UPGRADES[version](content)
     try:
-        record = msgspec.convert({**content, "schema": SCHEMA}, Record)
+        record = msgspec.convert(content, Record)
     except msgspec.ValidationError as error:
         raise CorruptFile(f"it is not a record ({error})") from None
     _validate(record)
@@ -243,8 +212,9 @@ def _validate(record: Record) -> None:
     num_samples = len(record.rounds)
     if record.rounds and not record.samples_ns:
         raise CorruptFile(f"it has {num_samples} rounds but no samples")
-    if len(record.loops) != num_samples:
-        raise CorruptFile(f"it has {num_samples} rounds but {len(record.loops)} loops")
+    if len(record.calls_per_sample) != num_samples:
+        num_counts = len(record.calls_per_sample)
+        raise CorruptFile(f"it has {num_samples} rounds but {num_counts} numbers of calls")
     if len(set(record.rounds)) != num_samples:
         raise CorruptFile("it has two samples of one round")
     if not 0 <= record.warmup_samples <= num_samples:
@@ -256,7 +226,7 @@ def _validate(record: Record) -> None:
     _validate_ranks(record)
     _validate_regions(record)
     _validate_range("round", record.rounds, 0)
-    _validate_range("number of loops", record.loops, 1)
+    _validate_range("number of calls", record.calls_per_sample, 1)
     _validate_memory(record)
     _validate_counts(record)
     _validate_environment(record.environment)
@@ -294,7 +264,7 @@ def _validate_counts(record: Record) -> None:
     flops = (count for by_dtype in record.flops.values() for count in by_dtype.values())
     _validate_sizes("number of FLOPs", flops)
     _validate_sizes("number of bytes", record.bytes.values())
-    _validate_sizes("part of its memory estimate", record.memory_estimate_bytes.values())
+    _validate_sizes("part of its memory estimate", record.predicted_memory_bytes.values())
     for name, number in record.facts.items():
         if abs(number) > LARGEST:
             raise CorruptFile(f"the fact {name!r} is {number:g}")
@@ -308,8 +278,8 @@ def _validate_sizes(name: str, sizes: Iterable[float]) -> None:
 def _validate_memory(record: Record) -> None:
     known = {
         "peak memory": record.peak_memory_bytes,
-        "number of bytes held": record.held_bytes,
-        "number of page faults": record.first_page_faults,
+        "number of bytes held": record.resident_bytes,
+        "number of page faults": record.first_call_page_faults,
     }
     for name, number in known.items():
         _validate_range(name, [] if number is None else [number], 0)
@@ -319,7 +289,7 @@ def _validate_memory(record: Record) -> None:
 
 def _validate_ranks(record: Record) -> None:
     for number, rank in enumerate(record.ranks):
-        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.moving_ns):
+        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.transfer_ns):
             if len(times_ns) != len(record.rounds):
                 raise CorruptFile(
                     f"it has {len(record.rounds)} rounds but {len(times_ns)} of rank {number}"

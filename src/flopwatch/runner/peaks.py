@@ -97,7 +97,7 @@ def measure_peaks(request: Request) -> Peaks:
     settings = Settings(device=request.device, threads=found["torch"]["threads"])
     return Peaks(
         setup=read_setup(facts, settings),
-        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         quick=request.quick,
         products=msgspec.convert(found["products"], list[Curve]),
         streams=msgspec.convert(found["streams"], list[Stream]),

@@ -43,8 +43,8 @@ class Draft:
     curves: dict[str, list[float]] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     memory: dict[str, PhaseMemory] = field(default_factory=dict)
-    held_bytes: int | None = None
-    first_page_faults: int | None = None
+    resident_bytes: int | None = None
+    first_call_page_faults: int | None = None
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Draft:
         """What each rank took in one sample."""
         while len(self.ranks) < len(row):
             self.ranks.append(
-                Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], moving_ns=[])
+                Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[])
             )
         for rank, share in zip(self.ranks, row, strict=True):
             for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
                 rank.samples_ns[phase].append(elapsed_ns)
             rank.waiting_ns.append(share["waiting_ns"])
-            rank.moving_ns.append(share["moving_ns"])
+            rank.transfer_ns.append(share["transfer_ns"])
 
     def add_points(self, points: list[dict[str, float]]) -> None:
         for point in points:
@@ -127,7 +127,7 @@ class Harvest:
         draft.check = _check(message["check"])
         draft.flops, draft.bytes = message["flops"], message["bytes"]
         draft.conditions, draft.facts = message["conditions"], message["facts"]
-        draft.first_page_faults = message["first_page_faults"]
+        draft.first_call_page_faults = message["first_call_page_faults"]
         draft.notes = message["notes"]
 
     def _take_failed(self, message: dict[str, Any]) -> None:
@@ -153,7 +153,10 @@ class Harvest:
 
     def _take_memory(self, message: dict[str, Any]) -> None:
         draft = self.drafts[message["variant"]]
-        draft.held_bytes, draft.peak_memory_bytes = message["held_bytes"], message["peak_bytes"]
+        draft.resident_bytes, draft.peak_memory_bytes = (
+            message["resident_bytes"],
+            message["peak_bytes"],
+        )
         draft.memory = msgspec.convert(message["phases"], dict[str, PhaseMemory])
 
     def _take_broken(self, message: dict[str, Any]) -> None:
@@ -188,26 +191,26 @@ class Harvest:
             if interrupted and draft.status == "ok":
                 draft.fail("skipped", "interrupted before its warm-up was over", "interrupted")
         return Record(
-            id=group.case_id(draft.variant),
-            group=group.id,
-            run=run,
+            case_id=group.case_id(draft.variant),
+            group_id=group.id,
+            run_id=run,
             suite=group.suite,
             variant=draft.variant,
             baseline=group.baseline,
             params=dict(group.params),
             status=draft.status,
-            reason=draft.reason,
+            message=draft.reason,
             cause=draft.cause,
             kind="parts" if draft.variant in group.parts else "whole",
             parts_of=group.parts.get(draft.variant),
             layout=group.layout,
             samples_ns=draft.samples_ns,
             rounds=draft.rounds,
-            loops=draft.loops,
+            calls_per_sample=draft.loops,
             warmup_samples=warmup_samples,
             steady=self.progress.get("steady") if taken else None,
-            stop=stop if taken else None,
-            renewed_rounds=finished.get("renewed_rounds", []),
+            stop_reason=stop if taken else None,
+            rebuilt_rounds=finished.get("rebuilt_rounds", []),
             flops=draft.flops,
             bytes=draft.bytes,
             conditions=draft.conditions,
@@ -218,16 +221,16 @@ class Harvest:
             curves=draft.curves,
             peak_memory_bytes=draft.peak_memory_bytes,
             memory=draft.memory,
-            held_bytes=draft.held_bytes,
-            memory_estimate_bytes=dict(group.memory.get(draft.variant, {})),
-            first_page_faults=draft.first_page_faults,
+            resident_bytes=draft.resident_bytes,
+            predicted_memory_bytes=dict(group.memory.get(draft.variant, {})),
+            first_call_page_faults=draft.first_call_page_faults,
             check=draft.check,
             prediction=_copy(group.predictions.get(draft.variant)),
             notes=draft.notes + finished.get("notes", []),
             settings=settings,
             environment=environment,
             sources=self.sources,
-            taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
 

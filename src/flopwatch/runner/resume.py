@@ -41,7 +41,7 @@ def resume(
     """
     wanted = likeness(environment, settings)
     answers = {
-        record.id: record
+        record.case_id: record
         for record in records
         if is_answer(record, settings)
         and likeness(record.environment, record.settings) == wanted
@@ -60,7 +60,7 @@ def resume(
 
 def is_answer(record: Record, settings: Settings) -> bool:
     """Whether the record is complete and as good as these settings ask for."""
-    if record.status == "skipped" or record.stop == "interrupted":
+    if record.status == "skipped" or record.stop_reason == "interrupted":
         return False
     then = record.settings
     if record.status != "ok":
@@ -78,7 +78,7 @@ def is_answer(record: Record, settings: Settings) -> bool:
     }
     # Times do not depend on the seed; what a study gives does.
     is_same_study = not record.curves or then.seed == settings.seed
-    return is_same_study and reasons.get(record.stop or "", False)
+    return is_same_study and reasons.get(record.stop_reason or "", False)
 
 
 def _is_roomier(limit_bytes: int | None, than_bytes: int | None) -> bool:

@@ -296,7 +296,7 @@ def _measure_what_is_left(
         groups, failures, tried = _fill_in(divided.fitting, known, context, store, watcher)
         fitted = fit_budget(options.budget_s, groups, context.settings)
         resumption = _resume(groups, known, replace(context, settings=fitted))
-        skipped_before = {record.id for record in known if record.is_misfit}
+        skipped_before = {record.case_id for record in known if record.is_misfit}
         if resumption.answered:
             number = len(resumption.answered)
             watcher.say(f"{number} cases are in {out} already; --rerun measures them again")
@@ -310,7 +310,7 @@ def _measure_what_is_left(
             r for group, why in divided.misfits for r in group_runner.skip(group, context, why)
         ]
         for record in skipped:
-            if record.id not in skipped_before:
+            if record.case_id not in skipped_before:
                 store.append(record)
         if store.repaired is not None and store.repaired != told:
             watcher.say(store.repaired)  # another run on the same file was killed meanwhile

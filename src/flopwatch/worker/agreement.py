@@ -100,7 +100,7 @@ def compare(
             complaint = f"is off by {errors[name]:.2g} (allowed {allowed:.2g})"
         if complaint is not None:
             complaints.append(f"{name} {complaint}")
-    check = Check(against=against, errors=errors, tolerance=tolerance)
+    check = Check(reference=against, errors=errors, tolerance=tolerance)
     if complaints:
         raise WrongResult(f"disagrees with {against}: {'; '.join(complaints)}", check)
     return check

@@ -86,7 +86,7 @@ class Group:
                     run_once(workload)
                 except Exception as error:
                     self.fail(variant, error)
-        self.channel.send("finished", stop=None, notes=[], studies=[], renewed_rounds=[])
+        self.channel.send("finished", stop=None, notes=[], studies=[], rebuilt_rounds=[])
 
     def build(self) -> None:
         """Build and check all. Disbanded where memory ran out.
@@ -123,7 +123,7 @@ class Group:
                 bytes=bytes_,
                 conditions=dict(workload.conditions),
                 facts=facts,
-                first_page_faults=first.page_faults,
+                first_call_page_faults=first.page_faults,
                 notes=[*workload.notes, *notes],
             )
 
@@ -149,7 +149,7 @@ class Group:
             stop=outcome.stop,
             notes=notes,
             studies=studies,
-            renewed_rounds=renewal.rounds,
+            rebuilt_rounds=renewal.rounds,
         )
 
     def _can_renew(self) -> bool:
@@ -181,7 +181,7 @@ class Group:
                 self.channel.send(
                     "memory",
                     variant=variant,
-                    held_bytes=memory.held_bytes,
+                    resident_bytes=memory.resident_bytes,
                     peak_bytes=memory.peak_bytes,
                     phases=msgspec.to_builtins(memory.phases),
                 )

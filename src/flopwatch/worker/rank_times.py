@@ -43,7 +43,7 @@ class Share:
 
     phase_ns: list[float]
     waiting_ns: float
-    moving_ns: float
+    transfer_ns: float
 
 
 def combine(runs: Sequence[Run]) -> list[float]:
@@ -61,7 +61,7 @@ def split(runs: Sequence[Run]) -> list[Share]:
 
     >>> fast = Run(0.0, (10.0,), (Stop(2.0, 9.0),))
     >>> slow = Run(0.0, (10.0,), (Stop(7.0, 9.0),))
-    >>> [(share.waiting_ns, share.moving_ns) for share in split([fast, slow])]
+    >>> [(share.waiting_ns, share.transfer_ns) for share in split([fast, slow])]
     [(5.0, 2.0), (0.0, 2.0)]
     """
     if len({len(run.stops) for run in runs}) > 1:
@@ -77,19 +77,19 @@ def average(shares: Sequence[Share]) -> Share:
     return Share(
         [sum(column) / number for column in _columns(share.phase_ns for share in shares)],
         sum(share.waiting_ns for share in shares) / number,
-        sum(share.moving_ns for share in shares) / number,
+        sum(share.transfer_ns for share in shares) / number,
     )
 
 
 def _share(run: Run, last_ns: Sequence[float]) -> Share:
-    waiting_ns = moving_ns = 0.0
+    waiting_ns = transfer_ns = 0.0
     for stop, last in zip(run.stops, last_ns, strict=True):
         if stop.left_ns is not None:
             # Never longer than it was there: clocks of different machines agree only so far.
             waited_ns = min(last - stop.arrived_ns, stop.left_ns - stop.arrived_ns)
             waiting_ns += waited_ns
-            moving_ns += stop.left_ns - stop.arrived_ns - waited_ns
-    return Share(run.phase_ns, waiting_ns, moving_ns)
+            transfer_ns += stop.left_ns - stop.arrived_ns - waited_ns
+    return Share(run.phase_ns, waiting_ns, transfer_ns)
 
 
 def _differences(start: float, ends: Sequence[float]) -> list[float]:

@@ -180,7 +180,7 @@ def _is_told_below(record: Record) -> bool:
 
 def _find_remarks(records: Sequence[Record]) -> list[str]:
     own = [record for record in records if find_printed(record) is None]
-    has_means = any(max(record.loops, default=1) > 1 for record in own)
+    has_means = any(max(record.calls_per_sample, default=1) > 1 for record in own)
     return [
         *(REMARKS if own else ()),
         *([OF_MEANS] if has_means else []),
@@ -203,8 +203,8 @@ def _sum_as_dict(record: Record) -> dict[str, Any]:
         "params": record.params,
         "variant": record.variant,
         "sum": record.facts["sum"],
-        "run": record.run,
-        "id": record.id,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }
 
 
@@ -264,12 +264,12 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "params": record.params,
         "variant": record.variant,
         "status": record.status,
-        "reason": record.reason,
+        "message": record.message,
         **times,
         "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
         "needed_bytes": find_estimate_bytes(record),
         "measured_on": describe_conditions(record),
-        "run": record.run,
-        "id": record.id,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }

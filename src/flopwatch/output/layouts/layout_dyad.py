@@ -205,7 +205,7 @@ def _describe_variant(variant: str) -> str:
 
 def _describe_times(entry: Entry) -> str:
     if entry.record.status != "ok":
-        return f"{entry.record.status}: {entry.record.reason}"
+        return f"{entry.record.status}: {entry.record.message}"
     if entry.total_ms is None:
         return "no run with instruments was made"
     times = (
@@ -246,13 +246,13 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "published_name": published_name(record.variant),
         "hidden_size": record.facts.get("hidden_size"),
         "status": record.status,
-        "reason": record.reason,
+        "message": record.message,
         "total_ms": entry.total_ms,
         "forward_ms": entry.forward_ms,
         "backward_ms": entry.backward_ms,
         "speedup": entry.speedup,
         "unlike": unlike_as_dict(entry.row),
         "measured_on": describe_conditions(record),
-        "run": record.run,
-        "id": record.id,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }

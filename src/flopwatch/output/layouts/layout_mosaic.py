@@ -260,7 +260,7 @@ def _as_dict(job: Job) -> dict[str, Any]:
         "variant": record.variant,
         "params": record.params,
         "status": record.status,
-        "reason": record.reason,
-        "run": record.run,
-        "id": record.id,
+        "message": record.message,
+        "run_id": record.run_id,
+        "case_id": record.case_id,
     }

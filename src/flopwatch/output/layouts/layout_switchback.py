@@ -95,7 +95,7 @@ def _is_of_a_layer(record: Record) -> bool:
 def _group(rows: Sequence[Row]) -> list[Group]:
     groups: dict[tuple[str, str], Group] = {}
     for row in rows:
-        key = (conditions(row.record), row.record.group)
+        key = (conditions(row.record), row.record.group_id)
         groups.setdefault(key, {})[row.record.variant] = row
     return list(groups.values())
 
@@ -108,12 +108,12 @@ def find_gap(group: Mapping[str, Row]) -> str | None:
             return f"{variant} was not measured"
         row = group[variant]
         if row.record.status != "ok":
-            return f"{variant}: {row.record.status}: {row.record.reason}"
+            return f"{variant}: {row.record.status}: {row.record.message}"
         absent = [part for part, sources in PARTS.items() if variant in sources]
         absent = [part for part in absent if part not in row.phases_ns]
         if absent:
             return f"{variant} has no times of {', '.join(absent)}"
-    if len({group[variant].record.run for variant in variants}) > 1:
+    if len({group[variant].record.run_id for variant in variants}) > 1:
         return "its parts are from different runs; measure them together with --rerun"
     return None
 
@@ -129,7 +129,7 @@ def make_line(group: Mapping[str, Row]) -> dict[str, Any]:
     return {
         # The fewest calls that a mean is over.
         "repeat": min(
-            sum(records[variant].loops[records[variant].warmup_samples :])
+            sum(records[variant].calls_per_sample[records[variant].warmup_samples :])
             for variant in dict.fromkeys(v for sources in PARTS.values() for v in sources)
         ),
         "batch_size": records[STANDARD].params["tokens"],

@@ -137,7 +137,7 @@ def _render_failures(failures: Sequence[Failure]) -> list[Section]:
     lines = [_render_failure(failure) for failure in failures[:MOST_FAILURES]]
     left = len(failures) - MOST_FAILURES
     more = f"<p>{plural(left, 'more reason')} in the records.</p>" if left > 0 else ""
-    box = render_box("Failures", ["suite", "status", "reason", "cases"], lines)
+    box = render_box("Failures", ["suite", "status", "message", "cases"], lines)
     html = f'<section id="failures"><h2>What has no times</h2>{box}{more}</section>'
     return [Section(id="failures", title="What has no times", html=html)]
 

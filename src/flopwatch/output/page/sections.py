@@ -194,14 +194,14 @@ def list_reproductions(records: Sequence[Record]) -> list[Reproduction]:
         told = _read_command(record)
         # A filter leaves out cases that do not have its axis: grids have a command each.
         axes = frozenset() if told else frozenset(record.params)
-        key = (record.run, record.suite, axes, "" if told else record.baseline, record.settings)
+        key = (record.run_id, record.suite, axes, "" if told else record.baseline, record.settings)
         together.setdefault(key, []).append(record)
     found: dict[tuple[str, bool], list[str]] = {}
     for alike in together.values():
         told = _read_command(alike[0])
         words = told or rebuild_command(alike)
         runs = found.setdefault((join_words(words), not told), [])
-        runs += [] if alike[0].run in runs else [alike[0].run]
+        runs += [] if alike[0].run_id in runs else [alike[0].run_id]
     return [
         Reproduction(command=command, is_rebuilt=is_rebuilt, runs=runs)
         for (command, is_rebuilt), runs in found.items()
@@ -284,7 +284,7 @@ def render_environments(rows: Sequence[Row]) -> list[Section]:
     """Key facts as a table, all facts folded; runs whose facts are all the same are told once."""
     by_run: dict[str, list[Record]] = {}
     for row in rows:
-        by_run.setdefault(row.record.run, []).append(row.record)
+        by_run.setdefault(row.record.run_id, []).append(row.record)
     alike: dict[str, list[str]] = {}
     for run, records in by_run.items():
         alike.setdefault(_write_facts(records[0]), []).append(run)
@@ -340,7 +340,7 @@ def _look(path: str) -> Any:
 
 
 FACTS: dict[str, Any] = {
-    "began": lambda record: record.taken_at[:16].replace("T", " "),
+    "began": lambda record: record.measured_at[:16].replace("T", " "),
     "device": _describe_device,
     "threads": lambda record: "" if is_foreign(record) else str(record.settings.threads),
     "cache": lambda record: "" if is_foreign(record) else record.settings.cache,
@@ -355,7 +355,7 @@ FACTS: dict[str, Any] = {
 
 
 def _describe_run(records: Sequence[Record]) -> dict[str, str]:
-    first = min(records, key=lambda record: record.taken_at)
+    first = min(records, key=lambda record: record.measured_at)
     facts = {name: tell(first) for name, tell in FACTS.items()}
     return {"cases": f"{len(records):,}", **facts}
 

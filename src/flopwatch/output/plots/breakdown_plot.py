@@ -31,7 +31,7 @@ STYLES = {
     "traffic": (3, 2),
     "optimizer": (4, 0),
     "waiting": (5, 1),
-    "moving": (5, 0),
+    "transfer": (5, 0),
     "gaps": (0, 0),
     REST: (0, 3),
     FASTER: (0, 1),
@@ -48,7 +48,7 @@ SHORT = {
     "memory": "memory",
     "traffic": "traffic",
     "waiting": "waiting",
-    "moving": "moving",
+    "transfer": "transfer",
     "gaps": "launches",
 }
 """Of names that a bar would have no room for."""

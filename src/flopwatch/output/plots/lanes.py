@@ -72,7 +72,7 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
     """By case."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(row.record.group, []).append(row)
+        groups.setdefault(row.record.group_id, []).append(row)
     return list(groups.values())
 
 

@@ -25,7 +25,7 @@ MEASURED = (
 
 def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
     """Of rows that share a table: those whose memory was predicted or measured."""
-    known = [row for row in rows if row.record.memory_estimate_bytes or _find_peaks(row.record)]
+    known = [row for row in rows if row.record.predicted_memory_bytes or _find_peaks(row.record)]
     if not known:
         return
     table = read_table(rows)
@@ -40,13 +40,13 @@ def is_telling(plot: Plot) -> bool:
 
 def _find_peaks(record: Record) -> dict[str, float]:
     """By phase, what was there before included."""
-    held_bytes = record.held_bytes or 0
-    return {phase: float(held_bytes + held.peak_bytes) for phase, held in record.memory.items()}
+    resident_bytes = record.resident_bytes or 0
+    return {phase: float(resident_bytes + held.peak_bytes) for phase, held in record.memory.items()}
 
 
 def _make_plot(rows: Sequence[Row], table: Table) -> Plot:
     phases = list(dict.fromkeys(phase for row in rows for phase in row.record.memory))
-    bar_px = BAR_PX if any(row.record.memory_estimate_bytes for row in rows) else 0.0
+    bar_px = BAR_PX if any(row.record.predicted_memory_bytes for row in rows) else 0.0
     # Below each bar, a small lane for every phase. The bar, or what stands in its place, is where a
     # lane's name is.
     lane_px = bar_px + 8 + MARK_PX * len(phases)
@@ -82,7 +82,7 @@ def _stack(lanes: Lanes, table: Table) -> list[Series]:
     bars: dict[str, list[Bar]] = {}
     for y, row in lanes.rows:
         start = 0.0
-        for part, size in row.record.memory_estimate_bytes.items():
+        for part, size in row.record.predicted_memory_bytes.items():
             if not size or not is_drawable(start + size):
                 continue
             tip = f"{table.tell(row)}: {part}, predicted {format_bytes(size)}"

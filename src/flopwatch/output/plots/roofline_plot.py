@@ -50,7 +50,7 @@ def find_intensity(record: Record) -> float | None:
 
 def _find_peaks(rows: Sequence[Row]) -> Peaks | None:
     """The newest that one of the records has; all of a table are of one machine."""
-    newest = max(rows, key=lambda row: row.record.taken_at, default=None)
+    newest = max(rows, key=lambda row: row.record.measured_at, default=None)
     return None if newest is None else from_environment(newest.record.environment)
 
 

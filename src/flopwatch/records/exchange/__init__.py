@@ -71,13 +71,13 @@ def _read(text: str, documents: Sequence[Any], importer: Importer) -> Import:
     if not content.records:
         raise ForeignError("; ".join(["it has nothing that a record can hold", *content.remarks]))
     run = f"import:{digest_text(text)}"
-    records = [replace(record, run=run) for record in content.records]
+    records = [replace(record, run_id=run) for record in content.records]
     return Import(records=records, remarks=[*content.remarks, *_tell_doubles(records)])
 
 
 def _tell_doubles(records: Sequence[Record]) -> list[str]:
     """Tables show one record of a case, and the others would be missed."""
-    cases = [(record.id, conditions(record)) for record in records]
+    cases = [(record.case_id, conditions(record)) for record in records]
     num_doubles = len(cases) - len(set(cases))
     if not num_doubles:
         return []

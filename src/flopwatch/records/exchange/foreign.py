@@ -72,9 +72,9 @@ class ForeignCase:
         """Of a record."""
         params = dict(self.params)
         return {
-            "id": case_id(self.suite, self.variant, params),
-            "group": group_id(self.suite, params),
-            "run": "",  # known to who has read the file
+            "case_id": case_id(self.suite, self.variant, params),
+            "group_id": group_id(self.suite, params),
+            "run_id": "",  # known to who has read the file
             "suite": self.suite,
             "variant": self.variant,
             "baseline": NO_BASELINE,

@@ -166,7 +166,7 @@ def _read_case(
         status="ok",
         samples_ns={"call": [line.real_ns for line, _ in usable if line.real_ns]},
         rounds=list(range(len(usable))),
-        loops=[_count_iterations(line) for line, _ in usable],
+        calls_per_sample=[_count_iterations(line) for line, _ in usable],
         facts=_collect_facts(usable),
     )
 
@@ -180,7 +180,7 @@ def _count_iterations(line: Line) -> int:
 def _read_failure(line: Line, fields: Mapping[str, Any]) -> Record:
     status: Status = "crash" if line.error_occurred else "skipped"
     reason = line.error_message or line.skip_message or "the file does not say why"
-    return Record(**fields, status=status, reason=reason)
+    return Record(**fields, status=status, message=reason)
 
 
 def _read_aggregate(
@@ -202,7 +202,7 @@ def _read_aggregate(
         status="ok",
         samples_ns={"call": [line.real_ns]},
         rounds=[0],
-        loops=[1],
+        calls_per_sample=[1],
         facts={} if line.cpu_ns is None else {"cpu_time_ns": line.cpu_ns},
     )
 
@@ -232,7 +232,7 @@ def _fields(
     return {
         **case.as_fields(),
         "environment": _read_environment(name, lines[0][0].label, context),
-        "taken_at": _read_date(context.get("date")),
+        "measured_at": _read_date(context.get("date")),
     }
 
 

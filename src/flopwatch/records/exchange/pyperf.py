@@ -138,11 +138,11 @@ def _read_benchmark(
         status="ok",
         samples_ns={"call": [sample.ns for sample in samples]},
         rounds=[sample.number for sample in samples],
-        loops=[sample.loops for sample in samples],
+        calls_per_sample=[sample.loops for sample in samples],
         warmup_samples=num_warmups,
         facts=_collect_facts(benchmark.runs),
         environment=_read_environment(name, common, metadata),
-        taken_at=(pick(metadata, "date", str) or "").replace(" ", "T"),
+        measured_at=(pick(metadata, "date", str) or "").replace(" ", "T"),
     )
 
 
@@ -217,8 +217,8 @@ def _write_benchmark(record: Record, phase: str | None, name: str) -> dict[str, 
     )
     seconds = [scale(ns, -NS_DIGITS) for ns in times_ns]
     cut = record.warmup_samples
-    warmups = list(zip(record.loops[:cut], seconds[:cut], strict=True))
-    measured = zip(record.loops[cut:], seconds[cut:], strict=True)
+    warmups = list(zip(record.calls_per_sample[:cut], seconds[:cut], strict=True))
+    measured = zip(record.calls_per_sample[cut:], seconds[cut:], strict=True)
     runs = [
         {"metadata": {"loops": loops}, "values": [value for _, value in group]}
         for loops, group in groupby(measured, key=lambda pair: pair[0])
@@ -236,7 +236,7 @@ def _write_metadata(record: Record, phase: str | None) -> dict[str, Any]:
         **mark_case(record, phase),
         **{f"flopwatch_{key}": value for key, value in list_conditions(record).items()},
         "unit": SECOND,
-        "date": record.taken_at,
+        "date": record.measured_at,
     }
     texts = {key: _on_one_line(v) if isinstance(v, str) else v for key, v in metadata.items()}
     return {key: value for key, value in texts.items() if value not in (None, "")}

@@ -189,7 +189,7 @@ def _read_time(entry: Entry, facts: dict[str, float], *, is_only: bool) -> Recor
         status="ok",
         samples_ns={"call": times_ns},
         rounds=list(range(len(times_ns))),
-        loops=[1] * len(times_ns),
+        calls_per_sample=[1] * len(times_ns),
         facts={} if PHASE in (metric.extra_info or {}) else facts,
         notes=notes,
         **_read_circumstances(entry),
@@ -257,7 +257,7 @@ def _read_circumstances(entry: Entry) -> dict[str, Any]:
             "target_value": entry.metric.target_value,
         },
     }
-    return {"environment": drop_unknown(environment), "taken_at": _read_date(entry.timestamp)}
+    return {"environment": drop_unknown(environment), "measured_at": _read_date(entry.timestamp)}
 
 
 def _read_date(timestamp: int | None) -> str:
@@ -292,7 +292,7 @@ def _write_entry(row: Row, metric: Metric) -> dict[str, Any]:
             **mark_case(record),
             **list_conditions(record),
             "commit": look_up(record.environment, "project.commit"),
-            "taken_at": record.taken_at or None,
+            "measured_at": record.measured_at or None,
         },
     }
     model = {

@@ -165,6 +165,6 @@ def _sign(record: Record, publication: Publication) -> Record:
     }
     return replace(
         record,
-        run=f"published:{publication.name}",
+        run_id=f"published:{publication.name}",
         environment={**record.environment, "published": signed},
     )

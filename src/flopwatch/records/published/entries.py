@@ -1,7 +1,7 @@
 """What the records of all published figures have in common.
 
 A published mean is one sample. Where the source says of how many calls it is the mean, that is the
-sample's loops. There are no warm-up, no rounds and no interval, and nothing is known of a machine
+sample's calls. There are no warm-up, no rounds and no interval, and nothing is known of a machine
 but what the source says. ``environment["published"]`` marks such a record; what it says:
 
     source, year, unknown    of a publication that the package has, see `published.PUBLICATIONS`
@@ -36,9 +36,9 @@ def make_record(
     kept = dict(params)
     return Record(
         **{
-            "id": case_id(suite, variant, kept),
-            "group": group_id(suite, kept),
-            "run": run,
+            "case_id": case_id(suite, variant, kept),
+            "group_id": group_id(suite, kept),
+            "run_id": run,
             "suite": suite,
             "variant": variant,
             "params": kept,
@@ -49,12 +49,12 @@ def make_record(
     )
 
 
-def make_sample(times_ns: Mapping[str, float], loops: int = 1) -> dict[str, Any]:
+def make_sample(times_ns: Mapping[str, float], calls: int = 1) -> dict[str, Any]:
     """The fields of a record with one sample: the mean of so many calls."""
     return {
         "samples_ns": {phase: [time_ns] for phase, time_ns in times_ns.items()},
         "rounds": [0],
-        "loops": [loops],
+        "calls_per_sample": [calls],
     }
 
 

@@ -105,14 +105,14 @@ def _make_record(
 def _lack_memory(first: Record, model: str) -> Record:
     """The same as the first of all tables, of a model that was too large."""
     return make_record(
-        first.run,
+        first.run_id,
         first.suite,
         first.variant,
         {**first.params, "model": model},
         baseline=first.baseline,
         layout=first.layout,
         status="oom",
-        reason="it ran out of the GPU's memory",
+        message="it ran out of the GPU's memory",
         conditions=first.conditions,
         environment=first.environment,
     )
