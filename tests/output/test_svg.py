@@ -132,11 +132,8 @@ times = st.floats(min_value=1e-120, max_value=1e120)
 sizes = st.integers(min_value=0, max_value=2**62)
 
 
-@settings(max_examples=40)
-@given(st.lists(times, min_size=12, max_size=12), times, times, sizes)
-def test_any_record_is_drawn_or_left_out(
-    samples: list[float], flops: float, moved: float, size: int
-) -> None:
+def draw_all(samples: list[float], flops: float, moved: float, size: int) -> dict[str, list[str]]:
+    """By kind, every plot of two variants with these numbers."""
     records = [
         make_record(
             case_id=variant,
@@ -157,12 +154,28 @@ def test_any_record_is_drawn_or_left_out(
         for variant, numbers in (("a", samples), ("b", samples[::-1]))
     ]
     rows = summarize(records)
-    for kind in KINDS.values():
-        for plot in kind.make(rows):
-            svg = draw_svg(plot)
-            _, _, width, height = map(float, parse(svg).attrib["viewBox"].split())
-            places = coordinates(svg)
-            assert all(-9 <= x <= width + 9 and -9 <= y <= height + 9 for x, y in places)
+    return {name: [draw_svg(plot) for plot in kind.make(rows)] for name, kind in KINDS.items()}
+
+
+@settings(max_examples=40)
+@given(st.lists(times, min_size=12, max_size=12), times, times, sizes)
+def test_any_record_is_drawn_or_left_out(
+    samples: list[float], flops: float, moved: float, size: int
+) -> None:
+    drawn = draw_all(samples, flops, moved, size)
+    assert drawn.keys() == KINDS.keys()
+    for svg in (svg for plots in drawn.values() for svg in plots):
+        _, _, width, height = map(float, parse(svg).attrib["viewBox"].split())
+        places = coordinates(svg)
+        assert places
+        assert all(-9 <= x <= width + 9 and -9 <= y <= height + 9 for x, y in places)
+
+
+def test_a_usual_record_is_drawn_and_not_left_out() -> None:
+    drawn = draw_all([1e6 * (1 + 0.01 * n) for n in range(12)], 1e9, 1e6, 2**20)
+    assert {name for name, plots in drawn.items() if plots} >= {
+        "speedups", "losses", "parts", "memory", "samples", "distribution"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, 1e300])
