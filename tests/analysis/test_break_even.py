@@ -102,7 +102,7 @@ THREE = [
 def test_the_table_has_the_speedups_side_by_side() -> None:
     (sheet,) = make_break_even_sheets(summarize(THREE))
     assert sheet.title == "switchback level=layer shape=768x3072, speedup by tokens"
-    assert sheet.columns == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "pays"]
+    assert sheet.columns == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "break-even"]
     first, second = sheet.groups
     assert first[0] == [
         "float32", "fast", "0.50x", "0.90x", "1.20x", "106 [106, 106]",

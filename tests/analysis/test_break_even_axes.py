@@ -187,7 +187,7 @@ def test_the_command_prints_a_table_or_json(results: Path) -> None:
     assert table.exit_code == 0, table.output
     assert "demo, speedup by batch_size" in table.stdout
     assert "from batch_size 4 on; at 1 it is slower" in table.stdout
-    assert "covers noise and not the curve's shape" in table.stdout
+    assert "covers noise, not the shape of the curve" in table.stdout
     arguments = [
         "compare",
         str(results),

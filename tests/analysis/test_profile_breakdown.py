@@ -132,7 +132,7 @@ def test_kinds_tell_apart_what_is_in_no_region_of_attention() -> None:
     events = [phase("forward", 0, 100), region("attention", 0, 100)]
     events += [operator(name, 10 * i, 10 * i + 5) for i, name in enumerate(names, 1)]
     assert [one.region for one in attribute(events)] == [
-        "attention/products", "attention/softmax", "attention/fused", "attention"
+        "attention/matmuls", "attention/softmax", "attention/fused", "attention"
     ]  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_the_parts_add_up_to_the_steps_without_profiler() -> None:
     breakdown = make_breakdown([slowest, slow, STEP], plain_ns)
     for name, time_ns in plain_ns.items():
         assert total(breakdown, part=name) == pytest.approx(time_ns)
-    assert total(breakdown, part="forward", kind="matrix product") == pytest.approx(20 / 2)
+    assert total(breakdown, part="forward", kind="matmul") == pytest.approx(20 / 2)
     assert total(breakdown, region=BETWEEN, part="forward") == pytest.approx((100 - 57) / 2)
     # 60 % of one step's and 80 % of the other's; the slowest of three was disturbed.
     assert total(breakdown, region="optimizer") == pytest.approx(70.0)
@@ -176,7 +176,7 @@ def test_on_a_gpu_kernels_count_as_they_are_and_the_rest_is_waiting() -> None:
     )
     assert total(breakdown, part="forward", region="head") == 65
     assert total(breakdown, part="forward", region=BETWEEN) == 35
-    assert total(breakdown, part="backward", region="head", kind="matrix product") == 60
+    assert total(breakdown, part="backward", region="head", kind="matmul") == 60
     assert total(breakdown, part="backward", region=BETWEEN) == 10
     assert [(one.name, one.calls) for one in breakdown.operators] == [("gemm", 2), ("copy", 1)]
 

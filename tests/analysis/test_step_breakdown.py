@@ -75,13 +75,13 @@ def test_a_step_by_hand() -> None:
     record = add_peaks(make_step(), flops_per_s=1e11, bytes_per_s=1e10)
     rows = rows_of(record)
     assert list(rows) == [
-        "products", "shape", "attention", "elements", "logits", "traffic", "optimizer", "gaps",
+        "matmuls", "shape", "attention", "elements", "logits", "traffic", "optimizer", "gaps",
         "rest",
     ]  # fmt: skip
     parts = count_flops_by_part(find_shape(MODEL), sequences=8, tokens=32)
     products = sum(p.total for name, p in parts.items() if name not in ("scores", "values"))
-    assert rows["products"].time_ns == pytest.approx(products / 1e11 * 1e9)
-    assert rows["products"].gain_ns == 0
+    assert rows["matmuls"].time_ns == pytest.approx(products / 1e11 * 1e9)
+    assert rows["matmuls"].gain_ns == 0
     # 12 d + 2 F numbers forward and 23 d + 3 F backward, of 4 bytes, 256 tokens and 2 blocks
     shape = find_shape(MODEL)
     numbers = 35 * shape.hidden_size + (8 if shape.is_gated else 5) * shape.feed_forward_size
@@ -126,12 +126,12 @@ def test_what_comes_to_more_than_was_measured_is_faster_than_predicted() -> None
 def test_emulated_arithmetic_is_a_loss_to_dtype() -> None:
     layer = make_layer(flops={"forward": {"bfloat16": 2e9}, "backward": {"bfloat16": 4e9}})
     rows = rows_of(with_peaks(layer, float32=6e11, bfloat16=1e11))
-    assert rows["products"].time_ns == pytest.approx(10 * MS)
+    assert rows["matmuls"].time_ns == pytest.approx(10 * MS)
     assert rows["dtype"].time_ns == pytest.approx(50 * MS)
     assert rows["dtype"].gain_ns == rows["dtype"].time_ns
     native = rows_of(with_peaks(layer, float32=1e11, bfloat16=6e11))
     assert "dtype" not in native
-    assert native["products"].time_ns == pytest.approx(10 * MS)
+    assert native["matmuls"].time_ns == pytest.approx(10 * MS)
 
 
 def test_kernels_that_beat_the_peak_of_their_dtype_are_held_against_a_wider_one() -> None:
@@ -146,14 +146,14 @@ def test_kernels_that_beat_the_peak_of_their_dtype_are_held_against_a_wider_one(
 
 def test_a_layer_loses_to_its_shape_what_traffic_takes() -> None:
     rows = rows_of(add_peaks(make_layer(), flops_per_s=1e11, bytes_per_s=1e10))
-    assert rows["products"].time_ns == pytest.approx(60 * MS)
+    assert rows["matmuls"].time_ns == pytest.approx(60 * MS)
     # Less than the rate, and some of what three products move, 3 million numbers each
     lost_ns = 60 * MS * (1 / CPU.product_efficiency - 1)
     lost_ns += 3 * CPU.product_traffic * 3e6 * 4 / CPU.bandwidth_efficiency / 1e10 * 1e9
     assert rows["shape"].time_ns == pytest.approx(lost_ns)
     sparse = make_layer("dyad:auto:4", count=3e9)
     half = rows_of(add_peaks(sparse, 1e11, 1e10))
-    assert half["products"].time_ns == pytest.approx(30 * MS)
+    assert half["matmuls"].time_ns == pytest.approx(30 * MS)
     assert half["shape"].time_ns < rows["shape"].time_ns
 
 
@@ -163,7 +163,7 @@ def test_declared_bytes_count_beyond_the_arithmetic_that_they_are_moved_for() ->
     )
     rows = rows_of(add_peaks(record, flops_per_s=1e11, bytes_per_s=1e10))
     assert [(row.key, row.time_ns) for row in rows.values()] == [
-        ("products", pytest.approx(50 * MS)),
+        ("matmuls", pytest.approx(50 * MS)),
         ("memory", pytest.approx(50 * MS)),
         ("rest", pytest.approx(900 * MS)),
     ]
@@ -179,12 +179,12 @@ def test_ranks_wait_and_move_data() -> None:
 def test_a_gpu_has_nominal_peaks() -> None:
     record = on_gpu("NVIDIA A100-SXM4-80GB", flops={"call": {"bfloat16": 156e12}})
     rows = rows_of(record)
-    assert rows["products"].time_ns == pytest.approx(0.5e9)
+    assert rows["matmuls"].time_ns == pytest.approx(0.5e9)
 
 
 def test_measured_peaks_come_first() -> None:
     record = on_gpu("NVIDIA A100-SXM4-80GB", flops={"call": {"bfloat16": 100e12}})
-    assert rows_of(with_peaks(record, bfloat16=200e12))["products"].time_ns == pytest.approx(0.5e9)
+    assert rows_of(with_peaks(record, bfloat16=200e12))["matmuls"].time_ns == pytest.approx(0.5e9)
 
 
 def test_published_jobs_are_counted_by_their_dimensions() -> None:
@@ -192,8 +192,8 @@ def test_published_jobs_are_counted_by_their_dimensions() -> None:
     assert not record.flops
     rows = rows_of(record)
     assert {rows[key].basis for key in ("optimizer", "transfer")} == {"predicted"}
-    assert rows["products"].basis == "counted"
-    assert 0.2 < rows["products"].time_ns / explain(record).total_ns < 0.6
+    assert rows["matmuls"].basis == "counted"
+    assert 0.2 < rows["matmuls"].time_ns / explain(record).total_ns < 0.6
 
 
 # Without peaks
@@ -224,7 +224,7 @@ def test_without_peaks_a_job_is_told_by_its_ranks() -> None:
 
 def test_without_a_bandwidth_products_still_have_rows() -> None:
     breakdown = explain(with_peaks(make_step(), float32=1e11))
-    assert [row.key for row in breakdown.rows] == ["products", "optimizer", "rest"]
+    assert [row.key for row in breakdown.rows] == ["matmuls", "optimizer", "rest"]
     assert breakdown.remarks[0].startswith("no bandwidth of memory was known when this")
 
 
@@ -242,7 +242,7 @@ def test_what_was_not_measured_has_no_breakdown() -> None:
 )  # fmt: skip
 def test_somebodys_own_suite_of_that_name(params: dict[str, object]) -> None:
     rows = rows_of(add_peaks(make_step(params=params), 1e11, 1e10))
-    assert list(rows) == ["products", "optimizer", "rest"]
+    assert list(rows) == ["matmuls", "optimizer", "rest"]
 
 
 # All of them
@@ -346,7 +346,7 @@ def test_peaks_that_were_measured_again_move_nothing() -> None:
     assert movement.new.is_explained
     other = add_peaks(make_step(settings=Settings(threads=7)), 2e11, 1e10)
     (movement,) = find_moved([old], [other]).movements
-    products = next(row for row in movement.rows if row.key == "products")
+    products = next(row for row in movement.rows if row.key == "matmuls")
     assert products.old_ns == pytest.approx(2 * (products.new_ns or 0))
     assert movement.unlike
 

@@ -48,7 +48,7 @@ steps model=decoder:hidden_size=64:layers=2:vocabulary=256 batch=8 context=32 pr
 optimizer=adamw, where the time goes
 variant part of the time time share to gain bound by basis
 eager all of it 10.0 ms 100.0 % measured
-eager matrix products at the peak 2.26 ms 22.6 % 0 compute counted
+eager matmuls at the peak 2.26 ms 22.6 % 0 compute counted
 eager products: lost to shape 1.23 ms 12.3 % 1.23 ms compute predicted
 eager attention 2.21 ms 22.1 % 2.13 ms compute measured
 eager element-wise at full bandwidth 878 µs 8.8 % 0 memory counted
@@ -170,7 +170,7 @@ def test_the_page_has_the_breakdown() -> None:
     page = render_page(BREAKDOWN)
     assert "where the time goes" in page
     assert "Where the time goes, beside what the hardware allows" in page
-    assert "matrix products at the peak" in page
+    assert "matmuls at the peak" in page
     assert "where the time goes" not in render_page([make_record()])
 
 

@@ -47,7 +47,7 @@ def test_products_at_the_peak_are_the_flops_that_accounts_count(model: str) -> N
     job = make(model, ranks=1, sharding="plain")
     counted = count_flops_by_part(job.shape, sequences=4, tokens=2048, recompute="none")
     flops = sum(counted[part].total for part in ("qkv", "output", "feed-forward"))
-    ideal_s = sum(part.ideal_s for part in cost_of(job).parts if part.name == "products")
+    ideal_s = sum(part.ideal_s for part in cost_of(job).parts if part.name == "matmuls")
     assert ideal_s * A100.peak_flops_per_s["bfloat16"] == pytest.approx(flops)
 
 
@@ -96,7 +96,7 @@ def test_a_vocabulary_that_tensor_cores_do_not_like_costs() -> None:
 
 def test_narrow_products_lose_more_where_there_is_more_arithmetic_for_the_bandwidth() -> None:
     def find_share(model: str, machine: Machine) -> float:
-        parts = [p for p in cost_of(make(model), machine).parts if p.name == "products"]
+        parts = [p for p in cost_of(make(model), machine).parts if p.name == "matmuls"]
         return sum(p.ideal_s for p in parts) / sum(p.time_s for p in parts)
 
     assert find_share("125m", A100) < find_share("7b", A100)

@@ -266,7 +266,7 @@ def test_a_run_says_first_how_long_it_will_take(write_suite: Write) -> None:
     watcher = SilentWatcher()
     run(path, watcher)
     assert "2 cases in 1 group, " in watcher.said[0]
-    assert re.search(r"a plain product here, float32 \d.* .FLOP/s", watcher.said[0])
+    assert re.search(r"a plain matmul here: float32 \d.* .FLOP/s", watcher.said[0])
     again = SilentWatcher()
     run(path, again)
     assert not any("between" in sentence for sentence in again.said)  # nothing is to be measured

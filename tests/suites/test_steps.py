@@ -72,7 +72,7 @@ def test_a_short_type_that_is_emulated_is_said_to_be(
     matmul_rate.describe_emulation.cache_clear()
     notes = make_workload(replace(JOB, precision="bf16"), parse_mode("eager")).notes
     matmul_rate.describe_emulation.cache_clear()
-    told = "bfloat16 is emulated here: a plain product takes 100 times as long as in float32"
+    told = "bfloat16 is emulated here: a plain matmul takes 100 times as long as in float32"
     assert list(notes) == ([told] if is_told else [])
 
 

@@ -1,4 +1,4 @@
-"""Softmax beside the matrix products of attention: time, arithmetic, and arithmetic by time."""
+"""Softmax beside the matmuls of attention: time, arithmetic, and arithmetic by time."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def compare_attention(entries: Sequence[Entry], request: Request) -> list[Work]:
 def _make_product(name: str, entries: Sequence[Entry], flops: float) -> Work:
     return Work(
         name=name,
-        forward_ns=_sum_ns(entries, "matrix product", "forward"),
-        backward_ns=_sum_ns(entries, "matrix product", "backward"),
+        forward_ns=_sum_ns(entries, "matmul", "forward"),
+        backward_ns=_sum_ns(entries, "matmul", "backward"),
         forward_flops=flops,
         backward_flops=2 * flops,  # for each operand's gradient, a product as large
     )

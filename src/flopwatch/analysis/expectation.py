@@ -78,7 +78,7 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
 
 def _expect_step(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
     lost_share = _find_lost_share(limits, machine, step.job.arithmetic.products)
-    products = [part for part in cost.parts if part.name in ("products", "head")]
+    products = [part for part in cost.parts if part.name in ("matmuls", "head")]
     traffic = [part for part in cost.parts if part.name in ("element-wise", "loss")]
     slow_s = sum(part.time_s for part in products)
     busy_s = sum(part.ideal_s for part in products) * (1 + lost_share)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal[
-    "matrix product",
+    "matmul",
     "fused attention",
     "softmax",
     "element-wise",
@@ -39,7 +39,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 OTHER: Kind = "other"
 
 NAMES: dict[Kind, str] = {
-    "matrix product": """
+    "matmul": """
         addbmm addmm _addmm_activation addmv baddbmm bmm convolution _convolution
         convolution_backward dot _grouped_mm _int_mm _linear_pointwise _mkl_linear
         mkldnn_convolution mkldnn_linear mkldnn_linear_backward_input mkldnn_linear_backward_weights
@@ -104,7 +104,7 @@ _BY_NAME: dict[str, Kind] = {name: kind for kind, names in NAMES.items() for nam
 def find_kind(operator: str) -> Kind:
     """
     >>> find_kind("aten::addmm"), find_kind("aten::add_"), find_kind("aten::_foreach_add_")
-    ('matrix product', 'element-wise', 'element-wise')
+    ('matmul', 'element-wise', 'element-wise')
     >>> find_kind("mine::special")
     'other'
     """
@@ -122,7 +122,7 @@ PARTS: tuple[Part, ...] = ("forward", "recomputed", "backward", "optimizer")
 OTHER_REGION = "other"
 BETWEEN: Literal["between operations"] = "between operations"
 INSIDE_ATTENTION: dict[Kind, str] = {
-    "matrix product": "attention/products",
+    "matmul": "attention/matmuls",
     "fused attention": "attention/fused",
     "softmax": "attention/softmax",
 }

@@ -36,7 +36,7 @@ Basis = Literal["measured", "counted", "predicted", "left"]
 OPTIMIZER = "optimizer"
 REST = "rest"
 NAMES = {
-    "products": "matrix products at the peak",
+    "matmuls": "matmuls at the peak",
     "shape": "products: lost to shape",
     "dtype": "products: lost to dtype",
     "attention": "attention",
@@ -204,7 +204,7 @@ def _list_counted(
 ) -> Iterator[BreakdownRow]:
     """What is counted, and what is predicted beside it."""
     if busy.ideal_ns:
-        yield _row("products", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
+        yield _row("matmuls", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
         if expected is not None:
             yield _lose_to_shape(record, busy, expected)
         if busy.dtype_ns:

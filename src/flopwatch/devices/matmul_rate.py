@@ -1,4 +1,4 @@
-"""How fast matrix products are here: a probe of a moment, for estimates and for nothing else."""
+"""How fast matmuls are here: a probe of a moment, for estimates and for nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe_emulation(dtype: str, device: Device) -> str | None:
     if plain is None or short is None or plain / short < EMULATED:
         return None
     return (
-        f"{dtype} is emulated here: a plain product takes {plain / short:.0f} times as long as in "
+        f"{dtype} is emulated here: a plain matmul takes {plain / short:.0f} times as long as in "
         "float32"
     )
 

@@ -242,7 +242,7 @@ BELOW: dict[Verdict, str] = {
     "same": "it is as fast",
     "unclear": "that is unclear",
 }
-"""How a batch just below those that pay is told."""
+"""What is said of the batch just below break-even."""
 
 
 def make_break_even_sheets(rows: Sequence[Row], axis: str = AXIS) -> list[Sheet]:
@@ -284,10 +284,10 @@ def _make_break_even_sheet(rows: Sequence[Row], break_evens: Sequence[BreakEven]
     if any(break_even.crossings for break_even in break_evens):
         columns.append(Column("crosses 1 at", _crossing_cell, "number", _crossing_value))
         remarks.append(_explain_crossings(break_evens))
-    columns.append(Column("pays", describe_break_even, "word"))
+    columns.append(Column("break-even", describe_break_even, "word"))
     return Sheet(
         title=f"{title}, speedup by {axis}",
-        conditions=f"pays: {_name_ground(break_evens)} faster than {baseline}, at all "
+        conditions=f"break-even: {_name_ground(break_evens)} faster than {baseline}, at all "
         f"{_name_values(axis)} measured from there on",
         remarks=remarks,
         **lay_out(columns, group_break_evens(break_evens)),
@@ -301,7 +301,7 @@ def _explain_crossings(break_evens: Sequence[BreakEven]) -> str:
         return f"{straight}; single values have no interval, and so the point has none"
     return (
         f"{straight}; in brackets where the ends of the {100 * CONFIDENCE:g} % intervals cross, "
-        "which covers noise and not the curve's shape"
+        "which covers noise, not the shape of the curve"
     )
 
 

@@ -1,4 +1,4 @@
-"""Verdicts as tables, and what is to be said beside them, in sentences."""
+"""Verdicts of two sets of results, as tables and sentences."""
 
 from __future__ import annotations
 

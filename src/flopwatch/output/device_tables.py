@@ -172,7 +172,7 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
         *([] if nominal is None else _list_nominal_columns(nominal)),
     ]
     return Sheet(
-        title="matrix products",
+        title="matmuls",
         conditions=_describe(peaks),
         remarks=[
             *_list_refusals(peaks),
@@ -249,7 +249,7 @@ def _make_product_sheet(peaks: Peaks) -> Sheet:
             line = lines.setdefault(point.shape, Line(point.shape, {}))
             line.rates[curve.dtype] = format_rate(point.flops_per_s, "FLOP/s")
     return Sheet(
-        title="matrix products, by size",
+        title="matmuls, by size",
         conditions="rows x inner x columns; a shape that would take too long is left out",
         remarks=[],
         **_lay_out_lines("shape", list(lines.values()), [c.dtype for c in peaks.products]),

@@ -36,7 +36,7 @@ VERDICTS: dict[Verdict | None, str] = {
     "faster": "is faster than",
     "slower": "is slower than",
     "same": "is as fast as",
-    "unclear": "cannot be told from",
+    "unclear": "vs",
 }
 
 
@@ -204,8 +204,9 @@ def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
     if len(rows) == 1 and low.speedup.low is None:
         return f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}, no interval."
     if len(rows) == 1:
-        relation = VERDICTS[low.verdict]
-        return f"{variant} {relation} {baseline}: {format_speedup(low.speedup)}{unlike}."
+        pair = f"{variant} {VERDICTS[low.verdict]} {baseline}:"
+        unclear = " no clear difference," if low.verdict == "unclear" else ""
+        return f"{pair}{unclear} {format_speedup(low.speedup)}{unlike}."
     return (
         f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}{_where(low, axes)} to "
         f"{format_speedup(high.speedup)}{_where(high, axes)}; {_count_verdicts(rows)}."
@@ -294,11 +295,11 @@ def _describe_break_evens(rows: Sequence[Row], axes: set[str]) -> list[str]:
     if len(found) > MOST_LISTED:
         paying = sum(bool(break_even.paying) for break_even in found)
         return [
-            f"Over the {AXIS}, {paying} of {len(found)} series pay at their largest batch: see the "
-            f"tables of speedup by {AXIS}."
+            f"Over the {AXIS}, {paying} of {len(found)} series are faster at their largest batch: "
+            f"see the tables of speedup by {AXIS}."
         ]
     return [
-        f"{_name(break_even.rows[0], axes - {AXIS})} pays {describe_break_even(break_even)}."
+        f"{_name(break_even.rows[0], axes - {AXIS})} is faster {describe_break_even(break_even)}."
         for break_even in found
         if break_even.paying
     ]

@@ -16,7 +16,7 @@ from flopwatch.prediction.questions import Answer, Predicted, describe_job
 
 NS = 1e9
 BREAKDOWN = {
-    "products": "linear layers of blocks",
+    "matmuls": "linear layers of blocks",
     "head": "the head",
     "attention": "attention",
     "element-wise": "norms, activations, residuals",

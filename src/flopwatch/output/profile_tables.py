@@ -25,7 +25,7 @@ from flopwatch.worker.precision_study import ADDEND, RECIPES, TIMES, Cast, Obser
 REGIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
     "attention": (
-        "qkv", "rotation", "scores", "softmax", "values", "products", "fused", "output"
+        "qkv", "rotation", "scores", "softmax", "values", "matmuls", "fused", "output"
     ),
     "feed-forward": ("up", "activation", "down"),
     "norm": (),
@@ -66,19 +66,19 @@ def list_sheets(profile: Profile) -> list[Sheet]:
 
 
 def list_sentences(profile: Profile) -> list[str]:
-    sentences = [_tell_overhead(profile)]
+    sentences = [_describe_overhead(profile)]
     if profile.entries:
         attention = compare_attention(profile.entries, profile.request)
         sentences = [
-            _tell_products(profile),
-            _tell_softmax(attention) if attention else HIDDEN,
+            _describe_matmuls(profile),
+            _describe_softmax(attention) if attention else HIDDEN,
             *sentences,
         ]
-    return [*sentences, *_tell_spread(profile)]
+    return [*sentences, *_describe_profile_spread(profile)]
 
 
 HIDDEN = (
-    "The fused kernel of attention hides its softmax and its products; --attention plain shows "
+    "The fused kernel of attention hides its softmax and its matmuls; --attention plain shows "
     "them apart."
 )
 
@@ -243,7 +243,7 @@ def _make_attention_sheet(works: Sequence[Work]) -> Sheet:
         Column("FLOP/s", rate(lambda w: w.backward_flops, lambda w: w.backward_ns)),
     ]
     return Sheet(
-        title="softmax and products inside attention",
+        title="softmax and matmuls inside attention",
         conditions=(
             "FLOPs by formula, not halved for the causal mask; of softmax "
             f"{SOFTMAX_FLOPS['forward']} an element forward, {SOFTMAX_FLOPS['backward']} backward"
@@ -253,44 +253,44 @@ def _make_attention_sheet(works: Sequence[Work]) -> Sheet:
     )
 
 
-def _tell_products(profile: Profile) -> str:
+def _describe_matmuls(profile: Profile) -> str:
     def share(kind: str, parts: Sequence[str]) -> float:
         inside = [entry for entry in profile.entries if entry.part in parts]
         all_ns = sum(entry.time_ns for entry in inside)
         return sum(entry.time_ns for entry in inside if entry.kind == kind) / all_ns
 
-    forward, whole = (share("matrix product", parts) for parts in (["forward"], PARTS))
+    forward, whole = (share("matmul", parts) for parts in (["forward"], PARTS))
     told = (
-        f"Matrix products take {100 * forward:.1f} % of the forward pass and {100 * whole:.1f} % "
+        f"Matmuls take {100 * forward:.1f} % of the forward pass and {100 * whole:.1f} % "
         "of the whole step"
     )
     fused = [share("fused attention", parts) for parts in (["forward"], PARTS)]
     if not fused[1]:
         return f"{told}."
     return (
-        f"{told}; fused attention, mostly products too, {100 * fused[0]:.1f} % and "
+        f"{told}; fused attention, mostly matmuls too, {100 * fused[0]:.1f} % and "
         f"{100 * fused[1]:.1f} %."
     )
 
 
-def _tell_softmax(works: Sequence[Work]) -> str:
-    _, products, softmax = works
-    times = softmax.forward_ns / products.forward_ns if products.forward_ns else 0.0
-    flops = softmax.forward_flops / products.forward_flops
+def _describe_softmax(works: Sequence[Work]) -> str:
+    _, matmuls, softmax = works
+    times = softmax.forward_ns / matmuls.forward_ns if matmuls.forward_ns else 0.0
+    flops = softmax.forward_flops / matmuls.forward_flops
     return (
-        f"Inside attention, softmax takes {100 * times:.0f} % of the time of the products of "
+        f"Inside attention, softmax takes {100 * times:.0f} % of the time of the matmuls of "
         f"scores and values in the forward pass, with {100 * flops:.1f} % of their FLOPs."
     )
 
 
-def _tell_overhead(profile: Profile) -> str:
+def _describe_overhead(profile: Profile) -> str:
     added = profile.slowdown - 1
     if added <= 0:
-        return "Profiling added nothing to a step that could be told from noise."
+        return "Profiling added no more to a step than noise."
     return f"Profiling added {100 * added:.1f} % to a step, which is taken out of all times."
 
 
-def _tell_spread(profile: Profile) -> list[str]:
+def _describe_profile_spread(profile: Profile) -> list[str]:
     fastest_ns, slowest_ns = min(profile.plain_steps_ns), max(profile.plain_steps_ns)
     if slowest_ns <= SPREAD * fastest_ns:
         return []

@@ -1,4 +1,4 @@
-"""What a reader should know beside the numbers, in sentences."""
+"""Sentences below the tables: how cases were measured, failures, warnings, peaks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""What variants learned, as tables.
-
-What the ranks of jobs did with their time, as a table.
-
-Whole layers beside the sums of their parts, as tables.
-
-What runs held in memory, phase by phase, beside what was predicted.
-"""
+"""Tables of training jobs: losses at equal time, what ranks did with their time, and what phases
+held in memory next to what was predicted."""
 
 from __future__ import annotations
 
@@ -161,8 +155,8 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
     return Sheet(
         title=f"{title}, ranks",
         conditions=(
-            "waiting: at collectives, until the last rank had come to them; transfer: from then "
-            "on; working: all else, collectives in the background included; of the median step"
+            "waiting: at collectives, until the last rank arrived; transfer: from then on; "
+            "working: everything else, including overlapped collectives; of the median step"
         ),
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
@@ -197,7 +191,7 @@ def _remark_on(row: Row) -> list[str]:
         return []
     longest_ns = max(split.waiting_ns for split in splits)
     return [
-        f"{row.record.variant}: the others wait for rank {slow.rank}, up to "
+        f"{row.record.variant}: other ranks wait for rank {slow.rank}, up to "
         f"{format_time(longest_ns)} of a step"
     ]
 
@@ -208,8 +202,8 @@ def _remark_on_losses(rows: Sequence[Row]) -> list[str]:
         return []
     furthest = f"{found.variant} is furthest off, by {100 * found.deviation:.2g} %"
     return [
-        f"all variants trained on the same texts, {found.steps} steps, loss {found.first:.3f} to "
-        f"{found.last:.3f}; {furthest if found.deviation else 'all losses are equal'}"
+        f"all variants trained on the same sequences, {found.steps} steps, loss {found.first:.3f} "
+        f"to {found.last:.3f}; {furthest if found.deviation else 'all losses are equal'}"
     ]
 
 
@@ -230,7 +224,7 @@ def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
     # One that is not predicted has tensors of its own, which are there before the others' steps;
-    # and # in a job, every variant has.
+    # and in a job, every variant has.
     mixed = {row.record.group_id for row in rows if not row.record.predicted_memory_bytes}
     jobs = Counter(row.record.group_id for row in rows if row.record.ranks)
     mixed |= {group for group, variants in jobs.items() if variants > 1}

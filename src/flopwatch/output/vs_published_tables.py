@@ -1,4 +1,4 @@
-"""One's own results beside published ones, as tables and sentences."""
+"""Your results next to published ones, as tables and sentences."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _make_sheet(found: Sequence[Beside]) -> Sheet:
     assert first.own
     assert first.published
     return Sheet(
-        title=f"{title}, beside published results",
+        title=f"{title}, vs published",
         conditions=f"here: {describe_conditions(first.own.record)}; "
         f"{describe_conditions(first.published.record)}",
         remarks=[],

@@ -183,8 +183,8 @@ def _list_products(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterato
     ]
     once_s = shape.layers * sum(time_s for time_s, _ in blocks)
     ideal_s = shape.layers * sum(ideal_s for _, ideal_s in blocks)
-    yield _make("products", "forward", once_s, ideal_s)
-    yield _make("products", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
+    yield _make("matmuls", "forward", once_s, ideal_s)
+    yield _make("matmuls", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
     rows = shape.padded_vocabulary or shape.vocabulary
     width = shape.embedding_size or shape.hidden_size
     head_s, head_ideal_s = _time_product(job, speeds, parameters, speeds.head, (width, rows))

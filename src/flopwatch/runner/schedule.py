@@ -312,6 +312,18 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h{rest}m" if rest else f"{hours}h"
 
 
+def format_range(low_s: float, high_s: float) -> str:
+    """
+    >>> format_range(5.4, 20.2), format_range(4800, 10800), format_range(9.8, 10.2)
+    ('about 5 to 20 s', 'about 1h20m to 3h', 'about 10 s')
+    """
+    if high_s < 60:
+        low, high = f"{max(low_s, 1):.0f}", f"{max(high_s, 1):.0f}"
+        return f"about {high} s" if low == high else f"about {low} to {high} s"
+    low, high = format_duration(low_s), format_duration(high_s)
+    return f"about {high}" if low == high else f"about {low} to {high}"
+
+
 FALLBACK = "float32"
 """Its rate is taken for a dtype that has none of its own: for int8, say."""
 WARMUP_ROUNDS = 4
@@ -331,18 +343,10 @@ class Estimate:
 
     def __str__(self) -> str:
         rates = ", ".join(f"{d} {format_rate(rate, 'FLOP/s')}" for d, rate in self.rates.items())
-        basis = (
-            f"counting FLOPs at the rate of a plain product here, {rates}"
-            if rates
-            else "longer where a few rounds do"
-        )
-        shortest, longest = format_duration(self.shortest_s), format_duration(self.longest_s)
-        time = f"between {shortest} (if all are steady) and {longest} (if all spend their budget)"
-        if shortest == longest:
-            time = f"about {shortest}"
+        basis = f" (a plain matmul here: {rates})" if rates else ""
         return (
-            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, {time}, {basis}; "
-            "and the time to build, check and study them"
+            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, "
+            f"{format_range(self.shortest_s, self.longest_s)}{basis}, plus building and checking"
         )
 
 

@@ -21,7 +21,7 @@ from flopwatch.output.units import format_time
 NAME = "breakdown"
 LANE_PX = 22.0
 STYLES = {
-    "products": (1, 0),
+    "matmuls": (1, 0),
     "shape": (1, 1),
     "dtype": (1, 2),
     "attention": (2, 0),
@@ -40,7 +40,7 @@ STYLES = {
 VISIBLE = 0.01
 """Of the longest bar: for less than that, there is no room left of 0."""
 SHORT = {
-    "products": "products",
+    "matmuls": "matmuls",
     "shape": "shape",
     "dtype": "dtype",
     "elements": "element-wise",
