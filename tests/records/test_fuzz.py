@@ -140,7 +140,7 @@ def make_full_record(**changes: object) -> Record:
         "resident_bytes": 100,
         "predicted_memory_bytes": {"weights": 1e6},
         "first_call_page_faults": 5,
-        "check": Check(against="a", errors={"output": 1e-6, "grad": None}, tolerance=1e-3),
+        "check": Check(reference="a", errors={"output": 1e-6, "grad": None}, tolerance=1e-3),
         "notes": ["a warning"],
         "environment": {
             "machine": {"cpu_model": "Z80", "logical_cores": 2, "memory_total_bytes": 2**34},
