@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -99,7 +100,8 @@ cli.add_section("Exchange", exchange.import_files, exchange.export, exchange.pub
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave with its exit code."""
-    sys.exit(_run_command(lambda: cli.main(args=arguments, standalone_mode=False)))
+    run = partial(cli.main, args=arguments, prog_name="flopwatch", standalone_mode=False)
+    sys.exit(_run_command(run))
 
 
 def _run_command(command: Callable[[], Any]) -> int:

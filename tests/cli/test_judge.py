@@ -1,4 +1,4 @@
-"""The command compare: its tables and sentences, and its exit codes as a gate."""
+"""flopwatch compare: its tables and sentences, and its exit codes as a gate."""
 
 from __future__ import annotations
 
@@ -165,6 +165,9 @@ def test_verdicts_elsewhere_are_on_each_case_alone(
         ["a", "--with", "dyad"],
         ["a", "b", "--fail-if-slower", "lots"],
         ["a", "--with", "published:nothing"],
+        ["a", "--axis", "tokens"],
+        ["a", "--break-even", "--threshold", "1%"],
+        ["a", "--break-even", "--with", "published:dyad"],
     ],
 )
 def test_misuse_is_one_sentence(

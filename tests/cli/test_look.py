@@ -1,9 +1,11 @@
-"""The command explain: its tables, its JSON, and what it refuses."""
+"""flopwatch show, query and explain, as a user calls them."""
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,9 @@ from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import main
 from flopwatch.output.breakdown_tables import MOST_CASES, make_page_sheets
 from flopwatch.output.page import render_page
-from flopwatch.records.record import Record, encode
+from flopwatch.records.record import SCHEMA, Record, encode
 from tests.analysis.test_step_breakdown import make_job, make_layer
+from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
 from tests.plot_tools import BREAKDOWN, add_peaks, make_step
 
@@ -199,3 +202,99 @@ def test_a_page_makes_few_breakdowns_of_many_cases(monkeypatch: pytest.MonkeyPat
 
 def test_a_step_without_peaks_is_no_plot_of_limits() -> None:
     assert "beside what the hardware allows" not in render_page([make_step()])
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    path = tmp_path / "results.jsonl"
+    records = [
+        make_record(case_id="1", params={"size": 4, "dtype": "float32"}),
+        make_record(
+            case_id="2",
+            variant="b",
+            params={"size": 4, "dtype": "float32"},
+            samples_ns={"call": [50.0] * 20},
+        ),
+        make_record(
+            case_id="3",
+            variant="c",
+            params={"size": 4, "dtype": "float32"},
+            status="oom",
+            message="needs 3 TiB [of memory]",
+            samples_ns={},
+            rounds=[],
+            calls_per_sample=[],
+            steady=None,
+            stop_reason=None,
+        ),
+    ]
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return path
+
+
+def test_show_says_what_was_found(results: Path) -> None:
+    shown = flopwatch("show", results, cwd=results.parent)
+    assert shown.returncode == 0
+    assert "demo size=4 dtype=float32" in shown.stdout
+    assert "2.00x [2.00, 2.00]" in shown.stdout
+    assert "c size=4 dtype=float32: oom: needs 3 TiB [of memory]" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["show", "query", "run"])
+def test_a_corrupt_file_names_its_line_and_what_is_kept(results: Path, command: str) -> None:
+    lines = results.read_bytes().splitlines(keepends=True)
+    damaged = lines[0] + b"garbage\n" + b"".join(lines[1:])
+    results.write_bytes(damaged)
+    arguments = {
+        "show": ["show", results],
+        "query": ["query", "SELECT variant FROM records", results],
+        "run": ["run", "activations", "--quick", "--out", results],
+    }[command]
+    result = flopwatch(*arguments, cwd=results.parent)
+    assert_refused(result, "line 2 is corrupt", "3 other records are intact", "--skip-corrupt")
+    assert results.read_bytes() == damaged
+    if command != "run":
+        result = flopwatch(*arguments, "--skip-corrupt", cwd=results.parent)
+        assert result.returncode == 0
+        assert "line 2 was skipped" in result.stderr
+
+
+def test_a_newer_file_is_refused(results: Path) -> None:
+    newer = results.read_text().replace(f'"schema":{SCHEMA}', f'"schema":{SCHEMA + 1}')
+    results.write_text(newer)
+    for arguments in (["show", results], ["query", "SELECT 1 FROM records", results]):
+        assert_refused(
+            flopwatch(*arguments, cwd=results.parent), f"schema {SCHEMA + 1}", "upgrade flopwatch"
+        )
+
+
+def test_a_torn_line_is_told_and_the_rest_is_read(results: Path) -> None:
+    whole = results.read_bytes()
+    results.write_bytes(whole + whole[:100])
+    result = flopwatch("show", results, cwd=results.parent)
+    assert result.returncode == 0
+    assert "line 4, the last, is cut short" in result.stderr
+    assert "2.00x" in result.stdout
+
+
+def test_wrong_sql_is_one_sentence(results: Path) -> None:
+    result = flopwatch("query", "SELECT speed FROM records", results, cwd=results.parent)
+    assert_refused(result, "speed", "suite")
+    assert_refused(flopwatch("query", "SELEKT", results, cwd=results.parent), "SELEKT")
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(results: Path) -> None:
+    command = f"{sys.executable} -m flopwatch show {results} | true"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+
+
+def test_warmup_is_a_table_of_its_own(results: Path) -> None:
+    assert_refused(
+        flopwatch("show", results, "--warmup", "--columns", "variant", cwd=results.parent),
+        "leave --columns out",
+    )
+    assert_refused(
+        flopwatch("show", results, "--warmup", "--format", "csv", cwd=results.parent),
+        "--warmup has no format csv",
+    )
