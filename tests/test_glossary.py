@@ -90,10 +90,6 @@ OPEN: dict[str, tuple[str, ...]] = {
     "companion": ("src/flopwatch/runner/",),
     "computed again": (
         "CHANGELOG.md",
-        "docs/method.md",
-        "docs/models.md",
-        "docs/predict.md",
-        "docs/training.md",
         "src/flopwatch/analysis/",
         "src/flopwatch/jobs/",
         "src/flopwatch/models/",
@@ -161,8 +157,7 @@ OPEN: dict[str, tuple[str, ...]] = {
     "ladder": ("benchmarks/peaks.py", "src/flopwatch/devices/", "tests/devices/"),
     "ledger": ("CHANGELOG.md",),
     "muster": ("src/flopwatch/runner/",),
-    "one does not have": ("README.md",),
-    "pays from": ("docs/method.md", "src/flopwatch/analysis/", "tests/analysis/"),
+    "pays from": ("src/flopwatch/analysis/", "tests/analysis/"),
     "picture": ("CHANGELOG.md",),
     "seat": (
         "benchmarks/training_overhead.py",
