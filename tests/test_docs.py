@@ -92,5 +92,7 @@ def test_files_that_are_named_exist() -> None:
 
 def test_every_benchmark_is_named_in_the_documentation() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    for script in (ROOT / "benchmarks").glob("*.py"):
-        assert f"benchmarks/{script.name}" in text, script.name
+    scripts = [f"benchmarks/{script.name}" for script in (ROOT / "benchmarks").glob("*.py")]
+
+    assert len(scripts) > 10
+    assert [script for script in scripts if script not in text] == []

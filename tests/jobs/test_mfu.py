@@ -90,7 +90,9 @@ def test_no_number_is_cut_off(columns: int) -> None:
         peak_tflops=None, tokens_per_s=None, mfu=0.42,
     )  # fmt: skip
     for question in (asked, replace(asked, tokens_per_s=25651.0, mfu=None)):
-        for sheet in list_sheets(answer(question), with_parts=True):
+        sheets = list_sheets(answer(question), with_parts=True)
+        assert len(sheets) > 1
+        for sheet in sheets:
             (narrow,) = fit(sheet, columns)
             out = io.StringIO()
             Console(width=columns, file=out).print(draw(narrow))

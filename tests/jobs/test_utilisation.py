@@ -34,7 +34,9 @@ def test_what_is_far_beyond_the_peak_needs_no_digits() -> None:
 
 
 def test_without_a_peak_it_says_how_to_give_it() -> None:
-    for one in assess(SEVEN, 25651.12, devices=8, peak=None):
+    found = assess(SEVEN, 25651.12, devices=8, peak=None)
+    assert len(found) == len(CONVENTIONS)
+    for one in found:
         assert (one.mfu, one.hfu, one.mfu_star, one.impossible) == (None, None, None, None)
         assert one.model_flops_per_token > 0
         assert one.missing is not None

@@ -128,6 +128,7 @@ def test_any_floating_dtype(form: str, dtype: torch.dtype) -> None:
     x, grad = torch.randn(7, 16).to(dtype), torch.randn(7, 32).to(dtype)
     found = run(layer, x, grad)
     expected = run_dense(copy.deepcopy(layer).double(), x.double(), grad.double())
+    assert found.keys() == expected.keys()
     for name, value in found.items():
         assert value.dtype == dtype
         tolerance = {torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
@@ -229,6 +230,7 @@ def test_initialisation_is_the_published_one() -> None:
     torch.manual_seed(0)
     layer = Dyad(400, 800, 4)
     bound = 1 / math.sqrt(400)
+    assert layer.state_dict().keys() == {"weight", "bias"}
     for values in layer.state_dict().values():
         assert 0.98 * bound < float(values.abs().max()) <= bound
         assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)

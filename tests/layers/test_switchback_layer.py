@@ -450,7 +450,9 @@ def make_sharded_model() -> tuple[nn.Sequential, Tensor]:
 def test_fsdp2_on_two_ranks() -> None:
     model, x = make_sharded_model()
     (model(x[0::2]).square().mean() / 2 + model(x[1::2]).square().mean() / 2).backward()
-    for found in run_on_ranks(2, train_sharded):
+    ranks = run_on_ranks(2, train_sharded)
+    assert len(ranks) == 2
+    for found in ranks:
         assert found.keys() == dict(model.named_parameters()).keys()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(found[name], parameter.grad, msg=name)

@@ -179,6 +179,7 @@ def test_gradients_travel_in_buckets() -> None:
 def test_compiled_blocks_do_too(alone: list[float]) -> None:
     ways = ["plain", "ddp", "full-shard+selective"]
     found, _ = run_on_ranks(2, train_all, [(make_job(2), f"{way}+compiled") for way in ways])
+    assert len(found) == len(ways)
     for each in found:
         assert each["losses"] == pytest.approx(alone, rel=1e-5)
         assert each["facts"]["compile_s"] > 0

@@ -54,6 +54,7 @@ def run(
 
 def test_every_round_takes_every_variant_once(clock: FakeClock) -> None:
     sampler, _ = run(clock, {"a": clock.workload(30e6), "b": clock.workload(40e6)})
+    assert [series.variant for series in sampler.series] == ["a", "b"]
     for series in sampler.series:
         assert series.rounds == list(range(sampler.round))
         assert series.loops == [1] * sampler.round
