@@ -1,7 +1,7 @@
 """How well the memory of a training step is predicted.
 
     python benchmarks/steps_memory.py                     small, medium and large: ten minutes
-    python benchmarks/steps_memory.py --model small --context 512 --attention plain
+    python benchmarks/steps_memory.py --model small --seq-len 512 --attention plain
 
 For each model, the peak of all tensors of a process that runs a forward and a backward pass, and of
 one that runs whole steps, beside what `flopwatch memory` predicts. Every measurement has a process
@@ -15,15 +15,13 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flopwatch.devices import environment
-from flopwatch.jobs.activation_memory import footprint_of
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_memory import Plan
-from flopwatch.jobs.variants import OPTIMIZERS, PRECISIONS
+from flopwatch.jobs.precision import BUILT
+from flopwatch.jobs.training_job import OPTIMIZERS, RECOMPUTES, TrainingJob, read_job
+from flopwatch.models.job_estimates import estimate_step
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 
@@ -35,9 +33,8 @@ WHATS = {"forward and backward": ("forward", "backward"), "step": None}
 def main() -> int:
     given = parse_arguments()
     models = given.pop("model") or ["small", "medium", "large"]
-    plan = Plan(**given)
     print(f"{'what':20} {'measured':>10} {'predicted':>10} {'error':>9}  model")
-    errors = [error for model in models for error in compare(model, plan)]
+    errors = [error for model in models for error in compare(TrainingJob(model, **given))]
     if not errors:
         print("nothing was measured")
         return 1
@@ -49,35 +46,35 @@ def main() -> int:
 def parse_arguments() -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", action="append")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--precision", choices=list(PRECISIONS), default="fp32")
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=128)
+    parser.add_argument("--precision", choices=BUILT, default="fp32")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
     parser.add_argument("--attention", choices=["sdpa", "plain"], default="sdpa")
-    parser.add_argument("--checkpointed", action="store_true")
+    parser.add_argument("--recompute", choices=RECOMPUTES, default="none")
     return vars(parser.parse_args())
 
 
-def compare(model: str, plan: Plan) -> list[float]:
+def compare(job: TrainingJob) -> list[float]:
     """Errors of the estimates, relative to what was measured."""
-    found = footprint_of(find_shape(model).stretch(plan.context), plan)
+    found = estimate_step(job, "cpu")
     free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
     if found.peak_bytes + PROCESS_BYTES > free_bytes:
-        print(f"{model} is left out: it needs {format_bytes(found.peak_bytes)}, "
+        print(f"{job.name} is left out: it needs {format_bytes(found.peak_bytes)}, "
               f"and {format_bytes(free_bytes)} are free")  # fmt: skip
         return []
     errors = []
     predicted = (found.backward_peak_bytes, found.peak_bytes)
     for what, predicted_bytes in zip(WHATS, predicted, strict=True):
-        measured_bytes = measure_apart(model, plan, what)
+        measured_bytes = measure_apart(job, what)
         errors.append(predicted_bytes / measured_bytes - 1)
         sizes = f"{format_bytes(measured_bytes):>10} {format_bytes(predicted_bytes):>10}"
-        print(f"{what:20} {sizes} {100 * errors[-1]:+7.2f} %  {model}", flush=True)
+        print(f"{what:20} {sizes} {100 * errors[-1]:+7.2f} %  {job.name}", flush=True)
     return errors
 
 
-def measure_apart(model: str, plan: Plan, what: str) -> int:
-    question = json.dumps({"model": model, "plan": asdict(plan), "what": what})
+def measure_apart(job: TrainingJob, what: str) -> int:
+    question = json.dumps({"job": job.to_dict(), "what": what})
     done = subprocess.run(
         [sys.executable, __file__, "--measure", question],
         check=True,
@@ -87,23 +84,21 @@ def measure_apart(model: str, plan: Plan, what: str) -> int:
     return int(done.stdout)
 
 
-def measure(model: str, plan: Plan, what: str) -> int:
+def measure(job: TrainingJob, what: str) -> int:
     """Bytes of all tensors of this process, at the peak."""
     import torch
 
     from flopwatch.devices.tensor_memory import measure_memory
-    from flopwatch.layers.layer_workload import Setting
     from flopwatch.models.builder import build, choose_attention, choose_recompute
+    from flopwatch.models.step_workload import find_setting
     from flopwatch.models.training_step import SharedModel, TrainingStep
 
-    shape = find_shape(model).stretch(plan.context)
-    chosen = PRECISIONS[plan.precision]
-    built = build(shape, dtype=chosen.dtype)
-    choose_attention(built, plan.attention)
-    choose_recompute(built, plan.recompute)
-    ids = torch.randint(shape.vocabulary, (plan.batch, plan.context))
-    setting = Setting(device="cpu", dtype=chosen.dtype, autocast=chosen.autocast)
-    step = TrainingStep(SharedModel(built, ids, optimizer=plan.optimizer), {}, setting.cast)
+    built = build(job.shape, dtype=job.arithmetic.dtype)
+    choose_attention(built, job.attention)
+    choose_recompute(built, job.recompute)
+    ids = torch.randint(job.shape.vocabulary, (job.micro_batch, job.seq_len))
+    cast = find_setting(job, "cpu").cast
+    step = TrainingStep(SharedModel(built, ids, optimizer=job.optimizer), {}, cast)
     phases = {name: step.phases[name] for name in WHATS[what] or step.phases}
     memory = measure_memory(step.prepare, phases)
     assert memory is not None
@@ -113,6 +108,6 @@ def measure(model: str, plan: Plan, what: str) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         asked = json.loads(sys.argv[2])
-        print(measure(asked["model"], Plan(**asked["plan"]), asked["what"]))
+        print(measure(read_job(asked["job"]), asked["what"]))
     else:
         sys.exit(main())

@@ -4,7 +4,7 @@ Both run the same tensors, in turn and in random order; the bare loop has a cloc
 the step and nothing else. Reach: within 1 %.
 
     python benchmarks/steps_overhead.py
-    python benchmarks/steps_overhead.py --model small --batch 4 --rounds 20
+    python benchmarks/steps_overhead.py --model small --micro-batch 4 --rounds 20
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import torch
 
 from flopwatch.analysis.statistics import estimate_ratio, median
 from flopwatch.devices.clock import CpuClock
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import Mode
-from flopwatch.models.step_workload import Job, make_workload, share_model
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.models.step_workload import make_workload, share_model
 from flopwatch.models.training_step import SharedModel
 from flopwatch.worker.sampling import time_phases
 
@@ -41,20 +40,13 @@ def run_by_hand(shared: SharedModel) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="small:layers=2")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=200)
     given = parser.parse_args()
-    job = Job(
-        shape=find_shape(given.model).stretch(given.context),
-        batch=given.batch,
-        context=given.context,
-        precision="fp32",
-        optimizer="adamw",
-        device="cpu",
-    )
+    job = TrainingJob(given.model, given.seq_len, micro_batch=given.micro_batch, precision="fp32")
     torch.manual_seed(0)
-    workload, shared, clock = make_workload(job, Mode()), share_model(job), CpuClock()
+    workload, shared, clock = make_workload(job, "cpu"), share_model(job, "cpu"), CpuClock()
     runs = {
         "ours": lambda: sum(time_phases(workload, 1, clock)) / 1e9,
         "by hand": lambda: run_by_hand(shared),

@@ -30,10 +30,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.analysis.statistics import estimate_ratio, median
 from flopwatch.devices.clock import CpuClock
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import parse_training_mode
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.builder import build, find_blocks
-from flopwatch.models.training_loop import TrainingJob, draw_texts, make_workload
+from flopwatch.models.training_loop import draw_sequences, make_workload
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.rank_roles import Follower, Leader
 from flopwatch.worker.rank_team import Seat, Team
@@ -42,7 +42,7 @@ from flopwatch.worker.sampling import time_phases
 REACH = 0.01
 RANKS = 2
 WARMUP_ROUNDS = 3
-WAYS = ["ddp", "full-shard"]
+WAYS = ["ddp", "full"]
 PATIENCE_S = 600.0
 
 
@@ -54,22 +54,22 @@ class ByHand:
         model = build(job.shape)
         self.model: Any = WRAPPERS[way](model)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-        self.texts: list[Tensor] = []
+        self.sequences: list[Tensor] = []
         self.steps_s: list[float] = []
 
     def prepare(self) -> None:
         rank, step = distributed.get_rank(), len(self.steps_s)
         places = range(rank * self.job.local_batch, (rank + 1) * self.job.local_batch)
-        texts = draw_texts(self.job.shape.vocabulary, self.job.context, 0, step, places)
-        self.texts = list(torch.split(texts, self.job.micro_batch))
+        drawn = draw_sequences(self.job.shape.vocabulary, self.job.seq_len, 0, step, places)
+        self.sequences = list(torch.split(drawn, self.job.micro_batch))
         self.optimizer.zero_grad(set_to_none=True)
 
     def run(self) -> None:
         start_s = time.perf_counter()
-        for number, texts in enumerate(self.texts, 1):
-            is_last = number == len(self.texts)
+        for number, ids in enumerate(self.sequences, 1):
+            is_last = number == len(self.sequences)
             with nullcontext() if is_last or not is_ddp(self.model) else self.model.no_sync():
-                loss = self.model(input_ids=texts, labels=texts).loss / len(self.texts)
+                loss = self.model(input_ids=ids, labels=ids).loss / len(self.sequences)
                 loss.backward()
         self.optimizer.step()
         self.steps_s.append(time.perf_counter() - start_s)
@@ -89,7 +89,7 @@ def shard(model: nn.Module) -> nn.Module:
 
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "ddp": lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True),
-    "full-shard": shard,
+    "full": shard,
 }
 
 
@@ -112,7 +112,7 @@ def measure(rank: int, port: int, job: TrainingJob, given: dict[str, Any], resul
     def make(variant: str) -> Workload:
         if variant == "by hand":
             return Workload(phases={"step": by_hand.run}, reset=by_hand.prepare)
-        return make_workload(job, parse_training_mode(given["way"]))
+        return make_workload(parse_variant(job, given["way"]), "cpu")
 
     if rank > 0:
         for _ in Follower(team, clock, make).follow():
@@ -182,20 +182,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--model", default="gpt:hidden_size=256:layers=4")
-    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--micro-batch", type=int, default=4)
-    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--grad-accum", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args()
     job = TrainingJob(
-        shape=find_shape(given.model).stretch(given.context),
-        context=given.context,
-        ranks=RANKS,
+        given.model,
+        given.seq_len,
         micro_batch=given.micro_batch,
-        accumulation=given.accumulation,
+        grad_accum=given.grad_accum,
         precision="fp32",
-        optimizer="adamw",
-        device="cpu",
+        parallelism=Parallelism(data=RANKS),
     )
     found = [run_way(job, {"way": way, "rounds": given.rounds}) for way in given.way or WAYS]
     print(f"reach: at most {REACH:.0%}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flopwatch.jobs.step_flops import count_mode_flops
+from flopwatch.jobs.variants import PRECISIONS, parse_mode
+
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.measured_peaks import Curve, Peaks, Product, Stream, read_setup, shorten
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_flops import count_mode_flops
-from flopwatch.jobs.variants import PRECISIONS, parse_mode
 from flopwatch.output.plots import KINDS, Plot
 from flopwatch.records.record import PhaseMemory, Rank, Record, Region
 from tests.analysis.test_quality import DENSE, trained

@@ -1,7 +1,8 @@
 """flopwatch: a stopwatch for training FLOPs.
 
 Declare a suite with `Suite` and `Workload` and run it with ``flopwatch run my_suite.py``, or time
-functions where they stand with `measure` and `compare`.
+functions where they stand with `measure` and `compare`. Describe a training job with `TrainingJob`
+and ask for its speed, its memory and its FLOPs with `predict`, `plan`, `memory`, `mfu`, `flops`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from flopwatch.lazy import load_lazily
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from flopwatch.api import flops, memory, mfu, plan, predict
     from flopwatch.errors import FlopwatchError, Unsupported, UsageError
+    from flopwatch.jobs.parallelism import Parallelism
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.records.record import Record
     from flopwatch.records.store import read
     from flopwatch.settings import Settings
@@ -27,17 +31,24 @@ __all__ = [
     "Comparison",
     "FlopwatchError",
     "Measurement",
+    "Parallelism",
     "Record",
     "Settings",
     "Stopwatch",
     "Suite",
+    "TrainingJob",
     "Unsupported",
     "UsageError",
     "Workload",
     "WrongResult",
     "__version__",
     "compare",
+    "flops",
     "measure",
+    "memory",
+    "mfu",
+    "plan",
+    "predict",
     "read",
 ]
 
@@ -46,16 +57,23 @@ _HOMES = {
     "Comparison": "worker.inline",
     "FlopwatchError": "errors",
     "Measurement": "worker.inline",
+    "Parallelism": "jobs.parallelism",
     "Record": "records.record",
     "Settings": "settings",
     "Stopwatch": "suites.suite",
     "Suite": "suites.suite",
+    "TrainingJob": "jobs.training_job",
     "Unsupported": "errors",
     "UsageError": "errors",
     "Workload": "suites.suite",
     "WrongResult": "worker.agreement",
     "compare": "worker.inline",
+    "flops": "api",
     "measure": "worker.inline",
+    "memory": "api",
+    "mfu": "api",
+    "plan": "api",
+    "predict": "api",
     "read": "records.store",
 }
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from flopwatch.prediction.questions import share_batch
 
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_dimensions
 from flopwatch.prediction.hardware import find_machine
 from flopwatch.prediction.plans import Plan, Wish, make_plan
-from flopwatch.prediction.questions import share_batch
 from flopwatch.prediction.software_stacks import choose_stack
 
 SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]

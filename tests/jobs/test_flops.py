@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
+from flopwatch.jobs.variants import PRECISIONS, Recompute, parse_mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,9 +31,7 @@ from flopwatch.jobs.flops import (
     spread_by_dtype,
 )
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, find_shape
-from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
 from flopwatch.jobs.utilisation import assess
-from flopwatch.jobs.variants import PRECISIONS, Recompute, parse_mode
 from flopwatch.models.builder import build, choose_attention, choose_recompute
 from tests.output.test_published_layouts import read_mosaic_cells
 

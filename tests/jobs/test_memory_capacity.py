@@ -8,12 +8,6 @@ from dataclasses import asdict, replace
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-
-from flopwatch.cli.main import cli, main
-from flopwatch.devices import environment
-from flopwatch.errors import UsageError
-from flopwatch.jobs import memory_capacity
-from flopwatch.jobs.activation_memory import estimate
 from flopwatch.jobs.memory_capacity import (
     UTMOST,
     Answer,
@@ -23,6 +17,12 @@ from flopwatch.jobs.memory_capacity import (
     find_largest,
     find_room_bytes,
 )
+
+from flopwatch.cli.main import cli, main
+from flopwatch.devices import environment
+from flopwatch.errors import UsageError
+from flopwatch.jobs import memory_capacity
+from flopwatch.jobs.activation_memory import estimate
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_memory import Plan
 from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets

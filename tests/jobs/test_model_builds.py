@@ -12,13 +12,13 @@ from fnmatch import fnmatchcase
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_flops, count_parameters
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, find_shape
-from flopwatch.jobs.step_flops import count_flops, count_parameters
 from flopwatch.models.builder import build_from_transformers
 
 SMALL = {

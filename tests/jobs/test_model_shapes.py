@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from flopwatch.jobs.variants import Mode, parse_mode
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import SHAPES, find_shape
-from flopwatch.jobs.variants import Mode, parse_mode
 
 
 def test_a_name_with_changes_is_that_model_with_changes() -> None:

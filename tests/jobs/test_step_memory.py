@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_parameters
+from flopwatch.jobs.variants import PRECISIONS, Attention
 
 from flopwatch.devices.tensor_memory import measure_memory
 from flopwatch.jobs.activation_memory import Sizes, estimate, footprint_of, list_weights, make_block
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_flops import count_parameters
 from flopwatch.jobs.step_memory import Footprint, Plan
-from flopwatch.jobs.variants import PRECISIONS, Attention
 from flopwatch.layers.layer_workload import Setting
 from flopwatch.models import survey
 from flopwatch.models.builder import build, choose_attention, choose_recompute

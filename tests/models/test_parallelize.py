@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from flopwatch.jobs.variants import count_on_machine, count_shards, parse_training_mode
 from torch import nn
 
 from flopwatch.devices.clock import CpuClock
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import count_on_machine, count_shards, parse_training_mode
 from flopwatch.models.parallelize import fill_buckets
 from flopwatch.models.training_loop import TrainingJob, make_reference, make_workload
 from flopwatch.worker.agreement import compare, gather

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_flops, count_parameters, count_step_flops
 
 from flopwatch import layers
 from flopwatch.devices.clock import CpuClock
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, cut_opt
-from flopwatch.jobs.step_flops import count_flops, count_parameters, count_step_flops
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting
 from flopwatch.models import training_step as model_workload

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_flops, count_parameters
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.devices.tensor_memory import measure_memory
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_flops import count_flops, count_parameters
 from flopwatch.jobs.step_memory import Plan
 from flopwatch.models import builder
 from flopwatch.models.survey import estimate, run_step, survey

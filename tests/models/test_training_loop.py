@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from flopwatch.jobs.variants import PRECISIONS, count_shards, parse_training_mode
 
 from flopwatch.devices.clock import CpuClock
 from flopwatch.devices.tensor_memory import measure_memory
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.rank_memory import estimate_rank
 from flopwatch.jobs.step_memory import Plan
-from flopwatch.jobs.variants import PRECISIONS, count_shards, parse_training_mode
 from flopwatch.models.training_loop import (
     TrainingJob,
     count_free_bytes,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
+from flopwatch.jobs.variants import PRECISIONS, parse_mode
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape
-from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
-from flopwatch.jobs.variants import PRECISIONS, parse_mode
 from flopwatch.models import builder
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
 from flopwatch.models.regions import listening

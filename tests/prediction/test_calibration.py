@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from flopwatch.prediction.case_jobs import find_job, observe, predict_case, read_machine
+from flopwatch.prediction.questions import find_hardware
 
 from flopwatch.cli.main import cli
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Product, Setup, Stream, shorten
@@ -24,11 +26,9 @@ from flopwatch.prediction.calibration import (
     make_stack,
     predict_group,
 )
-from flopwatch.prediction.case_jobs import find_job, observe, predict_case, read_machine
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import SCATTER, predict_s
 from flopwatch.prediction.hardware import describe_measured, find_machine
-from flopwatch.prediction.questions import find_hardware
 from flopwatch.prediction.validation import judge, judge_all, tally
 from flopwatch.records.record import Record, encode
 from flopwatch.runner.schedule import Group

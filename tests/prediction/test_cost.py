@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from flopwatch.prediction.cost_job import Job, find_precision, make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_dimensions, find_shape
 from flopwatch.prediction.cost import Cost, estimate_cost, list_weights, sum_by_name
-from flopwatch.prediction.cost_job import Job, find_precision, make_job
 from flopwatch.prediction.cost_parameters import EXPECTED, PRIORS, read_parameters, write_parameters
 from flopwatch.prediction.hardware import Machine, describe_device, find_machine, share_among
 from flopwatch.prediction.memory_need import estimate_memory, find_pressure

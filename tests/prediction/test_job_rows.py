@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from flopwatch.prediction.questions import answer_rows
 
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
 from flopwatch.prediction.job_rows import parse_rows
-from flopwatch.prediction.questions import answer_rows
 
 HEAD = "d_model,n_layers,n_heads,vocab_size,seq_len,n_gpus,gpu_type,precision,micro_batch_seqs"
 LINE = "4096,32,32,50368,2048,8,a100_80gb,amp_bf16,6"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from flopwatch.jobs.variants import parse_mode
 
 from flopwatch.devices import matmul_rate
 from flopwatch.devices.clock import CpuClock
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import parse_mode
 from flopwatch.models.step_workload import Job, make_reference, make_workload
 from flopwatch.output.training_tables import find_error
 from flopwatch.records.record import Record

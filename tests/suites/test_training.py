@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from flopwatch.jobs.variants import Mode, parse_mode, parse_training_mode
 
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.jobs.variants import Mode, parse_mode, parse_training_mode
 from flopwatch.models import training_loop
 from flopwatch.records.record import Record
 from flopwatch.runner import session

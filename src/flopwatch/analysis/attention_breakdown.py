@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flopwatch.analysis.profile_breakdown import Entry, Kind, Part
-from flopwatch.analysis.profile_request import Request
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_flops import count_flops
+from flopwatch.jobs.flops import count_flops_by_part
+from flopwatch.jobs.training_job import TrainingJob
 
 SOFTMAX_FLOPS = {"forward": 5, "backward": 4}
 """For one element. Forward: compare with the largest, subtract it, exponentiate, add up, divide;
@@ -29,21 +28,23 @@ class Work:
     backward_flops: float
 
 
-def compare_attention(entries: Sequence[Entry], request: Request) -> list[Work]:
+def compare_attention(entries: Sequence[Entry], job: TrainingJob) -> list[Work]:
     """Projections, the two products with queries, keys and values, and softmax; nothing where a
     fused kernel does the last two, and nobody can tell them apart."""
     inside = [entry for entry in entries if entry.region.partition("/")[0] == "attention"]
     if not any(entry.kind == "softmax" for entry in inside):
         return []
     # What attention counts does not depend on the architecture, which may be one without counts.
-    shape = replace(find_shape(request.model), architecture="llama", activation=None)
-    counts = count_flops(shape, batch=request.batch, tokens=request.context)
-    elements = request.batch * shape.layers * shape.heads * request.context**2
+    shape = replace(job.shape, architecture="llama", activation=None)
+    counts = count_flops_by_part(replace(job, model=shape))
+    elements = job.micro_batch * shape.layers * shape.heads * job.seq_len**2
     projections = [entry for entry in inside if entry.region in PROJECTIONS]
     others = [entry for entry in inside if entry.region not in PROJECTIONS]
     return [
-        _make_product("projections", projections, counts.attention_projections),
-        _make_product("scores and values", others, counts.attention_products),
+        _make_product("projections", projections, counts["qkv"].forward + counts["output"].forward),
+        _make_product(
+            "scores and values", others, counts["scores"].forward + counts["values"].forward
+        ),
         Work(
             name="softmax",
             forward_ns=_sum_ns(inside, "softmax", "forward"),

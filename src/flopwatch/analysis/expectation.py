@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flopwatch.analysis.hardware_limits import Limits
-from flopwatch.analysis.record_job import Layer, Step, Subject
+from flopwatch.analysis.record_job import Layer, Subject
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import Cost, estimate_cost, list_weights, sum_by_name
 from flopwatch.prediction.hardware import Machine
 
@@ -67,7 +68,7 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
     if isinstance(subject, Layer):
         return _expect_layer(subject, limits, limits.machine)
     # All ranks together where their links are known, or else one alone.
-    for job in (subject.shared_job, subject.job):
+    for job in (subject, subject.on_ranks(1)):
         try:
             cost = estimate_cost(job, limits.machine, limits.parameters)
         except (FlopwatchError, Unsupported):  # nor is there a peak in its precision
@@ -76,8 +77,8 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
     return None
 
 
-def _expect_step(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
-    lost_share = _find_lost_share(limits, machine, step.job.arithmetic.products)
+def _expect_step(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
+    lost_share = _find_lost_share(limits, machine, job.arithmetic.matmul_dtype)
     products = [part for part in cost.parts if part.name in ("matmuls", "head")]
     traffic = [part for part in cost.parts if part.name in ("element-wise", "loss")]
     slow_s = sum(part.time_s for part in products)
@@ -85,7 +86,7 @@ def _expect_step(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Ex
     return Expectation(
         lost_share=lost_share,
         traffic_s=max(0.0, slow_s - busy_s),
-        attention=_expect_attention(step, limits, machine, cost),
+        attention=_expect_attention(job, limits, machine, cost),
         elements_s=sum(p.ideal_s for p in cost.parts if p.name == "element-wise"),
         logits_s=sum(p.ideal_s for p in cost.parts if p.name == "loss"),
         excess_s=sum(max(0.0, part.time_s - part.ideal_s) for part in traffic),
@@ -101,26 +102,24 @@ def _expect_step(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Ex
     )
 
 
-def _expect_attention(step: Step, limits: Limits, machine: Machine, cost: Cost) -> Attention:
-    job, found = step.job, [part for part in cost.parts if part.name == "attention"]
-    parts = count_flops_by_part(
-        job.shape, sequences=job.micro_batch, tokens=job.tokens, recompute=job.recompute
-    )
-    batches = job.accumulation * step.ranks
+def _expect_attention(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost) -> Attention:
+    found = [part for part in cost.parts if part.name == "attention"]
+    parts = count_flops_by_part(job)
+    batches = job.grad_accum * job.ranks
     around = list_weights(job.shape)[:PROJECTIONS]
     passes = PASSES + (1 if job.recompute == "full" else 0)
     traffic_s = passes * sum(
-        _move_s(limits, machine, job.micro_tokens, sizes, job.arithmetic.element_bytes)
+        _move_s(limits, machine, job.micro_batch_tokens, sizes, job.arithmetic.element_bytes)
         for sizes in around
     )
-    name = job.arithmetic.activations
+    name = job.arithmetic.activation_dtype
     return Attention(
         time_s=sum(part.time_s for part in found),
         ideal_s=sum(part.ideal_s for part in found),
         flops=batches * float(sum(parts[part].total for part in ATTENTION)),
         dtype=RECORD_NAMES.get(name, name),
         projection_flops=batches * float(parts["qkv"].total + parts["output"].total),
-        projection_traffic_s=job.shape.layers * job.accumulation * traffic_s,
+        projection_traffic_s=job.shape.layers * job.grad_accum * traffic_s,
     )
 
 

@@ -58,8 +58,8 @@ def find_utilisation(record: Record, tokens_per_s: float | None) -> Utilisation 
     measured one; None for anything else."""
     if record.suite != TRAINING or tokens_per_s is None:
         return None
+    from flopwatch.analysis.record_job import assess_record
     from flopwatch.jobs.conventions import CONVENTIONS
-    from flopwatch.jobs.utilisation import assess_record
 
     try:
         assessment = assess_record(record, tokens_per_s, conventions=[CONVENTIONS[CONVENTION]])

@@ -11,22 +11,14 @@ from flopwatch.analysis.profile_breakdown import Entry, Operator
 from flopwatch.analysis.statistics import median
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import Attention
+from flopwatch.jobs.training_job import Attention, TrainingJob
 
 PHASES = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    model: str
-    batch: int = 4
-    context: int = 128
-    precision: str = "fp32"
-    """A key of `jobs.variants.PRECISIONS`."""
-    attention: Attention = "sdpa"
-    optimizer: str = "adamw"
-    """One of `jobs.variants.OPTIMIZERS`."""
-    checkpointed: bool = False
+    job: TrainingJob
     steps: int = 5
     top: int = 10
     trace: str | None = None
@@ -80,10 +72,11 @@ class Profile:
         return median([sum(times) / plain_ns for times, plain_ns in pairs])
 
 
-def make_request(**given: Any) -> Request:
+def make_request(job: TrainingJob, **given: Any) -> Request:
     """With everything checked that can be, before the minutes that a profile takes."""
-    request = Request(**given)
-    find_shape(request.model)
+    request = Request(job=job, **given)
+    if isinstance(job.model, str):
+        find_shape(job.model)  # what can only be accounted for cannot be built
     if request.trace is None:
         return request
     if request.nvtx:

@@ -1,56 +1,33 @@
-"""What a record measured, as far as its time can be predicted: a training step of a model with
-known dimensions, or one linear layer."""
+"""What a record measured, as its suite declared it: a training job, or one linear layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from flopwatch.analysis.record_device import count_ranks, name_arithmetic
-from flopwatch.errors import FlopwatchError, LayerError, Unsupported
-from flopwatch.jobs.model_shapes import find_dimensions
-from flopwatch.jobs.step_flops import count_mode_flops
-from flopwatch.jobs.step_memory import DTYPE_BYTES
-from flopwatch.jobs.variants import OPTIMIZERS, Mode, parse_mode, parse_training_mode
-from flopwatch.jobs.variants import PRECISIONS as MODE_PRECISIONS
+from flopwatch.analysis.record_device import (
+    count_ranks,
+    describe_missing_peak,
+    find_rank_peak,
+    find_record_device,
+    name_arithmetic,
+)
+from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.jobs.conventions import Convention
+from flopwatch.jobs.linear_layer import read_layer
+from flopwatch.jobs.model_shapes import ARCHITECTURES
+from flopwatch.jobs.training_job import TrainingJob, read_job
+from flopwatch.jobs.utilisation import ALL, JobUtilisation, assess
 from flopwatch.layers import registry
-from flopwatch.prediction.cost_job import Job, make_job
+from flopwatch.models.job_estimates import count_once
 from flopwatch.records.record import Record
 
-PRECISIONS = {
-    ("float32", "off"): "fp32",
-    ("float32", "bfloat16"): "bf16-mixed",
-    ("float32", "float16"): "fp16-mixed",
-    ("bfloat16", "off"): "bf16",
-}
-"""By what a record's conditions say of dtype and autocast."""
 PASSES = ("forward", "backward")
-LARGEST = 2**40
-"""No axis of a model or a layer is larger."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    job: Job
-    """Of one rank, as if it were alone."""
-    mode: Mode
-    ranks: int
-
-    @property
-    def shared_job(self) -> Job:
-        """The same with all ranks."""
-        return replace(self.job, ranks=self.ranks, sharding=self.mode.sharding or "plain")
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether all layers are the model's own."""
-        return self.mode.spec == "dense"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """A linear layer."""
+    """A linear layer, as far as its time can be predicted."""
 
     tokens: int
     inputs: int
@@ -59,135 +36,117 @@ class Layer:
     """How many weights it has, of a dense layer's."""
     element_bytes: int
     is_plain: bool
-    """Whether all its products are in the dtype of its inputs."""
+    """Whether all its matmuls are in the dtype of its inputs."""
 
 
-Subject = Step | Layer
+Subject = TrainingJob | Layer
 
 
-def count_flops(record: Record, subject: Subject | None) -> dict[str, dict[str, float]]:
-    """By phase and dtype, as the record declares them, or where it declares none, as others'
-    published ones do not, from the dimensions of its step."""
-    if record.flops or not isinstance(subject, Step):
-        return record.flops
-    job = subject.job
-    once = count_mode_flops(
-        job.shape,
-        subject.mode,
-        (job.micro_batch, job.tokens),
-        MODE_PRECISIONS["fp32" if job.precision == "tf32" else job.precision],
-        job.optimizer,
-    )
-    batches = subject.ranks * job.accumulation
-    return {
-        phase: {dtype: batches * count for dtype, count in by_dtype.items()}
-        for phase, by_dtype in once.items()
-        if phase in PASSES
-    }
+def read_training_job(record: Record) -> TrainingJob | None:
+    """In the arithmetic that its device really used for float32; None where the record is of
+    something else, or where it is damaged."""
+    if not record.job or "seq_len" not in record.job:
+        return None
+    try:
+        job = read_job(record.job)
+    except FlopwatchError:
+        return None
+    is_rounded = job.precision == "fp32" and name_arithmetic(record, "float32") == "tf32"
+    return replace(job, precision="tf32") if is_rounded else job
 
 
 def read_subject(record: Record) -> Subject | None:
-    """None for what is neither, and for a record that does not say enough."""
-    reader = READERS.get(record.suite)
+    """What the cost model knows: a job of a model with known dimensions, or a layer."""
+    job = read_training_job(record)
+    if job is not None:
+        return job if job.shape.architecture in ARCHITECTURES else None
     try:
-        return None if reader is None else reader(record)
-    except (
-        FlopwatchError,
-        LayerError,
-        Unsupported,
-        KeyError,
-        OverflowError,
-        TypeError,
-        ValueError,
-    ):
-        return None  # somebody's own suite of that name, or an architecture that is not known
-
-
-def _read_step(record: Record) -> Step:
-    params = record.params
-    return _make_step(
-        record, parse_mode(record.variant), batch=params["batch"], tokens=params["context"]
-    )
-
-
-def _read_training(record: Record) -> Step:
-    given: Mapping[str, Any] = {**record.params, **record.facts}  # facts know what auto has found
-    return _make_step(
-        record,
-        parse_training_mode(record.variant),
-        batch=round(given["micro_batch"]),
-        tokens=record.params["context"],
-        accumulation=round(given.get("accumulation", 1)),
-    )
-
-
-def _read_exchanged(record: Record) -> Subject | None:
-    level = record.params.get("level")
-    if level == "layer":
         return _read_layer(record)
-    if level != "model":
+    except FlopwatchError:  # a layer that is not known here
         return None
-    sequences, tokens = record.params["batch"]
-    mode = Mode(spec=record.variant, match=record.params.get("swapped", "feed-forward"))
-    return _make_step(record, mode, batch=sequences, tokens=tokens)
-
-
-def _make_step(
-    record: Record, mode: Mode, *, batch: int, tokens: int, accumulation: int = 1
-) -> Step:
-    _require_counts(batch, tokens, accumulation)
-    model, optimizer = record.params["model"], record.params.get("optimizer", "adamw")
-    if not isinstance(model, str) or optimizer not in OPTIMIZERS:
-        raise ValueError(model, optimizer)
-    job = make_job(
-        find_dimensions(model),
-        tokens=tokens,
-        micro_batch=batch,
-        accumulation=accumulation,
-        sharding="plain",
-        recompute=mode.recompute,
-        precision=_find_precision(record),
-        optimizer=optimizer,
-    )
-    return Step(job=job, mode=mode, ranks=count_ranks(record))
-
-
-def _require_counts(*counts: object) -> None:
-    for count in counts:
-        if not isinstance(count, int) or not 1 <= count <= LARGEST:
-            raise ValueError(count)
-
-
-def _find_precision(record: Record) -> str:
-    conditions = record.conditions
-    told = (conditions.get("dtype", ""), conditions.get("autocast", "off"))
-    name = PRECISIONS[told] if told[0] else str(record.params["precision"])
-    is_rounded = name == "fp32" and name_arithmetic(record, "float32") == "tf32"
-    return "tf32" if is_rounded else name
 
 
 def _read_layer(record: Record) -> Layer | None:
-    if record.kind == "parts":
+    found = read_layer(record.job or {})
+    if found is None:
         return None
-    density = registry.find_density(registry.parse(record.variant))
-    (inputs, outputs), tokens = record.params["shape"], record.params["tokens"]
-    _require_counts(inputs, outputs, tokens)
-    dtype = record.conditions.get("dtype") or record.params["dtype"]
+    density = registry.find_density(registry.parse(found.linear))
     dtypes = {each for counts in record.flops.values() for each in counts}
     return Layer(
-        tokens=tokens,
-        inputs=inputs,
-        outputs=outputs,
+        tokens=found.tokens,
+        inputs=found.inputs,
+        outputs=found.outputs,
         density=1.0 if density is None else density,
-        element_bytes=DTYPE_BYTES[dtype],
+        element_bytes=found.element_bytes,
         is_plain=len(dtypes) == 1 and density is not None,
     )
 
 
-READERS: dict[str, Callable[[Record], Subject | None]] = {
-    "steps": _read_step,
-    "training": _read_training,
-    "dyad": _read_exchanged,
-    "switchback": _read_exchanged,
-}
-"""By suite."""
+def name_recorded(job: TrainingJob) -> TrainingJob:
+    """With the dtype that records count FLOPs in: rounding float32 is the device's doing."""
+    return replace(job, precision="fp32") if job.precision == "tf32" else job
+
+
+def count_flops(record: Record, subject: Subject | None) -> dict[str, dict[str, float]]:
+    """By phase and dtype, as the record declares them, or where it declares none, as published ones
+    do not, from the dimensions of its job."""
+    if record.flops or not isinstance(subject, TrainingJob):
+        return record.flops
+    batches = subject.ranks * subject.grad_accum
+    return {
+        phase: {dtype: batches * count for dtype, count in by_dtype.items()}
+        for phase, by_dtype in count_once(name_recorded(subject)).items()
+        if phase in PASSES
+    }
+
+
+def find_matmul_dtype(record: Record) -> str | None:
+    """As peaks are listed by; None where the record is of no training job."""
+    job = read_training_job(record)
+    return None if job is None else job.arithmetic.matmul_dtype
+
+
+def find_built_parameters(record: Record) -> int | None:
+    parameters = record.facts.get("parameters")
+    return None if parameters is None else round(parameters)
+
+
+def assess_record(
+    record: Record, tokens_per_s: float | None, *, conventions: Sequence[Convention] = ALL
+) -> JobUtilisation:
+    """By the nominal peak of the device that a record names, or where that is not known, by the one
+    that was measured; without `tokens_per_s`, in no convention.
+
+    Where layers are swapped, or transformers has built what has no count here, only conventions
+    that count by parameters can be applied.
+    """
+    job = read_training_job(record)
+    if job is None:
+        raise UsageError(
+            f"a record of {record.suite!r} has no training job with a model and a sequence length, "
+            "which a utilisation needs"
+        )
+    dtype = job.arithmetic.matmul_dtype
+    applied = conventions
+    if not job.is_dense or job.shape.architecture not in ARCHITECTURES:
+        applied = [each for each in conventions if not each.needs_parts]
+    device, peak = find_record_device(record), find_rank_peak(record, dtype)
+    missing = describe_missing_peak(record, dtype)
+    return JobUtilisation(
+        job=job,
+        devices=count_ranks(record),
+        device=None if device is None else device.name,
+        peak=peak,
+        missing=missing,
+        utilisations=()
+        if tokens_per_s is None
+        else assess(
+            job,
+            tokens_per_s,
+            devices=count_ranks(record),
+            peak=peak,
+            missing=missing,
+            conventions=applied,
+            built=find_built_parameters(record),
+        ),
+    )

@@ -13,7 +13,7 @@ from typing import Literal
 
 from flopwatch.analysis.hardware_limits import Limits
 from flopwatch.analysis.record_device import name_arithmetic
-from flopwatch.analysis.record_job import Layer, Step, Subject, read_subject
+from flopwatch.analysis.record_job import Layer, Subject, name_recorded, read_subject
 from flopwatch.analysis.step_breakdown import (
     OPTIMIZER,
     StepBreakdown,
@@ -21,8 +21,8 @@ from flopwatch.analysis.step_breakdown import (
     scale_phases,
     scale_regions,
 )
-from flopwatch.jobs.flops import Part, Passes, count_bytes_by_part
-from flopwatch.jobs.variants import PRECISIONS
+from flopwatch.jobs.flops import GRAD_ACCUM, Part, Passes, count_bytes_by_part
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.records.record import Record
 
 REGIONS: Mapping[str, tuple[Part, ...]] = {
@@ -31,7 +31,6 @@ REGIONS: Mapping[str, tuple[Part, ...]] = {
     "head": ("head", "padding"),
 }
 """What regions of our own transformer hold."""
-ACCUMULATION = "accumulation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,27 +127,20 @@ def _count_bytes(record: Record, subject: Subject | None) -> Iterator[tuple[str,
         back = 2 * tokens * inputs + 2 * weights + tokens * outputs
         yield "backward", subject.element_bytes * back
     # What other layers in a model must move is theirs to tell.
-    if isinstance(subject, Step) and subject.is_dense:
+    if isinstance(subject, TrainingJob) and subject.is_dense:
         yield from _count_step_bytes(subject)
 
 
-def _count_step_bytes(step: Step) -> Iterator[tuple[str, float]]:
-    job = step.job
-    moved = count_bytes_by_part(
-        job.shape,
-        sequences=job.micro_batch,
-        tokens=job.tokens,
-        recompute=job.recompute,
-        precision=PRECISIONS["fp32" if job.precision == "tf32" else job.precision],
-    )
+def _count_step_bytes(job: TrainingJob) -> Iterator[tuple[str, float]]:
+    moved = count_bytes_by_part(name_recorded(job))
     forward, backward = (_sum(moved, tuple(moved), phase) for phase in ("forward", "backward"))
-    yield "forward", step.ranks * forward
-    yield "backward", step.ranks * backward
-    if job.accumulation > 1:
-        yield ACCUMULATION, step.ranks * (job.accumulation - 1) * (forward + backward)
+    yield "forward", job.ranks * forward
+    yield "backward", job.ranks * backward
+    if job.grad_accum > 1:
+        yield GRAD_ACCUM, job.ranks * (job.grad_accum - 1) * (forward + backward)
     for region, parts in REGIONS.items():
         for phase in ("forward", "backward"):
-            yield f"{phase}/{region}", step.ranks * _sum(moved, parts, phase)
+            yield f"{phase}/{region}", job.ranks * _sum(moved, parts, phase)
 
 
 def _sum(moved: Mapping[Part, Passes], parts: tuple[Part, ...], phase: str) -> float:

@@ -22,10 +22,11 @@ from flopwatch.analysis.flop_limit import part_times_ns
 from flopwatch.analysis.hardware_limits import Limits, describe_missing, find_limits
 from flopwatch.analysis.rank_shares import split_ranks
 from flopwatch.analysis.record_device import name_arithmetic
-from flopwatch.analysis.record_job import PASSES, Step, Subject, count_flops, read_subject
+from flopwatch.analysis.record_job import PASSES, Subject, count_flops, read_subject
 from flopwatch.analysis.samples import measured_totals_ns
 from flopwatch.analysis.statistics import median
-from flopwatch.jobs.step_flops import OPTIMIZER_FLOPS
+from flopwatch.jobs.flops import OPTIMIZER_FLOPS
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import UPDATE_PASSES
 from flopwatch.records.record import Record
 
@@ -126,7 +127,7 @@ def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdow
         rows = _list_phases(record, total_ns, measured)
     rows.sort(key=lambda row: ORDER.get(row.key, len(ORDER)))
     dtypes = dict.fromkeys(dtype for by_dtype in flops.values() for dtype in by_dtype)
-    needs_memory = bool(record.bytes) or isinstance(subject, Step)
+    needs_memory = bool(record.bytes) or isinstance(subject, TrainingJob)
     missing = describe_missing(record, limits, dtypes) if dtypes or needs_memory else []
     return StepBreakdown(
         record=record,
@@ -155,10 +156,14 @@ def scale_regions(record: Record, total_ns: float) -> dict[str, float]:
 def count_update_bytes(record: Record, subject: Subject | None) -> float | None:
     """That the optimizer must read and write, of all copies of parameters; None: not known."""
     flops = sum(record.flops.get(OPTIMIZER, {}).values())
-    if not isinstance(subject, Step) or not flops or subject.job.optimizer not in OPTIMIZER_FLOPS:
+    if (
+        not isinstance(subject, TrainingJob)
+        or not flops
+        or subject.optimizer not in OPTIMIZER_FLOPS
+    ):
         return None
-    updated = flops / OPTIMIZER_FLOPS[subject.job.optimizer]
-    return UPDATE_PASSES[subject.job.optimizer] * updated * subject.job.arithmetic.parameter_bytes
+    updated = flops / OPTIMIZER_FLOPS[subject.optimizer]
+    return UPDATE_PASSES[subject.optimizer] * updated * subject.arithmetic.parameter_bytes
 
 
 def _count_products(

@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.record_job import assess_record
 from flopwatch.analysis.samples import by_round, pair_ratio
 from flopwatch.analysis.statistics import Estimate, as_interval, estimate_median
 from flopwatch.analysis.sum_of_parts import compare_wholes
 from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.jobs.conventions import CONVENTIONS
-from flopwatch.jobs.step_flops import BACKWARD, FORWARD
-from flopwatch.jobs.utilisation import assess_record
-from flopwatch.jobs.variants import OTHER_NAMES
+from flopwatch.jobs.flops import BACKWARD, FORWARD
+from flopwatch.jobs.precision import SPELLINGS
 from flopwatch.records.record import Record
 from flopwatch.suites.case import digest, format_value
 
@@ -36,12 +36,12 @@ IDENTITY = {
     "switchback": ("tokens", "shape"),
     "dyad": ("model",),
     "steps": ("model",),
-    "training": ("model", "context"),
+    "training": ("model", "seq_len"),
 }
 """By suite: the axes that two cases must share to be put beside one another."""
 CHOSEN = {
     "steps": ("model",),
-    "training": ("model", "context", "micro_batch", "accumulation", "global_batch"),
+    "training": ("model", "seq_len", "micro_batch", "grad_accum", "global_batch"),
 }
 """By suite without rivals: the axes along which one case's time is put over another's."""
 GPU = "torch.gpu.name"
@@ -195,7 +195,7 @@ def _differ(own: Record, other: Record) -> Differences:
 
 def _write(value: Any) -> str:
     """Of two names of a precision, our own."""
-    return OTHER_NAMES.get(format_value(value), format_value(value))
+    return SPELLINGS.get(format_value(value), format_value(value))
 
 
 def _compare(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:

@@ -297,21 +297,16 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     import msgspec
 
     from flopwatch.analysis.profile_request import Profile, make_request
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output.console import print_sheets
     from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
     from flopwatch.runner.session import call
 
     options.require(given, "--model")
-    request = make_request(
-        model=given["model"],
-        batch=given["micro_batch"],
-        context=given["seq_len"],
-        checkpointed=given["recompute"] == "full",
-        **{name: given[name] for name in ("precision", "optimizer", "attention")},
-        **{name: given[name] for name in ("steps", "top", "trace", "nvtx")},
-    )
-    click.echo(f"{request.steps} steps of {request.model} with the profiler, alternating with as "
-               "many without", err=True)  # fmt: skip
+    asked = {name: given.pop(name) for name in ("steps", "top", "trace", "nvtx")}
+    request = make_request(TrainingJob(**given), **asked)
+    click.echo(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
+               "as many without", err=True)  # fmt: skip
     content = call("flopwatch.worker.profiler:profile", {"request": asdict(request)},
                    device=device, threads=threads)  # fmt: skip
     found = msgspec.convert(content, Profile)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,50 +79,37 @@ def predict(
     refuse_network_here(given)
     from flopwatch.output import prediction_tables as report
     from flopwatch.output.console import print_sheets
-    from flopwatch.prediction.questions import answer
+    from flopwatch.prediction.job_lists import AXES, predict_lists
 
-    answers, refusals = answer(make_question(given))
-    if as_json:
-        click.echo(json.dumps([report.as_dict(each) for each in answers], allow_nan=False))
-        for refusal in refusals:
-            click.echo(f"left out: {refusal}", err=True)
-    else:
-        print_sheets(
-            report.list_sheets(answers, with_parameters=with_parameters, refusals=refusals)
-        )
-
-
-def make_question(given: dict[str, Any]) -> Any:
-    from flopwatch.prediction.questions import Question
-
-    require_data_only(given, given["sharding"])
-    batch = given["global_batch_tokens"]
-    if given["global_batch"]:
-        if len(given["seq_len"]) > 1:
-            raise click.UsageError("--global-batch is for one --seq-len; or --global-batch-tokens")
-        batch = float(given["global_batch"] * given["seq_len"][0])
-    return Question(
-        models=given["model"],
-        tokens=given["seq_len"],
-        hardware=given["hardware"],
-        micro_batches=given["micro_batch"],
-        accumulations=given["grad_accum"],
-        global_batch_tokens=batch,
-        recomputes=given["recompute"],
-        shardings=["grad-op" if each == "zero2" else each for each in given["sharding"]],
-        precisions=given["precision"],
-        optimizers=given["optimizer"],
+    found, refusals = predict_lists(
+        {axis: given[axis] for axis in AXES},
+        global_batch_tokens=find_batch_tokens(given),
+        split=read_split(given),
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
+    if as_json:
+        click.echo(json.dumps([report.as_dict(each) for each in found], allow_nan=False))
+        for refusal in refusals:
+            click.echo(f"left out: {refusal}", err=True)
+    else:
+        print_sheets(report.list_sheets(found, with_parameters=with_parameters, refusals=refusals))
 
 
-def require_data_only(given: dict[str, Any], shardings: Sequence[str] = ()) -> None:
-    for name in ("tp", "pp", "cp", "ep"):
-        if (given[name] or 1) > 1:
-            raise UsageError(f"--{name} {given[name]} is not predicted yet; leave it out")
-    if "zero1" in shardings:
-        raise UsageError("--sharding zero1 is not predicted yet; choose zero2 or full")
+def find_batch_tokens(given: dict[str, Any]) -> float | None:
+    if not given["global_batch"]:
+        tokens: float | None = given["global_batch_tokens"]
+        return tokens
+    lengths = given["seq_len"] if isinstance(given["seq_len"], list) else [given["seq_len"]]
+    if len(lengths) > 1:
+        raise click.UsageError("--global-batch is for one --seq-len; or --global-batch-tokens")
+    return float(given["global_batch"] * lengths[0])
+
+
+def read_split(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Parallelism` that divide the model."""
+    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+    return {field: given[name] or 1 for name, field in names.items()}
 
 
 def refuse_idle(command: click.Context) -> None:
@@ -154,10 +140,10 @@ def refuse_network_here(given: dict[str, Any]) -> None:
 
 def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_json: bool) -> None:
     from flopwatch.output import prediction_tables as report
+    from flopwatch.prediction.job_lists import predict_rows as predict_all
     from flopwatch.prediction.job_rows import read_rows, write_rows
-    from flopwatch.prediction.questions import answer_rows
 
-    predicted = answer_rows(read_rows(path), stack, network_gbit)
+    predicted = predict_all(read_rows(path), stack, network_gbit)
     rows = [report.row_as_dict(each) for each in predicted]
     if as_json:
         click.echo(json.dumps(rows, allow_nan=False))
@@ -201,32 +187,33 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
             "--global-batch follows from --global-batch-tokens; give one of them"
         )
     refuse_network_here(given)
-    require_data_only(given)
-    from flopwatch.jobs.model_shapes import find_dimensions
+    from flopwatch import api
+    from flopwatch.jobs.parallelism import Parallelism
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output import plan_tables as report
     from flopwatch.output.console import print_sheets
-    from flopwatch.prediction.plans import Wish, make_plan
-    from flopwatch.prediction.questions import find_hardware
 
-    ranks, machine, stack = find_hardware(given["hardware"], given["stack"], given["network_gbit"])
-    batch = given["global_batch"]
-    wish = Wish(
-        shape=find_dimensions(given["model"]),
-        tokens=given["seq_len"],
-        ranks=ranks,
-        machine=machine,
-        stack=stack,
-        batch_tokens=batch * given["seq_len"] if batch else given["global_batch_tokens"] or 4e6,
+    job = TrainingJob(
+        given["model"],
+        given["seq_len"],
         precision=given["precision"],
         optimizer=given["optimizer"],
-        budget_tokens=budget_tokens,
-        price=given["price"],
+        parallelism=Parallelism(**read_split(given)),
     )
-    found = make_plan(wish, shown)
+    found = api.plan(
+        job,
+        given["hardware"],
+        global_batch_tokens=find_batch_tokens(given) or 4e6,
+        train_tokens=budget_tokens,
+        price=given["price"],
+        shown=shown,
+        stack=given["stack"],
+        network_gbit=given["network_gbit"],
+    )
     if as_json:
-        click.echo(json.dumps(report.as_dict(found, given["model"]), allow_nan=False))
+        click.echo(json.dumps(found.to_dict(), allow_nan=False))
     else:
-        print_sheets(report.list_sheets(found, given["model"]))
+        print_sheets(report.list_sheets(found))
 
 
 @click.command()
@@ -254,30 +241,24 @@ def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
     flopwatch memory --model xl --recompute full --device cuda --fit 80G --largest micro-batch
     flopwatch memory --model qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-mixed
     """
-    from flopwatch.jobs.memory_capacity import ask, find_room_bytes
-    from flopwatch.jobs.step_memory import Plan
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output.console import print_sheets
-    from flopwatch.output.memory_tables import as_dict, list_largest, list_sentences, list_sheets
+    from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets
+    from flopwatch.prediction.memory_capacity import find_available_bytes, find_capacities
 
     require(given, "--model")
     if as_json and largest is not None:
         raise click.UsageError("--largest prints a number by itself, and --json has both; take one")
-    plan = Plan(
-        batch=given["micro_batch"],
-        context=given["seq_len"],
-        checkpointed=given["recompute"] == "full",
-        selective=given["recompute"] == "selective",
-        **{name: given[name] for name in ("precision", "optimizer", "attention", "device")},
-    )
-    answers = ask(given["model"], plan, find_room_bytes(fit, plan))
+    device = given.pop("device")
+    jobs = [TrainingJob(**{**given, "model": model}) for model in given["model"]]
+    found = find_capacities(jobs, device, find_available_bytes(fit, device))
     if as_json:
-        click.echo(json.dumps([as_dict(answer) for answer in answers]))
+        click.echo(json.dumps([memory.to_dict() for memory in found]))
     elif largest is not None:
-        quantity: Any = {"micro-batch": "batch", "seq-len": "context"}[largest]
-        click.echo("\n".join(list_largest(answers, quantity)))
+        click.echo("\n".join(list_largest(found, largest)))
     else:
-        print_sheets(list_sheets(answers))
-        for sentence in list_sentences(answers):
+        print_sheets(list_sheets(found))
+        for sentence in list_sentences(found):
             click.echo(sentence)
 
 
@@ -333,6 +314,7 @@ def mfu(
     model: str | None,
     seq_len: int | None,
     precision: str,
+    recompute: Any,
     parts: bool,
     formula: bool,
     as_json: bool,
@@ -346,8 +328,9 @@ def mfu(
     flopwatch mfu --model gpt-125m --seq-len 512 --tokens-per-s 900 --peak 0.15 --parts
     flopwatch mfu --formula --convention palm
     """
+    from flopwatch import api
     from flopwatch.jobs.conventions import find_conventions
-    from flopwatch.jobs.mfu import DTYPES, Question, answer
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output import mfu_tables as report
     from flopwatch.output.console import print_sheets
 
@@ -359,12 +342,8 @@ def mfu(
         return
     if model is None or seq_len is None:
         raise click.UsageError("give --model and --seq-len, or --formula alone")
-    dtype = precision.removesuffix("-mixed")
-    if dtype not in DTYPES:
-        raise UsageError(
-            f"there is no precision {precision!r}; choose from {', '.join(options.PRECISIONS)}"
-        )
-    found = answer(Question(model=model, tokens=seq_len, precision=dtype, **given))
+    job = TrainingJob(model, seq_len, precision=precision, recompute=recompute)
+    found = api.mfu(job, **given)
     if as_json:
         click.echo(json.dumps(report.as_dict(found), allow_nan=False))
     else:
@@ -396,12 +375,11 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
         content = report.scorecard_as_dict(judged, tallies)
         sheets = report.list_scorecard_sheets(judged, tallies)
     else:
-        from flopwatch.prediction.kernel_fit import validate_kernels
         from flopwatch.prediction.validation import validate as score
 
-        found, kernels = score(), validate_kernels()
-        content = report.validation_as_dict(found, kernels)
-        sheets = report.list_validation_sheets(found, kernels)
+        found = score()
+        content = report.validation_as_dict(found)
+        sheets = report.list_validation_sheets(found)
     if as_json:
         click.echo(json.dumps(content, allow_nan=False))
     else:

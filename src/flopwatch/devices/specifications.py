@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flopwatch.jobs.precision import Peak
+
+__all__ = ["DTYPES", "SPELLINGS", "Device", "Figure", "Link", "Peak", "Rates"]
+
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8")
 """What peaks are given for. tf32 is float32 whose products are rounded to 10 bits of mantissa."""
 
@@ -16,15 +20,6 @@ SPELLINGS = {
     "float4_e2m1fn_x2": "float4",
 }
 """What torch calls the narrow ones, which are equally fast."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peak:
-    """The most operations in a second that a device has, of one dtype."""
-
-    flops_per_s: float
-    source: str
-    """Where the figure is from: a data sheet with its year, or how it was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,65 +11,61 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.step_flops import count_parameters
 from flopwatch.jobs.step_memory import (
     MOMENTS,
-    Footprint,
-    Plan,
+    Device,
     Stage,
+    StepMemory,
     Tensor,
     choose_largest,
     find_backward_peak,
     find_forward_peak,
     find_update_peak,
 )
+from flopwatch.jobs.training_job import TrainingJob
 
 FLOAT, LONG = 4, 8
 """Bytes of a float32 and of an int64."""
 COPY = ".weight, 16-bit copy"
 
 
-def footprint_of(shape: Shape, plan: Plan) -> Footprint:
-    """What a training step holds in memory, whatever the model's origin: of one that is not ours,
-    torch and the library transformers have to tell."""
-    if shape.is_ours:
-        return estimate(shape, plan)
-    from flopwatch.models import survey
+def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
+    """Of a model of `models.transformer`, with one micro-batch.
 
-    return survey.estimate(shape, plan)
-
-
-def estimate(shape: Shape, plan: Plan) -> Footprint:
-    """Of a model of `models.transformer`.
-
-    >>> from flopwatch.jobs.model_shapes import find_shape
-    >>> found = estimate(find_shape("small"), Plan())
+    >>> found = estimate_step(TrainingJob("small", 128, micro_batch=4, precision="fp32"))
     >>> found.peak.name, found.parts()["activations"]
     ('backward, loss', 554031104)
     """
-    sizes = Sizes(shape, plan)
+    shape = job.shape
+    if not shape.is_ours:
+        raise UsageError(
+            f"what a {shape.architecture!r} keeps for its backward pass does not follow from its "
+            "dimensions alone; write it as decoder or gpt with the same dimensions"
+        )
+    sizes = Sizes(job, device)
     block = make_block(sizes)
-    if plan.recompute != "none":
+    if job.recompute != "none":
         block = [checkpoint(sizes, block)]
     start, end = [make_embedding(sizes)], make_end(sizes)
     blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
     stages = [*start, *blocks, *end]
-    size_bytes = count_parameters(shape) * plan.parameter_bytes
+    size_bytes = job.parameters * sizes.parameter_bytes
     weights = list_weights(sizes)
     largest_bytes = max(weight.size_bytes for weight in weights)
-    return Footprint(
-        parameters=count_parameters(shape),
+    return StepMemory(
+        parameters=job.parameters,
         parameter_bytes=size_bytes,
         buffer_bytes=count_buffer_bytes(sizes),
         gradient_bytes=size_bytes,
-        optimizer_bytes=MOMENTS[plan.optimizer] * size_bytes,
+        optimizer_bytes=MOMENTS[job.optimizer] * size_bytes,
         layers=shape.layers,
         block_bytes=sum(stage.kept_bytes for stage in block),
         rest_bytes=sum(stage.kept_bytes for stage in [*start, *end]),
         forward=find_forward_peak(stages),
         backward=find_backward_peak(stages),
-        optimizer=find_update_peak(plan, size_bytes, largest_bytes),
+        optimizer=find_update_peak(job, device, size_bytes, largest_bytes),
         tensors=choose_largest(
             [
                 *weights,
@@ -85,48 +81,66 @@ def estimate(shape: Shape, plan: Plan) -> Footprint:
 class Sizes:
     """The dimensions of one step, and bytes of what recurs in it."""
 
-    shape: Shape
-    plan: Plan
+    job: TrainingJob
+    device: Device
+
+    @property
+    def shape(self) -> Shape:
+        return self.job.shape
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a matmul's result."""
+        return self.job.arithmetic.element_bytes
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of a parameter, its gradient, and what blocks add up to."""
+        return self.job.arithmetic.parameter_bytes
+
+    @property
+    def is_autocast(self) -> bool:
+        return self.job.arithmetic.is_autocast
 
     def tensor(self, name: str, *width: int, element_bytes: int | None = None) -> Tensor:
-        """Of all tokens, in a product's dtype unless another is said."""
-        element_bytes = element_bytes or self.plan.product_bytes
-        return Tensor(name, (self.plan.batch, self.plan.context, *width), element_bytes)
+        """Of all tokens, in a matmul's dtype unless another is given."""
+        element_bytes = element_bytes or self.element_bytes
+        return Tensor(name, (self.job.micro_batch, self.job.seq_len, *width), element_bytes)
 
     def count(self, *width: int) -> int:
-        """Bytes of a product's result that is so wide for every token."""
+        """Bytes of a matmul's result that is so wide for every token."""
         return self.tensor("", *width).size_bytes
 
     @property
     def scores(self) -> tuple[int, ...]:
-        context = self.plan.context
-        return (self.plan.batch, self.shape.heads, context, context)
+        tokens = self.job.seq_len
+        return (self.job.micro_batch, self.shape.heads, tokens, tokens)
 
     @property
     def softmax_bytes(self) -> int:
         """Of one of its results: autocast computes it in float32 on GPUs, but not on CPUs."""
-        is_lifted = self.plan.is_autocast and self.plan.device == "cuda"
-        return FLOAT if is_lifted else self.plan.product_bytes
+        is_lifted = self.is_autocast and self.device == "cuda"
+        return FLOAT if is_lifted else self.element_bytes
 
     @property
-    def product(self) -> int:
-        """Bytes of an n that comes out of a product."""
+    def hidden(self) -> int:
+        """Bytes of an n that comes out of a matmul."""
         return self.count(self.shape.hidden_size)
 
     @property
     def stream(self) -> int:
         """Bytes of an n that blocks add to."""
-        return self.product // self.plan.product_bytes * self.plan.parameter_bytes
+        return self.hidden // self.element_bytes * self.parameter_bytes
 
     @property
     def full(self) -> int:
         """Bytes of an n in float32."""
-        return self.product // self.plan.product_bytes * FLOAT
+        return self.hidden // self.element_bytes * FLOAT
 
     @property
     def lifted(self) -> int:
-        """Bytes of a norm's result in float32, where products take a copy of it."""
-        return self.full if self.plan.is_autocast else 0
+        """Bytes of a norm's result in float32, where matmuls take a copy of it."""
+        return self.full if self.is_autocast else 0
 
     @property
     def is_rotary(self) -> bool:
@@ -138,19 +152,19 @@ class Sizes:
 
     def weigh(self, *shape: int) -> int:
         """Bytes of parameters, and of their gradients."""
-        return prod(shape) * self.plan.parameter_bytes
+        return prod(shape) * self.parameter_bytes
 
     def copy(self, name: str, *shape: int) -> list[Tensor]:
         """The 16-bit copy of a weight that autocast makes, and its backward pass needs."""
-        copied = Tensor(name + COPY, shape, self.plan.product_bytes)
-        return [copied] if self.plan.is_autocast else []
+        copied = Tensor(name + COPY, shape, self.element_bytes)
+        return [copied] if self.is_autocast else []
 
 
 def make_block(sizes: Sizes) -> list[Stage]:
     attend = {"sdpa": make_fused_attention, "plain": make_plain_attention}
     return [
         make_norm(sizes, "norm before attention"),
-        attend[sizes.plan.attention](sizes),
+        attend[sizes.job.attention](sizes),
         make_norm(sizes, "norm before feed-forward"),
         make_feed_forward(sizes),
     ]
@@ -162,8 +176,8 @@ def make_norm(sizes: Sizes, name: str) -> Stage:
     vectors = ARCHITECTURES[sizes.shape.architecture].norm_vectors
     statistics = sizes.tensor("statistics of norms", vectors, element_bytes=FLOAT)
     gradient_bytes = sizes.weigh(vectors, hidden_size)
-    if vectors == 2 or sizes.plan.device == "cuda":
-        element_bytes = sizes.plan.parameter_bytes
+    if vectors == 2 or sizes.device == "cuda":
+        element_bytes = sizes.parameter_bytes
         entry = sizes.tensor("inputs of norms", hidden_size, element_bytes=element_bytes)
         return Stage(
             name=name,
@@ -190,7 +204,7 @@ def make_norm(sizes: Sizes, name: str) -> Stage:
 
 
 def make_fused_attention(sizes: Sizes) -> Stage:
-    hidden_size, product = sizes.shape.hidden_size, sizes.product
+    hidden_size, hidden = sizes.shape.hidden_size, sizes.hidden
     turned = ["queries", "keys"] if sizes.is_rotary else []
     kept = [
         *_attention_inputs(sizes),
@@ -205,23 +219,23 @@ def make_fused_attention(sizes: Sizes) -> Stage:
         name="attention",
         kept=kept,
         gradient_bytes=output + qkv,
-        forward_bytes=product + sizes.stream + sizes.lifted,
+        forward_bytes=hidden + sizes.stream + sizes.lifted,
         backward_bytes=max(
             # In attention itself: of its result, of queries, keys and values.
-            sizes.stream + output + 4 * product,
-            # In the product before it, when what attention kept is freed.
-            sizes.stream + output + qkv - len(turned) * product,
+            sizes.stream + output + 4 * hidden,
+            # In the matmul before it, when what attention kept is freed.
+            sizes.stream + output + qkv - len(turned) * hidden,
         ),
     )
 
 
 def make_plain_attention(sizes: Sizes) -> Stage:
-    plan, hidden_size, product = sizes.plan, sizes.shape.hidden_size, sizes.product
+    hidden_size, hidden, tokens = sizes.shape.hidden_size, sizes.hidden, sizes.job.seq_len
     weights = Tensor("attention weights", sizes.scores, sizes.softmax_bytes)
-    copy = Tensor("attention weights, 16-bit copy", sizes.scores, plan.product_bytes)
-    copies = [copy] if sizes.softmax_bytes != plan.product_bytes else []
-    # Of one text alone, products take views, and what they are views of stays.
-    is_viewed = plan.batch == 1
+    copy = Tensor("attention weights, 16-bit copy", sizes.scores, sizes.element_bytes)
+    copies = [copy] if sizes.softmax_bytes != sizes.element_bytes else []
+    # Of one sequence alone, matmuls take views, and what they are views of stays.
+    is_viewed = sizes.job.micro_batch == 1
     whole = [sizes.tensor("queries, keys and values", 3 * hidden_size)] if is_viewed else []
     named = [] if is_viewed and not sizes.is_rotary else ["queries", "keys"]
     named += [] if is_viewed else ["values"]
@@ -229,24 +243,24 @@ def make_plain_attention(sizes: Sizes) -> Stage:
         *_attention_inputs(sizes),
         *whole,
         *(sizes.tensor(f"{name}, in order", hidden_size) for name in named),
-        Tensor("mask", (plan.context, plan.context), 1),
+        Tensor("mask", (tokens, tokens), 1),
         weights,
         *copies,
         sizes.tensor("attended values", hidden_size),
     ]
     output, qkv = _attention_gradients(sizes)
-    made = (5 if sizes.is_rotary else 3) * product
+    made = (5 if sizes.is_rotary else 3) * hidden
     scores_bytes = weights.size_bytes
     copied_bytes = sum(tensor.size_bytes for tensor in copies)
     return Stage(
         name="attention",
         kept=kept,
         gradient_bytes=output + qkv,
-        forward_bytes=made + max(2 * product, scores_bytes) + sizes.lifted,
+        forward_bytes=made + max(2 * hidden, scores_bytes) + sizes.lifted,
         backward_bytes=sizes.stream + output + max(
-            product + scores_bytes,  # in the product with the values
-            2 * scores_bytes - copied_bytes - product,  # in the softmax
-            qkv - scores_bytes - copied_bytes,  # in the product before all of it
+            hidden + scores_bytes,  # in the matmul with the values
+            2 * scores_bytes - copied_bytes - hidden,  # in the softmax
+            qkv - scores_bytes - copied_bytes,  # in the matmul before all of it
         ),
     )  # fmt: skip
 
@@ -288,11 +302,11 @@ def make_feed_forward(sizes: Sizes) -> Stage:
             sizes.tensor("feed-forward, after the activation", width),
         ],
         gradient_bytes=down + up,
-        forward_bytes=sizes.product + sizes.stream + sizes.lifted,
+        forward_bytes=sizes.hidden + sizes.stream + sizes.lifted,
         # A weight's copy is gone when its gradient is there.
         backward_bytes=sizes.stream + down - sum(copy.size_bytes for copy in lowering) + max(
             matrices * one,  # in the activation
-            up + sizes.product - matrices * one,  # in the product before it
+            up + sizes.hidden - matrices * one,  # in the matmul before it
         ),
     )  # fmt: skip
 
@@ -316,9 +330,9 @@ def make_end(sizes: Sizes) -> list[Stage]:
     vocabulary, hidden_size = sizes.shape.vocabulary, sizes.shape.hidden_size
     logits = sizes.count(vocabulary)
     probabilities = sizes.tensor("log-probabilities", vocabulary, element_bytes=FLOAT)
-    copied_bytes = 0 if sizes.plan.product_bytes == FLOAT else probabilities.size_bytes
+    copied_bytes = 0 if sizes.element_bytes == FLOAT else probabilities.size_bytes
     head = sizes.weigh(vocabulary, hidden_size)
-    raw_bytes = vocabulary * hidden_size * sizes.plan.product_bytes
+    raw_bytes = vocabulary * hidden_size * sizes.element_bytes
     return [
         make_norm(sizes, "last norm"),
         Stage(
@@ -329,7 +343,7 @@ def make_end(sizes: Sizes) -> list[Stage]:
             ],
             gradient_bytes=head,
             forward_bytes=logits + sizes.lifted,
-            backward_bytes=max(logits + raw_bytes + sizes.product, head + sizes.full),
+            backward_bytes=max(logits + raw_bytes + sizes.hidden, head + sizes.full),
         ),
         Stage(
             name="loss",
@@ -344,12 +358,11 @@ def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
     """A block that keeps its input alone, so that in the forward pass its stages follow one
     another with nothing left behind: but for copies that autocast makes, which stay to the end of
     that pass. A selective one keeps what its linear layers give besides, and takes it up again."""
-    plan = sizes.plan
-    results = make_results(sizes) if plan.selective else []
+    results = make_results(sizes) if sizes.job.recompute == "selective" else []
     # Those inside the block, not those that are only added to, are used again, and so not made.
     found_bytes = sum(result.size_bytes for result in results[::2])
     entry = sizes.tensor(
-        "inputs of blocks", sizes.shape.hidden_size, element_bytes=plan.parameter_bytes
+        "inputs of blocks", sizes.shape.hidden_size, element_bytes=sizes.parameter_bytes
     )
     copies = [t for stage in block for t in stage.kept if t.name.endswith(COPY)]
     cached_bytes = sum(copy.size_bytes for copy in copies)
@@ -361,7 +374,7 @@ def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
     shared_bytes = entry.size_bytes if entry.size_bytes == block[0].kept[0].size_bytes else 0
     again_bytes = find_forward_peak(block).total_bytes + sizes.stream - shared_bytes
     return Stage(
-        name="checkpointed block",
+        name="recomputed block",
         kept=[entry, *results],
         gradient_bytes=sum(stage.gradient_bytes for stage in block),
         forward_bytes=most,
@@ -397,7 +410,7 @@ def count_buffer_bytes(sizes: Sizes) -> int:
 
 def list_weights(sizes: Sizes) -> list[Tensor]:
     """The parameters that are matrices."""
-    shape, element_bytes = sizes.shape, sizes.plan.parameter_bytes
+    shape, element_bytes = sizes.shape, sizes.parameter_bytes
     hidden, width, up = shape.hidden_size, shape.feed_forward_size, 2 if shape.is_gated else 1
     once = {"embedding.weight": (shape.vocabulary, hidden)}
     if not shape.is_tied:

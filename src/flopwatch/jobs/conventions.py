@@ -1,10 +1,10 @@
 """Ways to count the FLOPs of a trained token: utilisations compare only within one of them.
 
 Model FLOPs (for MFU) are what the forward and backward pass need, however they are computed.
-Hardware FLOPs (for HFU) are what is really computed: also what recomputation computes again and
-rows that pad the vocabulary. Conventions agree on neither. Symbols in their formulas:
+Hardware FLOPs (for HFU) are what is really computed: also what is recomputed and rows that pad the
+vocabulary. Conventions agree on neither. Symbols in their formulas:
 
-    N  parameters           L  layers        h  hidden size        S  tokens of a text
+    N  parameters           L  layers        h  hidden size        S  sequence length
     V  vocabulary           a  heads         k  key and value heads
     f  feed-forward size    e  experts that a token goes through   P  rows of padding
 
@@ -20,32 +20,22 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import (
     Part,
     count_flops_by_part,
+    count_parameters,
     count_router_weights,
     count_weights,
     require_known,
 )
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.step_flops import count_parameters
-from flopwatch.jobs.variants import Recompute
+from flopwatch.jobs.training_job import TrainingJob
 
 NEEDED = 3
 """Passes that training needs: forward, gradients of inputs, gradients of weights."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """What is trained, and how."""
-
-    shape: Shape
-    tokens: int
-    """Of a text."""
-    recompute: Recompute = "none"
-    parameters: int | None = None
-    """As built, with room for the shape's positions or for `tokens`, if those are more; None:
-    counted from the shape."""
-
-
-Count = Callable[[Training], float]
+Built = int | None
+"""Parameters of a model as it was built, with positions for its shape's or for a sequence's tokens,
+if those are more; None: counted from the shape."""
+Count = Callable[[TrainingJob, Built], float]
 """FLOPs of one token."""
 
 
@@ -60,26 +50,27 @@ class Convention:
     count_model_star_flops: Count | None = None
     """From parameters only, where the convention has such numbers: for MFU*."""
     count_hardware_star_flops: Count | None = None
-    count_parameters: Callable[[Training], int] | None = None
+    count_parameters: Callable[[TrainingJob, Built], int] | None = None
     """N, where its formulas have it."""
     needs_parts: bool = True
-    """Whether it counts products: False where the number of parameters is enough, and so holds for
+    """Whether it counts matmuls: False where the number of parameters is enough, and so holds for
     any layers."""
 
 
-def count_trained_parameters(training: Training, *, at_length: bool = False) -> int:
-    """N. With `at_length` learned positions are as many as a text has tokens, not as many as the
-    model has room for."""
-    shape = replace(training.shape, padded_vocabulary=None).stretch(training.tokens)
-    parameters = training.parameters
-    if parameters is None:
+def count_trained_parameters(
+    job: TrainingJob, built: Built = None, *, at_length: bool = False
+) -> int:
+    """N. With `at_length` learned positions are as many as a sequence has tokens, not as many as
+    the model has room for."""
+    shape = replace(job.shape, padded_vocabulary=None)
+    if built is None:
         require_known(shape)
-        parameters = count_parameters(shape, active=True)
-    return parameters - _count_unused_positions(shape, training.tokens) if at_length else parameters
+        built = count_parameters(shape, active=True)
+    return built - _count_unused_positions(shape, job.seq_len) if at_length else built
 
 
-def _count_padding(training: Training) -> int:
-    shape = training.shape
+def _count_padding(job: TrainingJob) -> int:
+    shape = job.shape
     return 2 * NEEDED * shape.padding * (shape.embedding_size or shape.hidden_size)
 
 
@@ -91,44 +82,38 @@ def _count_positions(shape: Shape) -> int:
 
 
 def _count_unused_positions(shape: Shape, tokens: int) -> int:
-    """Learned ones beyond a text's last token, as parameters."""
+    """Learned ones beyond a sequence's last token, as parameters."""
     return _count_positions(shape) - _count_positions(replace(shape, positions=tokens))
 
 
 def _sum_parts(
-    training: Training, *, causal: bool, wanted: Callable[[Part], bool] = lambda part: True
+    job: TrainingJob, *, causal: bool, wanted: Callable[[Part], bool] = lambda part: True
 ) -> tuple[float, float]:
-    """What the step needs of the wanted parts, and what it computes again, for one token."""
-    counted = count_flops_by_part(
-        training.shape,
-        sequences=1,
-        tokens=training.tokens,
-        recompute=training.recompute,
-        causal=causal,
-    )
+    """What the step needs of the wanted parts, and what it recomputes, for one token."""
+    counted = count_flops_by_part(job, causal=causal)
     passes = [passes for part, passes in counted.items() if wanted(part)]
-    needed = sum(one.forward + one.backward for one in passes)
-    return needed / training.tokens, sum(one.recomputed for one in passes) / training.tokens
+    needed, tokens = sum(one.forward + one.backward for one in passes), job.micro_batch_tokens
+    return needed / tokens, sum(one.recomputed for one in passes) / tokens
 
 
 def _make_exact(name: str, *, causal: bool) -> Convention:
-    def count_model(training: Training) -> float:
-        needed, _ = _sum_parts(training, causal=causal, wanted=lambda part: part != "padding")
+    def count_model(job: TrainingJob, built: Built) -> float:
+        needed, _ = _sum_parts(job, causal=causal, wanted=lambda part: part != "padding")
         return needed
 
-    def count_hardware(training: Training) -> float:
-        return sum(_sum_parts(training, causal=causal))
+    def count_hardware(job: TrainingJob, built: Built) -> float:
+        return sum(_sum_parts(job, causal=causal))
 
     pairs = "(S + 1) / 2" if causal else "S"
     return Convention(
         name=name,
-        source="flopwatch: the products of every part, "
+        source="flopwatch: the matmuls of every part, "
         + ("scores and values where the causal mask leaves something" if causal else "in full"),
         formulas=(
-            "F = 2 (weights of all products) + 4 L h " + pairs,
+            "F = 2 (weights of all matmuls) + 4 L h " + pairs,
             "model = 3 F",
-            "hardware = 3 F + what is computed again + 6 P h",
-            "computed again, full: the blocks' share of F but for their last products; "
+            "hardware = 3 F + what is recomputed + 6 P h",
+            "recomputed, full: the blocks' share of F but for their last matmuls; "
             f"selective: 4 L h {pairs}",
         ),
         count_model_flops=count_model,
@@ -141,29 +126,29 @@ def _make_mosaic(
 ) -> Convention:
     """`attention_flops` are those of one pass, in units of L h S."""
 
-    def count_n(training: Training) -> int:
-        return count_trained_parameters(training, at_length=True)
+    def count_n(job: TrainingJob, built: Built) -> int:
+        return count_trained_parameters(job, built, at_length=True)
 
-    def count_parameter_flops(training: Training, passes: int) -> int:
-        return 2 * passes * count_n(training)
+    def count_parameter_flops(job: TrainingJob, built: Built, passes: int) -> int:
+        return 2 * passes * count_n(job, built)
 
-    def count_attention_flops(training: Training, passes: int) -> int:
-        shape = training.shape
-        return passes * attention_flops * shape.layers * shape.hidden_size * training.tokens
+    def count_attention_flops(job: TrainingJob, passes: int) -> int:
+        shape = job.shape
+        return passes * attention_flops * shape.layers * shape.hidden_size * job.seq_len
 
-    def count_model_star(training: Training) -> float:
-        return count_parameter_flops(training, NEEDED)
+    def count_model_star(job: TrainingJob, built: Built) -> float:
+        return count_parameter_flops(job, built, NEEDED)
 
-    def count_hardware_star(training: Training) -> float:
-        passes = NEEDED + (training.recompute == "full")
-        return count_parameter_flops(training, passes) + _count_padding(training)
+    def count_hardware_star(job: TrainingJob, built: Built) -> float:
+        passes = NEEDED + (job.recompute == "full")
+        return count_parameter_flops(job, built, passes) + _count_padding(job)
 
-    def count_model(training: Training) -> float:
-        return count_model_star(training) + count_attention_flops(training, attention_passes)
+    def count_model(job: TrainingJob, built: Built) -> float:
+        return count_model_star(job, built) + count_attention_flops(job, attention_passes)
 
-    def count_hardware(training: Training) -> float:
-        passes = attention_passes + (training.recompute != "none")
-        return count_hardware_star(training) + count_attention_flops(training, passes)
+    def count_hardware(job: TrainingJob, built: Built) -> float:
+        passes = attention_passes + (job.recompute != "none")
+        return count_hardware_star(job, built) + count_attention_flops(job, passes)
 
     return Convention(
         name=name,
@@ -171,7 +156,7 @@ def _make_mosaic(
         formulas=(
             f"A = {attention_flops} L h S, with S learned positions in N",
             f"model = 3 (2 N) + {attention_passes} A",
-            "hardware = model without checkpointing, "
+            "hardware = model without recomputation, "
             f"4 (2 N) + {attention_passes + 1} A with full, "
             f"3 (2 N) + {attention_passes + 1} A with selective (which the source does not have); "
             "+ 6 P h",
@@ -187,25 +172,24 @@ def _make_mosaic(
 
 
 def _make_palm(name: str, source: str, *, what: str, with_positions: bool) -> Convention:
-    def count_n(training: Training) -> int:
-        parameters, shape = count_trained_parameters(training), training.shape
-        left_out = 0 if with_positions else _count_positions(shape.stretch(training.tokens))
-        return parameters - left_out
+    def count_n(job: TrainingJob, built: Built) -> int:
+        left_out = 0 if with_positions else _count_positions(job.shape)
+        return count_trained_parameters(job, built) - left_out
 
-    def count_model(training: Training) -> float:
-        attention = training.shape.layers * training.shape.hidden_size * training.tokens
-        return 2 * NEEDED * count_n(training) + 4 * NEEDED * attention
+    def count_model(job: TrainingJob, built: Built) -> float:
+        attention = job.shape.layers * job.shape.hidden_size * job.seq_len
+        return 2 * NEEDED * count_n(job, built) + 4 * NEEDED * attention
 
-    def count_hardware(training: Training) -> float:
-        _, again = _sum_parts(training, causal=False)
-        return count_model(training) + again + _count_padding(training)
+    def count_hardware(job: TrainingJob, built: Built) -> float:
+        _, again = _sum_parts(job, causal=False)
+        return count_model(job, built) + again + _count_padding(job)
 
     return Convention(
         name=name,
         source=source,
         formulas=(
             f"model = 6 N + 12 L h S, with N {what}",
-            "hardware = model + what is computed again, as in exact, + 6 P h",
+            "hardware = model + what is recomputed, as in exact, + 6 P h",
         ),
         count_model_flops=count_model,
         count_hardware_flops=count_hardware,
@@ -214,22 +198,22 @@ def _make_palm(name: str, source: str, *, what: str, with_positions: bool) -> Co
 
 
 def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
-    def count_pass(training: Training) -> tuple[float, float, float]:
-        """Of a forward pass: weights of the blocks, attention's products, the head."""
-        shape = training.shape
+    def count_pass(job: TrainingJob) -> tuple[float, float, float]:
+        """Of a forward pass: weights of the blocks, attention's matmuls, the head."""
+        shape = job.shape
         weights = count_weights(shape)
         blocks = weights["qkv"] + weights["output"] + weights["feed-forward"]
         blocks -= shape.layers * count_router_weights(shape)
-        products = 4 * shape.layers * shape.hidden_size * training.tokens
+        products = 4 * shape.layers * shape.hidden_size * job.seq_len
         return 2 * blocks, products / (2 if halved else 1), 2 * weights["head"]
 
-    def count_model(training: Training) -> float:
-        return NEEDED * sum(count_pass(training))
+    def count_model(job: TrainingJob, built: Built) -> float:
+        return NEEDED * sum(count_pass(job))
 
-    def count_hardware(training: Training) -> float:
-        blocks, attention, _ = count_pass(training)
+    def count_hardware(job: TrainingJob, built: Built) -> float:
+        blocks, attention, _ = count_pass(job)
         again = {"none": 0.0, "full": blocks + attention, "selective": NEEDED * attention}
-        return count_model(training) + again[training.recompute] + _count_padding(training)
+        return count_model(job, built) + again[job.recompute] + _count_padding(job)
 
     half = " / 2" if halved else ""
     return Convention(
@@ -240,8 +224,8 @@ def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
             "g = 3/2 with a gate, else 1",
             "model = B + A + H"
             + ("" if halved else ", for GPT 72 L h^2 (1 + S / (6 h) + V / (12 L h))"),
-            "hardware = model without checkpointing, 4/3 (B + A) + H with full, "
-            "B + 2 A + H with selective (as published: only A / 3 is computed again); + 6 P h",
+            "hardware = model without recomputation, 4/3 (B + A) + H with full, "
+            "B + 2 A + H with selective (as published: only A / 3 is recomputed); + 6 P h",
         ),
         count_model_flops=count_model,
         count_hardware_flops=count_hardware,
@@ -255,7 +239,7 @@ CONVENTIONS: dict[str, Convention] = {
         _make_mosaic(
             "mosaic-2023",
             "the MosaicGPT throughput tables of early 2023 (mosaicml/examples, llm/throughput): A "
-            "is half of attention's products, in 2 passes",
+            "is half of attention's matmuls, in 2 passes",
             attention_flops=2,
             attention_passes=2,
         ),

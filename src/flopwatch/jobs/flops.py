@@ -13,29 +13,31 @@ The parts are those of a decoder:
     head            the logits of every position
     padding         those rows of the head that stand for no token
 
-FLOPs are those of the matrix products, 2 for a multiplication and its addition. Norms, activation
-functions, softmax, lookups and biases are left out. Nor does it count what a fused attention kernel
-computes again of the scores inside its own backward pass. A tied head is computed like any other.
+FLOPs are those of the matmuls, 2 for a multiplication and its addition. Norms, activation
+functions, softmax, lookups and biases are left out, as is usual: they cost time, but next to no
+arithmetic. Nor does it count what a fused attention kernel recomputes of the scores inside its own
+backward pass. A tied head is computed like any other.
 
-Recomputation is what the backward pass computes again of the forward pass:
+Recomputation (activation checkpointing) is what the backward pass repeats of the forward pass:
 
     none         nothing
-    full         all blocks, but for the last product of each: its result is only added to, which
+    full         all blocks, but for the last matmul of each: its result is only added to, which
                  needs no result, and torch stops before it
-    selective    results of linear layers are kept; the rest of a block is computed again: norms,
+    selective    results of linear layers are kept; the rest of a block is recomputed: norms,
                  activation functions, scores and values
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
-from flopwatch.errors import UsageError
+from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.step_memory import DTYPE_BYTES
-from flopwatch.jobs.variants import Precision, Recompute
+from flopwatch.jobs.parallelism import count_shards
+from flopwatch.jobs.printing import Printed
+from flopwatch.jobs.training_job import Recompute, TrainingJob
 
 Part = Literal[
     "embedding", "qkv", "scores", "values", "output", "feed-forward", "head", "padding"
@@ -44,7 +46,15 @@ PARTS: tuple[Part, ...] = get_args(Part)
 BLOCK: tuple[Part, ...] = ("qkv", "scores", "values", "output", "feed-forward")
 """What each block has."""
 ATTENTION: tuple[Part, ...] = ("scores", "values")
-"""Products of two activations: no weights, and half of them masked."""
+"""Matmuls of two activations: no weights, and half of them masked."""
+GRAD_ACCUM = "grad_accum"
+"""The phase of a step that has all micro-batches but the last."""
+FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
+"""The feed-forward layers as regions of a training step."""
+ADAMW_FLOPS = 12
+"""For one parameter: two moments, their corrections, a root, a division, decay and update."""
+OPTIMIZER_FLOPS = {"adamw": ADAMW_FLOPS, "adamw-unfused": ADAMW_FLOPS, "sgd": 2}
+"""For one parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,74 +124,59 @@ def count_router_weights(shape: Shape) -> int:
     return shape.hidden_size * (shape.experts or 0)
 
 
-def count_flops_by_part(
-    shape: Shape,
-    *,
-    sequences: int,
-    tokens: int,
-    recompute: Recompute = "none",
-    causal: bool = False,
-) -> dict[Part, Passes]:
-    """Of a step over `sequences` texts of `tokens` each. Scores and values count in full, as a
-    plain implementation computes them, or with `causal` only where the mask leaves something: for
-    S (S + 1) / 2 of S * S pairs of positions.
+def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part, Passes]:
+    """Of one micro-batch. Scores and values count in full, as a plain implementation computes them,
+    or with `causal` only where the mask leaves something: for S (S + 1) / 2 of S * S pairs of
+    positions.
 
-    The backward pass is twice the forward one: each product has two operands, and the gradient of
-    each is a product of the same size.
+    The backward pass is twice the forward one: each matmul has two operands, and the gradient of
+    each is a matmul of the same size.
 
-    >>> from flopwatch.jobs.model_shapes import find_shape
-    >>> parts = count_flops_by_part(find_shape("opt-125m"), sequences=1, tokens=512)
+    >>> parts = count_flops_by_part(TrainingJob("opt-125m", 512))
     >>> parts["feed-forward"].forward, parts["head"].backward
     (57982058496, 79071019008)
     """
+    shape, tokens = job.shape, job.seq_len
     pairs = tokens * (tokens + 1) // 2 if causal else tokens**2
-    products = 2 * sequences * pairs * shape.hidden_size * shape.layers
+    scores = 2 * job.micro_batch * pairs * shape.hidden_size * shape.layers
     weights = count_weights(shape)
     forward = {
-        part: products if part in ATTENTION else 2 * sequences * tokens * weights[part]
+        part: scores if part in ATTENTION else 2 * job.micro_batch_tokens * weights[part]
         for part in PARTS
     }
-    last = count_last_products(shape, forward["feed-forward"])
-    again = _choose_recomputed(forward, last, recompute)
+    last = count_last_matmuls(shape, forward["feed-forward"])
+    again = _choose_recomputed(forward, last, job.recompute)
     return {
         part: Passes(forward=count, backward=2 * count, recomputed=again.get(part, 0))
         for part, count in forward.items()
     }
 
 
-def count_bytes_by_part(
-    shape: Shape,
-    *,
-    sequences: int,
-    tokens: int,
-    recompute: Recompute = "none",
-    precision: Precision,
-) -> dict[Part, Passes]:
-    """That a step over `sequences` texts must move between memory and the processor.
+def count_bytes_by_part(job: TrainingJob) -> dict[Part, Passes]:
+    """That a micro-batch must move between memory and the processor.
 
-    A lower bound: every product reads its operands once and writes its result once, however large
-    they are, and everything between products (norms, activation functions, softmax, residuals, the
+    A lower bound: every matmul reads its operands once and writes its result once, however large
+    they are, and everything between matmuls (norms, activation functions, softmax, residuals, the
     loss) is done on the way and moves nothing. Scores never reach memory. The backward pass reads
     weights, inputs and the gradient of the result, and writes the gradients of weights and inputs.
     Of the embedding, a row is read for every token and its gradient written. Of experts, as many
     are read as tokens can reach. Weights and their gradients have the parameters' dtype, all else
-    that of the products. Copies for autocast and the optimizer are left out.
+    that of activations. Copies for autocast and the optimizer are left out.
     """
-    weight_bytes = DTYPE_BYTES[precision.dtype]
-    number_bytes = DTYPE_BYTES[precision.product_dtype]
+    weight_bytes, number_bytes = job.arithmetic.parameter_bytes, job.arithmetic.element_bytes
 
     def measure(traffic: Traffic) -> int:
         numbers = traffic.inputs + traffic.outputs
         return (traffic.weights + traffic.rows) * weight_bytes + numbers * number_bytes
 
-    moved = _count_traffic(shape, sequences, tokens)
+    moved = _count_traffic(job.shape, job.micro_batch, job.seq_len)
     forward = {part: measure(traffic) for part, traffic in moved.items()}
     backward = {
         part: (2 * t.weights + t.rows) * weight_bytes + (2 * t.inputs + t.outputs) * number_bytes
         for part, t in moved.items()
     }
-    last = measure(_count_last_traffic(shape, sequences * tokens))
-    again = _choose_recomputed(forward, last, recompute)
+    last = measure(_count_last_traffic(job.shape, job.micro_batch_tokens))
+    again = _choose_recomputed(forward, last, job.recompute)
     return {
         part: Passes(forward=forward[part], backward=backward[part], recomputed=again.get(part, 0))
         for part in PARTS
@@ -190,8 +185,8 @@ def count_bytes_by_part(
 
 def spread_by_dtype(parts: Mapping[Part, Passes], dtype: str) -> dict[str, dict[str, float]]:
     """The FLOPs of a step as records have them: by phase and dtype, and those of parts inside, of
-    which ``attention`` is four together. What is computed again counts in the backward pass. All
-    products of a step have one `dtype`."""
+    which ``attention`` is four together. What is recomputed counts in the backward pass. All
+    matmuls of a step have one `dtype`."""
     counts: dict[str, dict[str, float]] = {}
     for phase in ("forward", "backward"):
         done = {
@@ -205,8 +200,109 @@ def spread_by_dtype(parts: Mapping[Part, Passes], dtype: str) -> dict[str, dict[
     return counts
 
 
-def count_last_products(shape: Shape, feed_forward: int) -> int:
-    """Of what all feed-forward parts compute, what the last products of the blocks do and full
+def count_micro_batch_flops(job: TrainingJob) -> dict[str, dict[str, float]]:
+    """Of one micro-batch on one rank, and an update of all parameters: by phase and dtype, and of
+    parts of phases. What is recomputed counts in the backward pass. All layers are the model's own.
+
+    >>> job = TrainingJob("small", 128, micro_batch=4, precision="fp32", recompute="full")
+    >>> flops = count_micro_batch_flops(job)
+    >>> round(flops["backward"]["float32"] / flops["forward"]["float32"], 2)
+    2.71
+    """
+    updates = float(OPTIMIZER_FLOPS[job.optimizer] * job.parameters)
+    return {
+        **spread_by_dtype(count_flops_by_part(job), job.arithmetic.matmul_dtype),
+        "optimizer": {job.arithmetic.dtype: updates},
+    }
+
+
+def spread_flops(job: TrainingJob, forward: float, parameters: int) -> dict[str, dict[str, float]]:
+    """The same where only the forward pass is known."""
+    matmuls = job.arithmetic.matmul_dtype
+    return {
+        "forward": {matmuls: float(forward)},
+        "backward": {matmuls: 2.0 * forward},
+        "optimizer": {job.arithmetic.dtype: float(OPTIMIZER_FLOPS[job.optimizer] * parameters)},
+    }
+
+
+def scale_to_step(
+    job: TrainingJob, once: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """From one micro-batch to a step of all ranks. The phase `grad_accum` has both passes of all
+    micro-batches but the last; the optimizer works on every copy of a parameter, of which there is
+    one where it is sharded among all ranks."""
+    flops = {phase: scale(counts, job.ranks) for phase, counts in once.items()}
+    if not flops:
+        return flops
+    if job.grad_accum > 1:
+        both = (flops["forward"], flops["backward"])
+        dtypes = dict.fromkeys(dtype for counts in both for dtype in counts)
+        flops[GRAD_ACCUM] = {
+            dtype: (job.grad_accum - 1) * sum(counts.get(dtype, 0.0) for counts in both)
+            for dtype in dtypes
+        }
+    try:
+        shards = count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
+    except Unsupported:  # which it is found to be when it is built
+        shards = job.ranks
+    flops["optimizer"] = scale(once["optimizer"], job.ranks / shards)
+    return flops
+
+
+def scale(counts: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {dtype: count * factor for dtype, count in counts.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class StepFlops(Printed):
+    """Of one training step over all ranks."""
+
+    job: TrainingJob
+    phases: Mapping[str, Mapping[str, float]]
+    """By phase and dtype; a key ``phase/part`` is a part of its phase, already counted there."""
+    parts: Mapping[Part, Passes]
+    """Of one micro-batch on one rank, by part of the model; empty where they are not known."""
+    parameters: int | None
+    """None: not known."""
+
+    @property
+    def total(self) -> float:
+        return sum(
+            count
+            for phase, counts in self.phases.items()
+            if "/" not in phase
+            for count in counts.values()
+        )
+
+    @property
+    def per_token(self) -> float:
+        return self.total / self.job.tokens_per_step
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": self.job.to_dict(),
+            "parameters": self.parameters,
+            "total_flops": self.total,
+            "flops_per_token": self.per_token,
+            "phases": {phase: dict(counts) for phase, counts in self.phases.items()},
+            "parts": {part: asdict(passes) for part, passes in self.parts.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.total:.4g} FLOPs a step ({self.per_token:.4g} a token): {self.job}",
+            *(
+                f"  {phase:<12} {sum(counts.values()):.4g}"
+                for phase, counts in self.phases.items()
+                if "/" not in phase
+            ),
+        ]
+        return "\n".join(lines)
+
+
+def count_last_matmuls(shape: Shape, feed_forward: int) -> int:
+    """Of what all feed-forward parts compute, what the last matmuls of the blocks do and full
     recomputation leaves out: nothing where a norm or an expert's share comes after them."""
     if shape.experts or not shape.norm_first:
         return 0
@@ -216,7 +312,7 @@ def count_last_products(shape: Shape, feed_forward: int) -> int:
 def _choose_recomputed(
     forward: Mapping[Part, int], last: int, recompute: Recompute
 ) -> dict[Part, int]:
-    """`last` is the share of the last products of the blocks."""
+    """`last` is the share of the last matmuls of the blocks."""
     if recompute == "selective":
         return {part: forward[part] for part in ATTENTION}
     if recompute == "none":
@@ -275,8 +371,8 @@ def _count_block_traffic(shape: Shape, all_tokens: int) -> dict[Part, Traffic]:
 
 
 def _count_last_traffic(shape: Shape, all_tokens: int) -> Traffic:
-    """Of the products that full recomputation leaves out."""
-    if not count_last_products(shape, count_expert_weights(shape)):
+    """Of the matmuls that full recomputation leaves out."""
+    if not count_last_matmuls(shape, count_expert_weights(shape)):
         return Traffic(weights=0, inputs=0, outputs=0)
     through_blocks = all_tokens * shape.layers
     return Traffic(
@@ -294,3 +390,34 @@ def _count_up_matrices(shape: Shape) -> int:
 def _count_qkv_outputs(shape: Shape) -> int:
     """Of one token in one block."""
     return (shape.heads + 2 * (shape.key_value_heads or shape.heads)) * shape.head_size
+
+
+def count_parameters(shape: Shape, *, active: bool = False) -> int:
+    """Shared ones (an LM head that is the embedding) count once, rows that pad the vocabulary count
+    too; with `active`, only those experts that a token goes through.
+
+    >>> from flopwatch.jobs.model_shapes import find_shape
+    >>> count_parameters(find_shape("opt-125m"))
+    125239296
+    """
+    require_known(shape)
+    architecture = ARCHITECTURES[shape.architecture]
+    hidden, weights = shape.hidden_size, count_weights(shape)
+    norm = architecture.norm_vectors * hidden
+    experts = (shape.active_experts if active else shape.experts) or 1
+    expert = count_expert_weights(shape)
+    attention_biases = 0
+    if architecture.has_biases:
+        expert += (2 if shape.is_gated else 1) * shape.feed_forward_size + hidden
+        attention_biases = 4 * hidden
+    feed_forward = experts * expert + count_router_weights(shape)
+    extra = architecture.extra_positions
+    return (
+        (weights["head"] + weights["padding"]) * (1 if shape.is_tied else 2)
+        + (0 if extra is None else (shape.positions + extra) * hidden)
+        + weights["embedding"]
+        + weights["qkv"]
+        + weights["output"]
+        + shape.layers * (attention_biases + feed_forward + 2 * norm)
+        + (norm if shape.norm_first else 0)
+    )

@@ -9,15 +9,21 @@ of them is sent. From the second micro-batch of a step on, those of the ones bef
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flopwatch.jobs.activation_memory import footprint_of
+from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.step_flops import count_parameters
-from flopwatch.jobs.step_memory import DTYPE_BYTES, MOMENTS, Footprint, Moment, Plan
-from flopwatch.jobs.variants import PRECISIONS, Precision, Sharding
+from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
+from flopwatch.jobs.precision import Precision
+from flopwatch.jobs.printing import Printed
+from flopwatch.jobs.step_memory import MOMENTS, Device, Moment, StepMemory
+from flopwatch.jobs.training_job import TrainingJob
 
+GIB = 2.0**30
+EstimateStep = Callable[[TrainingJob, Device], StepMemory]
 AT_ONCE = 2
 """Blocks that are gathered at a time."""
 
@@ -42,16 +48,76 @@ class Layout(NamedTuple):
     accumulates: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Memory(Printed):
+    """What one rank of a job holds where that is most."""
+
+    job: TrainingJob
+    parts: Mapping[str, float]
+    """Bytes."""
+    available_bytes: float | None = None
+    """None: not known."""
+    step: StepMemory | None = None
+    """In detail, where a rank has all of the model."""
+    largest_micro_batch: int | None = None
+    """That fits at the job's sequence length; 0: none, None: not asked for."""
+    largest_seq_len: int | None = None
+    """That fits at the job's micro-batch; likewise."""
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.available_bytes is None else self.total_bytes <= self.available_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": self.job.to_dict(),
+            "parts": dict(self.parts),
+            "total_bytes": self.total_bytes,
+            "available_bytes": self.available_bytes,
+            "fits": self.fits,
+            "step": None if self.step is None else self.step.to_dict(),
+            "largest_micro_batch": self.largest_micro_batch,
+            "largest_seq_len": self.largest_seq_len,
+        }
+
+    def __str__(self) -> str:
+        """
+        >>> job = TrainingJob("small", 128, micro_batch=4, precision="fp32")
+        >>> print(Memory(job=job, parts={"parameters": 2**30}, available_bytes=2**32))
+        1.00 GiB on each rank, fits into 4.00 GiB: small, seq_len 128, micro-batch 4, 1 rank, fp32
+          parameters           1.00 GiB
+        """
+        verdict = ""
+        if self.available_bytes is not None:
+            fits = "fits" if self.fits else "does not fit"
+            verdict = f", {fits} into {self.available_bytes / GIB:.2f} GiB"
+        lines = [
+            f"{self.total_bytes / GIB:.2f} GiB on each rank{verdict}: {self.job}",
+            *(f"  {name:<20} {size / GIB:.2f} GiB" for name, size in self.parts.items() if size),
+        ]
+        if self.largest_micro_batch is not None:
+            lines.append(f"  largest micro-batch that fits: {self.largest_micro_batch:,}")
+        if self.largest_seq_len is not None:
+            lines.append(f"  longest sequence that fits: {self.largest_seq_len:,} tokens")
+        return "\n".join(lines)
+
+
 def estimate_rank(
-    shape: Shape, plan: Plan, sharding: Sharding, shards: int, accumulation: int
+    job: TrainingJob, device: Device = "cuda", *, estimate: EstimateStep = estimate_step
 ) -> dict[str, int]:
-    """By part; `plan` is of one micro-batch, and parameters are divided into so many `shards`."""
-    if sharding in ("plain", "ddp"):
-        return _estimate_whole(footprint_of(shape, plan), sharding, accumulation)
+    """Bytes by part; `estimate` is what a process with all of the model holds."""
+    require_data_only(job.parallelism, "the memory estimate")
+    if job.sharding in UNSHARDED:
+        return _estimate_whole(estimate(job, device), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
-    footprint = footprint_of(shape, replace(plan, precision="bf16") if plan.is_autocast else plan)
-    layout = Layout(stay=sharding == "grad-op-shard", accumulates=accumulation > 1)
-    return _estimate_shards(footprint, count_weights(shape), plan, shards, layout)
+    narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
+    per_node = job.parallelism.ranks_per_node or job.ranks
+    shards = count_shards(job.sharding, job.ranks, per_node)
+    return _estimate_shards(estimate(narrow, device), job, shards)
 
 
 def count_weights(shape: Shape) -> Weights:
@@ -60,38 +126,37 @@ def count_weights(shape: Shape) -> Weights:
     return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
 
 
-def _estimate_whole(footprint: Footprint, sharding: Sharding, accumulation: int) -> dict[str, int]:
-    """Gradients of earlier micro-batches stay; DDP has its buckets for good besides, in which the
+def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
+    """Gradients of earlier micro-batches stay; DDP has its buckets for good, too, in which the
     gradients of the last one arise."""
-    if sharding == "plain" and accumulation == 1:
-        return footprint.parts()
+    if job.sharding == "none" and job.grad_accum == 1:
+        return step.parts()
     moment = max(
-        footprint.forward,
-        footprint.backward,
+        step.forward,
+        step.backward,
         key=lambda moment: moment.activation_bytes + moment.temporary_bytes,
     )
     return {
-        **footprint.parts(),
+        **step.parts(),
         "activations": moment.activation_bytes,
-        "gradients": footprint.gradient_bytes if accumulation > 1 else 0,
+        "gradients": step.gradient_bytes if job.grad_accum > 1 else 0,
         "temporary": moment.temporary_bytes,
-        "buckets": footprint.gradient_bytes if sharding == "ddp" else 0,
+        "buckets": step.gradient_bytes if job.sharding == "ddp" else 0,
     }
 
 
-def _estimate_shards(
-    footprint: Footprint, weights: Weights, plan: Plan, shards: int, layout: Layout
-) -> dict[str, int]:
-    precision = PRECISIONS[plan.precision]
-    own_bytes = weights.total * DTYPE_BYTES[precision.dtype] // shards
+def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
+    weights, precision = count_weights(job.shape), job.arithmetic
+    layout = Layout(stay=job.sharding == "zero2", accumulates=job.grad_accum > 1)
+    own_bytes = weights.total * precision.parameter_bytes // shards
     held = {
         "parameters": own_bytes,
-        "buffers": footprint.buffer_bytes,
-        "optimizer state": MOMENTS[plan.optimizer] * own_bytes,
+        "buffers": step.buffer_bytes,
+        "optimizer state": MOMENTS[job.optimizer] * own_bytes,
     }
     moments = [
         _divide(moment, weights, precision, own_bytes, layout)
-        for moment in (footprint.forward, footprint.backward)
+        for moment in (step.forward, step.backward)
     ]
     most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))
     return {**held, **most}
@@ -101,17 +166,15 @@ def _divide(
     moment: Moment, weights: Weights, precision: Precision, own_bytes: int, layout: Layout
 ) -> dict[str, int]:
     """What is there at a moment at which a single process would hold that."""
-    product_bytes, element_bytes = (
-        DTYPE_BYTES[dtype] for dtype in (precision.product_dtype, precision.dtype)
-    )
+    element_bytes = precision.element_bytes
     blocks = weights.layers if layout.stay else min(AT_ONCE, weights.layers)
-    whole_bytes = min(moment.gradient_bytes, (weights.rest + weights.block) * product_bytes)
-    sent_bytes = max(weights.rest, weights.block) * element_bytes if whole_bytes else 0
-    done = moment.gradient_bytes / (weights.total * product_bytes)
+    whole_bytes = min(moment.gradient_bytes, (weights.rest + weights.block) * element_bytes)
+    sent_bytes = max(weights.rest, weights.block) * precision.parameter_bytes if whole_bytes else 0
+    done = moment.gradient_bytes / (weights.total * element_bytes)
     return {
         "activations": moment.activation_bytes,
         "gradients": own_bytes if layout.accumulates else round(done * own_bytes),
         "temporary": moment.temporary_bytes,
-        "gathered parameters": (weights.rest + blocks * weights.block) * product_bytes,
+        "gathered parameters": (weights.rest + blocks * weights.block) * element_bytes,
         "whole gradients": whole_bytes + sent_bytes,
     }

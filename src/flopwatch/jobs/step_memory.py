@@ -10,7 +10,7 @@ goes through the stages in reverse, frees what they kept and leaves gradients. S
     or in the optimizer, where all gradients are there.
 
 The parameters and the optimizer's state are held throughout: gradients are None when a step begins,
-and the state is made by the first step. Only tensors are counted, not what a process needs besides.
+and the state is made by the first step. Only tensors are counted, not what else a process needs.
 """
 
 from __future__ import annotations
@@ -18,53 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
-from flopwatch.jobs.variants import PRECISIONS, Attention, Recompute
-from flopwatch.settings import Device
+from flopwatch.jobs.training_job import TrainingJob
+
+Device = Literal["cpu", "cuda"]
 
 MOMENTS = {"adamw": 2, "adamw-unfused": 2, "sgd": 0}
 """Values that an optimizer keeps for each parameter, in the parameter's own dtype."""
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """How a model is trained."""
-
-    batch: int = 4
-    context: int = 128
-    """Tokens of a text."""
-    precision: str = "fp32"
-    """One of `modes.PRECISIONS`."""
-    optimizer: str = "adamw"
-    """One of `modes.OPTIMIZERS`."""
-    attention: Attention = "sdpa"
-    checkpointed: bool = False
-    """Whether blocks keep only their inputs, and are computed again in the backward pass."""
-    selective: bool = False
-    """The same, but what linear layers give is kept too."""
-    device: Device = "cpu"
-
-    @property
-    def recompute(self) -> Recompute:
-        if self.selective:
-            return "selective"
-        return "full" if self.checkpointed else "none"
-
-    @property
-    def is_autocast(self) -> bool:
-        return PRECISIONS[self.precision].autocast is not None
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Of one parameter, its gradient, and an element of what blocks add up to."""
-        return DTYPE_BYTES[PRECISIONS[self.precision].dtype]
-
-    @property
-    def product_bytes(self) -> int:
-        """Of one element of a product's result."""
-        return DTYPE_BYTES[PRECISIONS[self.precision].product_dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +66,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """What is there at one time of a step, beside parameters and the optimizer's state."""
+    """What is there at one time of a step, besides parameters and the optimizer's state."""
 
     name: str
     activation_bytes: int = 0
@@ -118,8 +79,9 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Footprint:
-    """What a step needs. Bytes, but for `parameters` and `layers`."""
+class StepMemory:
+    """What a step needs in a process that has all of the model. Bytes, but for `parameters` and
+    `layers`."""
 
     parameters: int
     parameter_bytes: int
@@ -179,7 +141,7 @@ class Footprint:
             "temporary": peak.temporary_bytes,
         }
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             **asdict(self),
             "tensors": [{**asdict(each), "size_bytes": each.size_bytes} for each in self.tensors],
@@ -226,15 +188,17 @@ def find_backward_peak(stages: Sequence[Stage]) -> Moment:
     return max(moments, key=lambda moment: moment.total_bytes)
 
 
-def find_update_peak(plan: Plan, all_bytes: int, largest_bytes: int) -> Moment:
+def find_update_peak(
+    job: TrainingJob, device: Device, all_bytes: int, largest_bytes: int
+) -> Moment:
     """In the optimizer, given the bytes of all parameters and of the largest one. One kernel needs
     nothing else. Operations one at a time take roots and divide them: on a GPU for all parameters
     at once, and else for one after the other."""
-    roots_bytes = all_bytes if plan.device == "cuda" else 2 * largest_bytes
+    roots_bytes = all_bytes if device == "cuda" else 2 * largest_bytes
     return Moment(
         name="optimizer",
         gradient_bytes=all_bytes,
-        temporary_bytes=roots_bytes if plan.optimizer == "adamw-unfused" else 0,
+        temporary_bytes=roots_bytes if job.optimizer == "adamw-unfused" else 0,
     )
 
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from flopwatch.analysis.record_device import (
-    count_ranks,
-    describe_missing_peak,
-    find_rank_peak,
-    find_record_device,
-    name_arithmetic,
-)
-from flopwatch.devices.specifications import Device, Peak
 from flopwatch.errors import UsageError
-from flopwatch.jobs.conventions import CONVENTIONS, Convention, Training
-from flopwatch.jobs.model_shapes import ARCHITECTURES, find_dimensions
-from flopwatch.jobs.variants import OTHER_NAMES, PRECISIONS, Mode, parse_training_mode
-from flopwatch.records.record import Record
+from flopwatch.jobs.conventions import CONVENTIONS, Built, Convention, find_conventions
+from flopwatch.jobs.precision import Peak
+from flopwatch.jobs.printing import Printed
+from flopwatch.jobs.training_job import TrainingJob
 
 UNKNOWN_PEAK = (
     "the peak is not known; give --hardware, as in 8xA100-80GB, or --peak, in TFLOP/s of one device"
 )
 MOST_SHARE = 10
-"""A larger one tells nothing but that something is wrong."""
+"""A larger one only says that something is wrong."""
 ALL = tuple(CONVENTIONS.values())
 
 
@@ -50,109 +43,122 @@ class Utilisation:
     """Why this cannot be, where it is more than the peak."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Assessment:
-    """Of one record."""
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class JobUtilisation(Printed):
+    """Of one job, in several conventions."""
 
-    training: Training
-    device: Device | None
-    """None where it is not in the table of devices, as no CPU is."""
-    utilisations: list[Utilisation]
-    """In those of the wanted conventions that can be applied."""
+    job: TrainingJob
+    devices: int
+    device: str | None
+    """What one of them is called; None where nobody said."""
+    peak: Peak | None
+    """Of one of them."""
+    missing: str = UNKNOWN_PEAK
+    """Why there is no peak, where that is so, and what to do."""
+    utilisations: tuple[Utilisation, ...]
+    asked_mfu: float | None = None
+    """Where tokens/s follow from it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": self.job.to_dict(),
+            "devices": self.devices,
+            "device": self.device,
+            "dtype": self.job.arithmetic.matmul_dtype,
+            "peak_flops_per_s": None if self.peak is None else self.peak.flops_per_s,
+            "peak_source": None if self.peak is None else self.peak.source,
+            "conventions": [asdict(one) for one in self.utilisations],
+        }
+
+    def __str__(self) -> str:
+        devices = f"{self.devices} x {self.device}" if self.device else f"{self.devices} device(s)"
+        lines = [f"MFU on {devices}: {self.job}"]
+        for one in self.utilisations:
+            shares = [
+                f"{name} {100 * share:.1f} %"
+                for name, share in (("MFU", one.mfu), ("HFU", one.hfu))
+                if share is not None
+            ]
+            speed = f"{one.tokens_per_s:,.0f} tokens/s"
+            lines.append(f"  {one.convention:<16} {', '.join([speed, *shares])}")
+        return "\n".join([*lines, *([] if self.peak else [f"  {self.missing}"])])
 
 
 def assess(
-    training: Training,
+    job: TrainingJob,
     tokens_per_s: float,
     *,
     devices: int,
     peak: Peak | None,
     missing: str = UNKNOWN_PEAK,
     conventions: Sequence[Convention] = ALL,
-) -> list[Utilisation]:
+    built: Built = None,
+) -> tuple[Utilisation, ...]:
     """One for each convention; `peak` is that of one device, and `missing` says why there is none,
     where it is None."""
-    return [_assess(training, tokens_per_s, devices, peak, missing, each) for each in conventions]
+    return tuple(
+        _assess(job, tokens_per_s, devices, peak, missing, each, built) for each in conventions
+    )
+
+
+def find_utilisation(  # noqa: PLR0913  all but the job are given by name
+    job: TrainingJob,
+    *,
+    tokens_per_s: float | None = None,
+    mfu: float | None = None,
+    devices: int = 1,
+    device: str | None = None,
+    peak: Peak | None = None,
+    missing: str = UNKNOWN_PEAK,
+    conventions: Sequence[str] = (),
+) -> JobUtilisation:
+    """What share of the peak a job reaches at such a speed, or how fast it is at such an MFU."""
+    if (tokens_per_s is None) == (mfu is None):
+        raise UsageError("give one of tokens_per_s and mfu: the other follows from it")
+    found: list[Utilisation] = []
+    for convention in find_conventions(conventions):
+        speed = tokens_per_s
+        if speed is None:
+            if peak is None or mfu is None:
+                raise UsageError(f"tokens/s at an MFU need a peak: {missing}")
+            speed = find_tokens_per_s(job, mfu, devices=devices, peak=peak, convention=convention)
+        found += assess(
+            job, speed, devices=devices, peak=peak, missing=missing, conventions=[convention]
+        )
+    return JobUtilisation(
+        job=job,
+        devices=devices,
+        device=device,
+        peak=peak,
+        missing=missing,
+        utilisations=tuple(found),
+        asked_mfu=mfu,
+    )
 
 
 def find_tokens_per_s(
-    training: Training, mfu: float, *, devices: int, peak: Peak, convention: Convention
+    job: TrainingJob, mfu: float, *, devices: int, peak: Peak, convention: Convention
 ) -> float:
     """The reverse: how fast a job is that reaches such an MFU."""
-    return mfu * devices * peak.flops_per_s / convention.count_model_flops(training)
-
-
-def assess_record(
-    record: Record,
-    tokens_per_s: float | None,
-    *,
-    conventions: Sequence[Convention] = ALL,
-) -> Assessment:
-    """From a record of the suite training, by the nominal peak of the device that it names, or
-    where that is not known, by the one that was measured.
-
-    Where layers are exchanged, or transformers has built what has no count here, only conventions
-    that count by parameters can be applied.
-    """
-    mode = parse_training_mode(record.variant)
-    training = read_training(record, mode)
-    dtype = find_product_dtype(record)
-    applied = conventions
-    if mode.spec != "dense" or training.shape.architecture not in ARCHITECTURES:
-        applied = [each for each in conventions if not each.needs_parts]
-    utilisations = []
-    if tokens_per_s is not None:
-        utilisations = assess(
-            training,
-            tokens_per_s,
-            devices=count_ranks(record),
-            peak=None if dtype is None else find_rank_peak(record, dtype),
-            missing=describe_missing_peak(record, dtype),
-            conventions=applied,
-        )
-    return Assessment(
-        training=training, device=find_record_device(record), utilisations=utilisations
-    )
-
-
-def read_training(record: Record, mode: Mode) -> Training:
-    model, tokens = (record.params.get(axis) for axis in ("model", "context"))
-    if not isinstance(model, str) or not isinstance(tokens, int):
-        raise UsageError(
-            f"a record of {record.suite!r} does not say its model and its context; only the suite "
-            "training has what a utilisation needs"
-        )
-    parameters = record.facts.get("parameters")
-    return Training(
-        shape=find_dimensions(model),
-        tokens=tokens,
-        recompute=mode.recompute,
-        parameters=None if parameters is None else round(parameters),
-    )
-
-
-def find_product_dtype(record: Record) -> str | None:
-    """That its products are in; None where it does not say."""
-    name = str(record.params.get("precision"))
-    precision = PRECISIONS.get(OTHER_NAMES.get(name, name))
-    return None if precision is None else name_arithmetic(record, precision.product_dtype)
+    return mfu * devices * peak.flops_per_s / convention.count_model_flops(job, None)
 
 
 def _assess(
-    training: Training,
+    job: TrainingJob,
     tokens_per_s: float,
     devices: int,
     peak: Peak | None,
     missing: str,
     convention: Convention,
+    built: Built,
 ) -> Utilisation:
     def share(flops_per_token: float | None) -> float | None:
         if peak is None or flops_per_token is None:
             return None
         return flops_per_token * tokens_per_s / (devices * peak.flops_per_s)
 
-    model = convention.count_model_flops(training)
-    hardware = convention.count_hardware_flops(training)
+    model = convention.count_model_flops(job, built)
+    hardware = convention.count_hardware_flops(job, built)
     model_star = convention.count_model_star_flops
     hardware_star = convention.count_hardware_star_flops
     hfu = share(hardware)
@@ -163,8 +169,8 @@ def _assess(
         tokens_per_s=tokens_per_s,
         mfu=share(model),
         hfu=hfu,
-        mfu_star=share(model_star(training) if model_star else None),
-        hfu_star=share(hardware_star(training) if hardware_star else None),
+        mfu_star=share(model_star(job, built) if model_star else None),
+        hfu_star=share(hardware_star(job, built) if hardware_star else None),
         peak_flops_per_s=None if peak is None else peak.flops_per_s,
         peak_source=None if peak is None else peak.source,
         missing=missing if peak is None else None,

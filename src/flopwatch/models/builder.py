@@ -20,7 +20,7 @@ from torch import nn
 
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape, find_shape
-from flopwatch.jobs.variants import Attention, Recompute
+from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.models import transformer
 from flopwatch.models.transformer import Transformer
 

@@ -4,18 +4,17 @@ Each way wraps a model, knows how to hold back what only the last micro-batch of
 and averages gradients over all ranks. All collectives of a step are noted in a journal: those that
 a rank is stopped by as visits, those that go on in the background as passed by.
 
-    plain           every rank has all of it, and averages gradients when the backward pass is done:
-                    nothing overlaps. What the others are compared with; with one rank, the ordinary
-                    loop.
-    ddp             DistributedDataParallel: averages a bucket of gradients while the backward pass
-                    goes on; before the last micro-batch, none.
-    full-shard      fully_shard (FSDP2): each rank has a part of every parameter, its gradient and
-                    the optimizer's state. A block's parameters are gathered before it is computed
-                    and freed after, in both passes; those outside of blocks stay from the forward
-                    to the backward pass, which begins with them.
-    grad-op-shard   the same, but blocks too stay gathered until the backward pass.
-    hybrid-shard    full-shard within groups of ranks, and each group has a whole model: between
-                    groups, gradients are averaged after the last micro-batch.
+    none      every rank has all of it, and averages gradients when the backward pass is done:
+              nothing overlaps. The baseline; with one rank, the ordinary loop.
+    ddp       DistributedDataParallel: averages a bucket of gradients while the backward pass goes
+              on; before the last micro-batch, none.
+    full      fully_shard (FSDP2): each rank has a part of every parameter, its gradient and the
+              optimizer's state. A block's parameters are gathered before it is computed and freed
+              after, in both passes; those outside of blocks stay from the forward to the backward
+              pass, which begins with them.
+    zero2     the same, but blocks too stay gathered until the backward pass.
+    hybrid    full within groups of ranks, and each group has a whole model: between groups,
+              gradients are averaged after the last micro-batch.
 
 Ways that shard reduce gradients after every micro-batch: to keep whole ones until the last would
 take the memory that sharding saves.
@@ -35,7 +34,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from flopwatch.jobs.variants import Precision, Sharding, count_on_machine, count_shards
+from flopwatch.jobs.parallelism import Parallelism, count_shards
+from flopwatch.jobs.precision import Precision
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks
 from flopwatch.worker.instruments import Journal, Visit
 
@@ -56,23 +57,21 @@ class Shared(Protocol):
         """When the last backward pass has returned: gradients are averages over all ranks then."""
 
 
-def share(
-    model: nn.Module, sharding: Sharding, precision: Precision, device: str, journal: Journal
-) -> Shared:
+def share(model: nn.Module, job: TrainingJob, device: str, journal: Journal) -> Shared:
     """Wrap a model that is in the CPU's memory, the same on all ranks, and put it where it is
     computed: part by part where it is sharded, since a whole one need not fit there."""
-    if sharding == "plain":
+    if job.sharding == "none":
         return Replica(model.to(device), journal)
-    if sharding == "ddp":
+    if job.sharding == "ddp":
         return Ddp(model.to(device), journal)
-    mesh = make_mesh(sharding, device)
-    return Shards(model, mesh, sharding != "grad-op-shard", precision, journal)
+    mesh = make_mesh(job.parallelism, device)
+    return Shards(model, mesh, job.sharding != "zero2", job.arithmetic, journal)
 
 
-def make_mesh(sharding: Sharding, device: str) -> DeviceMesh:
+def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
     ranks = distributed.get_world_size()
-    if sharding == "hybrid-shard":
-        shards = count_shards(sharding, ranks, count_on_machine(ranks))
+    if parallelism.sharding == "hybrid":
+        shards = count_shards("hybrid", ranks, parallelism.ranks_per_node or ranks)
         return init_device_mesh(
             device, (ranks // shards, shards), mesh_dim_names=("replicas", "shards")
         )
@@ -80,7 +79,7 @@ def make_mesh(sharding: Sharding, device: str) -> DeviceMesh:
 
 
 class Replica:
-    """plain."""
+    """Sharding none."""
 
     def __init__(self, model: nn.Module, journal: Journal) -> None:
         self.call: Callable[..., Any] = model
@@ -149,7 +148,7 @@ class Ddp:
 
 
 class Shards:
-    """full-shard, grad-op-shard and hybrid-shard."""
+    """Sharding full, zero2 and hybrid."""
 
     def __init__(
         self,

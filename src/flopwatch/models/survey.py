@@ -28,14 +28,14 @@ from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.step_memory import (
     MOMENTS,
-    Footprint,
+    Device,
     Moment,
-    Plan,
+    StepMemory,
     Tensor,
     choose_largest,
     find_update_peak,
 )
-from flopwatch.jobs.variants import PRECISIONS
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models import builder
 from flopwatch.models.builder import choose_attention, choose_recompute
 from flopwatch.models.transformer import Transformer
@@ -54,28 +54,31 @@ class Survey:
     other_weights: int
     """Of all others: the head, and projections from and to embeddings of another size."""
     attention_flops: int
-    """Of the products of queries with keys and of scores with values, in full."""
+    """Of the matmuls of queries with keys and of scores with values, in full."""
     forward_flops: int
-    """Of all products of one forward pass."""
+    """Of all matmuls of one forward pass."""
 
 
-def estimate(shape: Shape, plan: Plan) -> Footprint:
+def estimate(job: TrainingJob, device: Device = "cpu") -> StepMemory:
     """By running steps on fake tensors; for models of the library transformers, and to check what
-    `stages` says about ours."""
-    with _explained(shape):
-        one, two = (run_step(replace(shape, layers=layers), plan) for layers in (1, 2))
-    return _extrapolate(one, two, shape, plan)
+    `jobs.activation_memory` says about ours."""
+    with _explained(job.shape):
+        one, two = (
+            run_step(replace(job, model=replace(job.shape, layers=layers))) for layers in (1, 2)
+        )
+    return _extrapolate(one, two, job, device)
 
 
-def survey(shape: Shape, *, batch: int, tokens: int) -> Survey:
-    """Of a model of the library transformers, for a forward pass of `batch` texts of `tokens`."""
+def survey(job: TrainingJob) -> Survey:
+    """Of a model of the library transformers, for a forward pass of one micro-batch."""
+    shape = job.shape
     model = builder.build(shape, device="meta")
     linear = {name: module for name, module in model.named_modules() if _is_linear(module)}
     in_blocks = {name for name in linear if BLOCK_NUMBER.search(f"{name}.")}
     weights = {name: module.weight.numel() for name, module in linear.items()}
     with _explained(shape):
         one, two = (
-            _count_products(replace(shape, layers=n), batch, tokens)
+            _count_matmuls(replace(shape, layers=n), job.micro_batch, job.seq_len)
             for n in (1, min(2, shape.layers))
         )
     attention_flops = one + (two - one) * (shape.layers - 1)
@@ -86,7 +89,7 @@ def survey(shape: Shape, *, batch: int, tokens: int) -> Survey:
         block_weights=block_weights,
         other_weights=all_weights - block_weights,
         attention_flops=attention_flops,
-        forward_flops=2 * batch * tokens * all_weights + attention_flops,
+        forward_flops=2 * job.micro_batch_tokens * all_weights + attention_flops,
     )
 
 
@@ -94,8 +97,8 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
-def _count_products(shape: Shape, batch: int, tokens: int) -> int:
-    """FLOPs of all products that are neither in a linear layer nor in the making of rotary
+def _count_matmuls(shape: Shape, batch: int, tokens: int) -> int:
+    """FLOPs of all matmuls that are neither in a linear layer nor in the making of rotary
     positions, which takes a small one in some versions."""
     with _faking():
         model = _settle(builder.build_from_transformers(shape, attention="eager"))
@@ -119,13 +122,13 @@ LOOKS: dict[str, Callable[..., Any]] = {
     "is_tracing": lambda *_: False,
     "fast_all": lambda *_: True,
 }
-"""How transformers finds out that texts are neither padded nor packed, and need no mask: it looks
-at values. Fake tensors have none, and would be given masks that real ones are not."""
+"""How transformers finds out that sequences are neither padded nor packed, and need no mask: it
+looks at values. Fake tensors have none, and would be given masks that real ones are not."""
 
 
 @contextmanager
 def _faking() -> Iterator[None]:
-    """Fake tensors that are taken for texts without padding."""
+    """Fake tensors that are taken for sequences without padding."""
     masks: Any = None
     with suppress(ImportError):  # old versions have no such module
         from transformers import masking_utils as masks
@@ -170,21 +173,22 @@ class Trace:
     """Parameters, and what is kept."""
 
 
-def run_step(shape: Shape, plan: Plan) -> Trace:
+def run_step(job: TrainingJob) -> Trace:
     with _faking():
-        model = _make_model(shape, plan)
-        ids = torch.zeros(plan.batch, plan.context, dtype=torch.long)
+        model = _make_model(job)
+        ids = torch.zeros(job.micro_batch, job.seq_len, dtype=torch.long)
         held = [*model.parameters(), *model.buffers(), ids]
         trace = Trace(
             parameters=sum(p.numel() for p in model.parameters()),
-            largest_bytes=max(p.numel() for p in model.parameters()) * plan.parameter_bytes,
+            largest_bytes=max(p.numel() for p in model.parameters())
+            * job.arithmetic.parameter_bytes,
             buffer_bytes=sum(t.untyped_storage().nbytes() for t in [*model.buffers(), ids]),
             tensors=Counter(
                 _describe(_generalise(name), p) for name, p in model.named_parameters()
             ),
         )
         with Follower(model, held) as follower:
-            with _make_cast(plan):
+            with _make_cast(job):
                 loss = model(input_ids=ids, labels=ids).loss
             trace.kept_bytes = follower.finish_forward()
             trace.tensors.update(follower.kept.values())
@@ -193,15 +197,15 @@ def run_step(shape: Shape, plan: Plan) -> Trace:
     return trace
 
 
-def _make_cast(plan: Plan) -> AbstractContextManager[object]:
-    autocast = PRECISIONS[plan.precision].autocast
+def _make_cast(job: TrainingJob) -> AbstractContextManager[object]:
+    autocast = job.arithmetic.autocast
     if autocast is None:
         return nullcontext()
     return torch.autocast("cpu", dtype=getattr(torch, autocast))
 
 
-def _make_model(shape: Shape, plan: Plan) -> nn.Module:
-    dtype = PRECISIONS[plan.precision].dtype
+def _make_model(job: TrainingJob) -> nn.Module:
+    shape, dtype = job.shape, job.arithmetic.dtype
     model: nn.Module
     if shape.is_ours:
         model = Transformer(shape).train()
@@ -209,8 +213,8 @@ def _make_model(shape: Shape, plan: Plan) -> nn.Module:
             parameter.data = parameter.data.to(getattr(torch, dtype))
     else:
         model = builder.build(shape, dtype=dtype)
-    choose_attention(model, plan.attention)
-    choose_recompute(model, plan.recompute)
+    choose_attention(model, job.attention)
+    choose_recompute(model, job.recompute)
     return _settle(model)
 
 
@@ -346,10 +350,11 @@ def _describe(name: str, tensor: torch.Tensor) -> Tensor:
     return Tensor(name, shape, tensor.element_size())
 
 
-def _extrapolate(one: Trace, two: Trace, shape: Shape, plan: Plan) -> Footprint:
+def _extrapolate(one: Trace, two: Trace, job: TrainingJob, device: Device) -> StepMemory:
     """`one` and `two` are of one block and of two."""
+    shape = job.shape
     nearest, more = (two, shape.layers - 2) if shape.layers > 1 else (one, 0)
-    size_bytes = plan.parameter_bytes
+    size_bytes = job.arithmetic.parameter_bytes
     block_parameters = two.parameters - one.parameters
     block_bytes = two.kept_bytes - one.kept_bytes
     parameters = nearest.parameters + more * block_parameters
@@ -359,12 +364,12 @@ def _extrapolate(one: Trace, two: Trace, shape: Shape, plan: Plan) -> Footprint:
     grown_bytes = more * (two.peaks["forward"].total_bytes - one.peaks["forward"].total_bytes)
     early = replace(early, activation_bytes=early.activation_bytes + more * block_bytes)
     late = replace(late, gradient_bytes=late.gradient_bytes + more * block_parameters * size_bytes)
-    return Footprint(
+    return StepMemory(
         parameters=parameters,
         parameter_bytes=parameters * size_bytes,
         buffer_bytes=nearest.buffer_bytes,
         gradient_bytes=parameters * size_bytes,
-        optimizer_bytes=MOMENTS[plan.optimizer] * parameters * size_bytes,
+        optimizer_bytes=MOMENTS[job.optimizer] * parameters * size_bytes,
         layers=shape.layers,
         block_bytes=block_bytes,
         rest_bytes=kept_bytes - shape.layers * block_bytes,
@@ -374,7 +379,7 @@ def _extrapolate(one: Trace, two: Trace, shape: Shape, plan: Plan) -> Footprint:
             temporary_bytes=forward.total_bytes + grown_bytes - kept_bytes,
         ),
         backward=max(early, late, key=lambda moment: moment.total_bytes),
-        optimizer=find_update_peak(plan, parameters * size_bytes, nearest.largest_bytes),
+        optimizer=find_update_peak(job, device, parameters * size_bytes, nearest.largest_bytes),
         tensors=choose_largest(
             [
                 replace(tensor, count=count + more * (count - one.tensors[tensor]))

@@ -1,19 +1,19 @@
 """A job that really trains, on one rank or many, as a workload.
 
-A step is a global batch of fresh synthetic texts, drawn before it and not timed. Each rank computes
-its share of them in micro-batches, and gradients are those of the mean loss over the whole batch,
-whoever computed which part of it. So all ways to share a model, and all ways to divide a batch,
-walk the same path: their losses must be equal, and are checked.
+A step is a global batch of fresh synthetic sequences, drawn before it and not timed. Each rank
+computes its share of them in micro-batches, and gradients are those of the mean loss over the whole
+batch, whoever computed which part of it. So all ways to share a model, and all ways to divide a
+batch, compute the same: their losses must be equal, and are checked.
 
-    accumulation   forward and backward of all micro-batches but the last, where there are several
+    grad_accum     forward and backward of all micro-batches but the last, where there are several
     forward        of the last one
     backward       of the last one, and whatever has to be done until gradients are averages
     optimizer
 
-Synthetic texts: token ids that follow from a seed, a step, and a text's place in its batch.
+Synthetic sequences: token ids that follow from a seed, a step, and a sequence's place in its batch.
 
-However a batch is divided among ranks and micro-batches, it consists of the same texts, so that all
-ways to train on it must find the same losses.
+However a batch is divided among ranks and micro-batches, it consists of the same sequences, so that
+all ways to train on it must find the same losses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
 from types import MethodType
@@ -34,9 +34,10 @@ from torch import Tensor, distributed, nn
 from flopwatch.devices.backends import open_target
 from flopwatch.devices.matmul_rate import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
-from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.variants import PRECISIONS, Mode, Recompute, count_on_machine, count_shards
-from flopwatch.layers.layer_workload import Plain, Setting, list_notes
+from flopwatch.jobs.flops import GRAD_ACCUM
+from flopwatch.jobs.parallelism import count_shards
+from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
+from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, swap
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
 from flopwatch.models.parallelize import Shared, share
@@ -49,28 +50,28 @@ from flopwatch.worker.instruments import Journal
 from flopwatch.worker.study import Diverged
 
 
-def draw_texts(
-    vocabulary: int, context: int, seed: int, step: int, places: Iterable[int]
+def draw_sequences(
+    vocabulary: int, seq_len: int, seed: int, step: int, places: Iterable[int]
 ) -> Tensor:
     """Token ids, a row for each of these places in the batch of a step.
 
     The k-th token is about as frequent as 1 / k, as words are, so that there is something to learn
     within a few steps, and a loss that does not fall tells of a mistake.
 
-    >>> draw_texts(100, 5, 0, 3, [7]).equal(draw_texts(100, 5, 0, 3, [6, 7])[1:])
+    >>> draw_sequences(100, 5, 0, 3, [7]).equal(draw_sequences(100, 5, 0, 3, [6, 7])[1:])
     True
     """
     generator = torch.Generator()
     rows = []
     for place in places:
         generator.manual_seed(_mix(seed, step, place))
-        shares = torch.rand(context, generator=generator, dtype=torch.float64)
+        shares = torch.rand(seq_len, generator=generator, dtype=torch.float64)
         rows.append(((vocabulary + 1.0) ** shares).long() - 1)
     return torch.stack(rows)
 
 
 def _mix(*numbers: int) -> int:
-    """One seed of several: neighbouring ones give texts that have nothing in common."""
+    """One seed of several: neighbouring ones give sequences that have nothing in common."""
     text = " ".join(map(str, numbers)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
@@ -79,40 +80,13 @@ LEARNING_RATE = 1e-4
 """Small: what is timed is a training that goes well."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingJob:
-    """What all modes of a group have in common."""
-
-    shape: Shape
-    context: int
-    ranks: int
-    micro_batch: int
-    """Texts that a rank computes at once."""
-    accumulation: int
-    """Micro-batches of a rank in a step."""
-    precision: str
-    optimizer: str
-    device: Device
-
-    @property
-    def setting(self) -> Setting:
-        return find_setting(self.precision, self.device)
-
-    @property
-    def local_batch(self) -> int:
-        """Texts of a rank in a step."""
-        return self.micro_batch * self.accumulation
-
-    @property
-    def global_batch(self) -> int:
-        return self.local_batch * self.ranks
-
-
 class Loop:
     """The training of one variant on one rank, step by step."""
 
-    def __init__(self, job: TrainingJob, model: nn.Module, shared: Shared) -> None:
+    def __init__(self, job: TrainingJob, device: Device, model: nn.Module, shared: Shared) -> None:
         self.job = job
+        self.device = device
+        self.setting = find_setting(job, device)
         self.model = model
         self.shared = shared
         self.optimizer = OPTIMIZERS[job.optimizer](list(model.parameters()))
@@ -121,28 +95,28 @@ class Loop:
         rank = distributed.get_rank() if distributed.is_initialized() else 0
         self._places = range(rank * job.local_batch, (rank + 1) * job.local_batch)
         self._seed = torch.initial_seed()
-        self._texts: list[Tensor] = []
+        self._sequences: list[Tensor] = []
         self._loss: Tensor | None = None
         self.losses: list[list[Tensor]] = []
         """Of this rank: in each step, those of its micro-batches, over their number."""
 
     def prepare(self) -> None:
-        """Draw the texts of the next step, and clear gradients."""
+        """Draw the sequences of the next step, and clear gradients."""
         job, step = self.job, len(self.losses)
-        texts = draw_texts(job.shape.vocabulary, job.context, self._seed, step, self._places)
-        self._texts = list(texts.to(job.device).split(job.micro_batch))
+        drawn = draw_sequences(job.shape.vocabulary, job.seq_len, self._seed, step, self._places)
+        self._sequences = list(drawn.to(self.device).split(job.micro_batch))
         self.losses.append([])
         self._loss = None
         self.optimizer.zero_grad(set_to_none=True)
 
     def accumulate(self) -> None:
-        *others, _ = self._texts
+        *others, _ = self._sequences
         with self.shared.hold():
-            for texts in others:
-                self._compute_loss(texts).backward()
+            for ids in others:
+                self._compute_loss(ids).backward()
 
     def forward(self, _: None = None) -> None:
-        self._loss = self._compute_loss(self._texts[-1])
+        self._loss = self._compute_loss(self._sequences[-1])
 
     def backward(self, _: None = None) -> None:
         assert self._loss is not None
@@ -152,17 +126,17 @@ class Loop:
     def update(self, _: None = None) -> None:
         self.optimizer.step()
 
-    def _compute_loss(self, texts: Tensor) -> Tensor:
-        with self.job.setting.cast():
-            loss: Tensor = self.shared.call(input_ids=texts, labels=texts).loss
-        loss = loss / self.job.accumulation
+    def _compute_loss(self, ids: Tensor) -> Tensor:
+        with self.setting.cast():
+            loss: Tensor = self.shared.call(input_ids=ids, labels=ids).loss
+        loss = loss / self.job.grad_accum
         self.losses[-1].append(loss.detach())
         return loss
 
     @property
     def phases(self) -> dict[str, Callable[..., Any]]:
         """They pass nothing on: a rank's own loss is no result that could be compared."""
-        first = {"accumulation": self.accumulate} if self.job.accumulation > 1 else {}
+        first = {GRAD_ACCUM: self.accumulate} if self.job.grad_accum > 1 else {}
         second = {"forward": self.forward, "backward": self.backward, "optimizer": self.update}
         return {**first, **second}
 
@@ -210,19 +184,17 @@ def _make_whole(tensor: Any) -> Tensor:
     return whole
 
 
-def make_workload(job: TrainingJob, mode: Mode) -> Workload:
-    assert mode.sharding is not None
+def make_workload(job: TrainingJob, device: Device) -> Workload:
     # Refuses what cannot be, before it takes time.
-    count_shards(mode.sharding, job.ranks, count_on_machine(job.ranks))
-    journal = Journal(open_target(job.device).clock)
-    model = make_model(job, mode)
+    count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
+    journal = Journal(open_target(device).clock)
+    model = make_model(job)
     parameters = count_parameters(model)
-    compilation = Compilation(job.device) if mode.compiled else None
+    compilation = Compilation(device) if job.compiled else None
     if compilation is not None:
         compile_blocks(model)
-    precision = PRECISIONS[job.precision]
-    loop = Loop(job, model, share(model, mode.sharding, precision, job.device, journal))
-    emulation = describe_emulation(precision.product_dtype, job.device)
+    loop = Loop(job, device, model, share(model, job, device, journal))
+    emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)
     return Workload(
         renewable=False,
@@ -231,23 +203,23 @@ def make_workload(job: TrainingJob, mode: Mode) -> Workload:
         values=loop.find_values,
         journal=journal,
         study=loop.tell_losses,
-        conditions=job.setting.conditions,
+        conditions=loop.setting.conditions,
         facts=lambda: {**facts, **({} if compilation is None else compilation.finish())},
-        notes=[*([emulation] if emulation else []), *list_notes(mode.spec, job.device)],
+        notes=[*([emulation] if emulation else []), *list_notes(job.linear, device)],
     )
 
 
-def make_model(job: TrainingJob, mode: Mode, *, plain: bool = False) -> nn.Module:
+def make_model(job: TrainingJob, *, plain: bool = False) -> nn.Module:
     """On the CPU, with weights from torch's current seed, the same ones for every way to share it;
-    with `plain`, in which exchanged layers are computed by the plain formula."""
-    model = build(job.shape, dtype=job.setting.dtype)
-    choose_attention(model, mode.attention)
-    choose_recompute(model, mode.recompute)
-    if mode.spec == "dense":
+    with `plain`, in which swapped layers are computed by the plain formula."""
+    model = build(job.shape, dtype=job.arithmetic.dtype)
+    choose_attention(model, job.attention)
+    choose_recompute(model, job.recompute)
+    if job.is_dense:
         return model
-    pattern = find_pattern(job.shape, mode.match)
+    pattern = find_pattern(job)
     try:
-        swap(model, mode.spec, pattern)
+        swap(model, job.linear, pattern)
     except LayerError as error:  # blocks that do not divide, say
         raise Unsupported(str(error)) from None
     if plain:
@@ -279,27 +251,27 @@ def count_free_bytes(device: Device) -> int:
     return min(free_bytes, limit_bytes - psutil.Process().memory_info().data)
 
 
-def make_reference(job: TrainingJob, mode: Mode) -> Workload:
+def make_reference(job: TrainingJob, device: Device) -> Workload:
     """The ordinary loop over the whole global batch, on one rank, micro-batch by micro-batch."""
     seed = torch.initial_seed()
-    # What is computed again gives the same, and needs no more memory than what is checked.
-    recompute: Recompute = "none" if mode.recompute == "none" else "full"
-    plain = Mode(spec=mode.spec, match=mode.match, recompute=recompute)
+    # What is recomputed gives the same, and needs no more memory than what is checked.
+    recompute: Recompute = "none" if job.recompute == "none" else "full"
+    plain = replace(drop_variant(job), linear=job.linear, swapped=job.swapped, recompute=recompute)
     return Workload(
-        phases={"step": lambda: None}, values=lambda: compute_expected(job, plain, seed)
+        phases={"step": lambda: None}, values=lambda: compute_expected(plain, device, seed)
     )
 
 
 @lru_cache(maxsize=8)
-def compute_expected(job: TrainingJob, mode: Mode, seed: int) -> Mapping[str, Tensor]:
+def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str, Tensor]:
     """Loss and gradients of the first step, which many variants have in common."""
     torch.manual_seed(seed)
-    model = make_model(job, mode, plain=True).to(job.device)
-    texts = draw_texts(job.shape.vocabulary, job.context, seed, 0, range(job.global_batch))
-    batches = texts.to(job.device).split(job.micro_batch)
-    total = torch.zeros((), device=job.device)
+    model = make_model(job, plain=True).to(device)
+    ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
+    batches = ids.to(device).split(job.micro_batch)
+    total, setting = torch.zeros((), device=device), find_setting(job, device)
     for batch in batches:
-        with job.setting.cast():
+        with setting.cast():
             loss = model(input_ids=batch, labels=batch).loss / len(batches)
         loss.backward()
         total += loss.detach()
@@ -308,13 +280,13 @@ def compute_expected(job: TrainingJob, mode: Mode, seed: int) -> Mapping[str, Te
 
 def list_facts(job: TrainingJob, parameters: int) -> dict[str, float]:
     return {
-        "tokens": job.global_batch * job.context,
+        "tokens": job.tokens_per_step,
         "sequences": job.global_batch,
         "parameters": parameters,
         "micro_batch": job.micro_batch,
-        "accumulation": job.accumulation,
+        "grad_accum": job.grad_accum,
         "global_batch": job.global_batch,
-        "context": job.context,
+        "seq_len": job.seq_len,
         "hidden_size": job.shape.hidden_size,
         "layers": job.shape.layers,
         "ranks": job.ranks,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.step_flops import Swapped
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers.layer_workload import Plain, Setting, list_notes
 from flopwatch.layers.swapping import find_linear, install, make_alike
 from flopwatch.models.builder import build_from_transformers
@@ -79,7 +79,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "adamw-unfused": partial(make_optimizer, fused=False),
     "sgd": partial(torch.optim.SGD, lr=0.0),
 }
-"""By the names of `jobs.variants.OPTIMIZERS`."""
+"""By the names of `jobs.training_job.OPTIMIZERS`."""
 
 
 class TrainingStep:
@@ -179,34 +179,22 @@ def _hook(module: nn.Module, region: str, stopwatch: Stopwatch) -> tuple[Removab
     )
 
 
-def make_workload(
-    shape: Shape,
-    spec: str,
-    batch: tuple[int, int],
-    setting: Setting,
-    swapped: Swapped = "feed-forward",
-) -> Workload:
-    """`batch` is sequences x tokens. Calls with the same arguments, but for `spec` and autocast,
-    share one model."""
-    shared = _share_model(shape, batch, setting.device, setting.dtype, swapped)
-    step = TrainingStep(shared, _make_layers(shared, spec), setting.cast, swapped)
-    return replace(_make_phases(shape, step, setting), notes=list_notes(spec, setting.device))
+def make_workload(job: TrainingJob, setting: Setting) -> Workload:
+    """Jobs that differ only in `linear`, and settings only in autocast, share one model."""
+    shared = _share(job, setting)
+    step = TrainingStep(shared, _make_layers(shared, job.linear), setting.cast, job.swapped)
+    return replace(_make_phases(job, step, setting), notes=list_notes(job.linear, setting.device))
 
 
-def make_reference(
-    shape: Shape,
-    spec: str,
-    batch: tuple[int, int],
-    setting: Setting,
-    swapped: Swapped = "feed-forward",
-) -> Workload:
-    """The same, the exchanged layers in the plain formula of nn.Linear."""
-    shared = _share_model(shape, batch, setting.device, setting.dtype, swapped)
-    layers = {name: Plain(layer) for name, layer in _make_layers(shared, spec).items()}
-    return _make_phases(shape, TrainingStep(shared, layers, setting.cast, swapped), setting)
+def make_reference(job: TrainingJob, setting: Setting) -> Workload:
+    """The same, the swapped layers in the plain formula of nn.Linear."""
+    shared = _share(job, setting)
+    layers = {name: Plain(layer) for name, layer in _make_layers(shared, job.linear).items()}
+    return _make_phases(job, TrainingStep(shared, layers, setting.cast, job.swapped), setting)
 
 
-def _make_phases(shape: Shape, step: TrainingStep, setting: Setting) -> Workload:
+def _make_phases(job: TrainingJob, step: TrainingStep, setting: Setting) -> Workload:
+    shape = job.shape
     gradients = step.find_comparable()  # and this puts the step's layers in
     return Workload(
         renewable=False,
@@ -223,9 +211,14 @@ def _make_phases(shape: Shape, step: TrainingStep, setting: Setting) -> Workload
     )
 
 
+def _share(job: TrainingJob, setting: Setting) -> SharedModel:
+    batch = (job.micro_batch, job.seq_len)
+    return _share_model(job.shape, batch, setting.device, setting.dtype, job.swapped)
+
+
 @lru_cache(maxsize=1)
 def _share_model(
-    shape: Shape, batch: tuple[int, int], device: str, dtype: str, swapped: Swapped
+    shape: Shape, batch: tuple[int, int], device: str, dtype: str, swapped: str
 ) -> SharedModel:
     model = build_from_transformers(shape, device=device, dtype=dtype)
     architecture = ARCHITECTURES[shape.architecture]

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.variants import Attention, Recompute
+from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.layers.causal_attention import attend_fused, attend_plainly, make_mask
 from flopwatch.models.regions import region
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from flopwatch.jobs.memory_capacity import SHORTEST, Answer
-from flopwatch.jobs.step_memory import Tensor
+from flopwatch.jobs.rank_memory import Memory
+from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.output.tables import Column, Sheet, bytes_column, count_column, lay_out, share_column
 from flopwatch.output.units import format_bytes, format_count, plural
 
-Quantity = Literal["batch", "context"]
+Quantity = Literal["micro-batch", "seq-len"]
 CONDITIONS = "predicted from dimensions: tensors alone, from the second step on"
 
 
@@ -26,7 +26,7 @@ class Part:
     detail: str = ""
 
 
-def list_sheets(answers: Sequence[Answer]) -> list[Sheet]:
+def list_sheets(answers: Sequence[Memory]) -> list[Sheet]:
     """Of one model in detail, of several a line each."""
     if len(answers) > 1:
         return [_make_comparison(answers)]
@@ -37,58 +37,53 @@ def list_sheets(answers: Sequence[Answer]) -> list[Sheet]:
     ]
 
 
-def list_sentences(answers: Sequence[Answer]) -> list[str]:
+def list_sentences(answers: Sequence[Memory]) -> list[str]:
     if len(answers) > 1:
         return []
     (answer,) = answers
-    plan, room = answer.plan, format_bytes(answer.room_bytes)
+    job, available = answer.job, format_bytes(answer.available_bytes or 0)
     verdict = "fits" if answer.fits else "does not fit"
-    texts = f"texts of {plural(plan.context, 'token')}"
-    batch = f"a batch of {plan.batch:,}"
     return [
-        f"It {verdict} into {room}, which is what there is for tensors.",
-        f"Not even one text of {plural(plan.context, 'token')} fits."
-        if answer.largest_batch == 0
-        else f"Of {texts}, the largest batch that fits is {answer.largest_batch:,}.",
-        f"In {batch}, not even texts of {plural(SHORTEST, 'token')} fit."
-        if answer.largest_context == 0
-        else f"In {batch}, the longest texts that fit have "
-        f"{plural(answer.largest_context, 'token')}.",
+        f"It {verdict} into {available}, which is what there is for tensors.",
+        f"No micro-batch fits at seq_len {job.seq_len:,}."
+        if answer.largest_micro_batch == 0
+        else f"At seq_len {job.seq_len:,}, the largest micro-batch that fits is "
+        f"{answer.largest_micro_batch:,}.",
+        f"No sequence length fits at micro-batch {job.micro_batch:,}."
+        if answer.largest_seq_len == 0
+        else f"At micro-batch {job.micro_batch:,}, the longest sequence that fits has "
+        f"{plural(answer.largest_seq_len or 0, 'token')}.",
     ]
 
 
-def list_largest(answers: Sequence[Answer], quantity: Quantity) -> list[str]:
+def list_largest(answers: Sequence[Memory], quantity: Quantity) -> list[str]:
     """The number alone; of several models, each with its name."""
-    numbers = {a.model: getattr(a, f"largest_{quantity}") for a in answers}
+    field = f"largest_{quantity.replace('-', '_')}"
+    numbers = {each.job.name: getattr(each, field) for each in answers}
     if len(answers) == 1:
         return [str(number) for number in numbers.values()]
     return [f"{model} {number}" for model, number in numbers.items()]
 
 
-def as_dict(answer: Answer) -> dict[str, Any]:
-    """For ``--json``."""
-    return {
-        **asdict(answer),
-        "footprint": answer.footprint.as_dict(),
-        "fits": answer.fits,
-    }
-
-
-def _describe(answer: Answer) -> str:
-    plan = answer.plan
+def _describe(answer: Memory) -> str:
+    job = answer.job
     return ", ".join(
         [
-            f"{plan.batch} x {plan.context} tokens",
-            plan.precision,
-            plan.optimizer,
-            f"{plan.attention} attention",
-            *(["checkpointed"] if plan.checkpointed else []),
-            plan.device,
+            f"{job.micro_batch} x {job.seq_len} tokens",
+            job.precision,
+            job.optimizer,
+            f"{job.attention} attention",
+            *([f"recompute {job.recompute}"] if job.recompute != "none" else []),
         ]
     )
 
 
-def _make_part_sheet(answer: Answer) -> Sheet:
+def _find_step(answer: Memory) -> StepMemory:
+    assert answer.step is not None  # one process has all of the model
+    return answer.step
+
+
+def _make_part_sheet(answer: Memory) -> Sheet:
     columns: list[Column[Part]] = [
         Column("part", lambda part: part.name, "word"),
         bytes_column("at the peak", lambda part: part.peak_bytes),
@@ -98,16 +93,16 @@ def _make_part_sheet(answer: Answer) -> Sheet:
     ]
     parts = _list_parts(answer)
     return Sheet(
-        title=f"memory {answer.model}, {_describe(answer)}",
-        conditions=f"{CONDITIONS}; the peak is in: {answer.footprint.peak.name}",
+        title=f"memory {answer.job.name}, {_describe(answer)}",
+        conditions=f"{CONDITIONS}; the peak is in: {_find_step(answer).peak.name}",
         remarks=[],
         **lay_out(columns, [parts[:-1], parts[-1:]]),
     )
 
 
-def _list_parts(answer: Answer) -> list[Part]:
+def _list_parts(answer: Memory) -> list[Part]:
     """The last is their sum."""
-    found = answer.footprint
+    found = _find_step(answer)
     moments = (found.forward, found.backward, found.optimizer)
     blocks = f"{plural(found.layers, 'block')} x {format_bytes(found.block_bytes)}"
     most = {
@@ -127,8 +122,8 @@ def _list_parts(answer: Answer) -> list[Part]:
     return [*parts, Part("all", found.peak_bytes, found.peak_bytes, 1.0)]
 
 
-def _make_phase_sheet(answer: Answer) -> Sheet:
-    found = answer.footprint
+def _make_phase_sheet(answer: Memory) -> Sheet:
+    found = _find_step(answer)
     rows = [
         ("forward", found.forward_peak_bytes),
         ("forward and backward", found.backward_peak_bytes),
@@ -139,14 +134,14 @@ def _make_phase_sheet(answer: Answer) -> Sheet:
         bytes_column("peak", lambda row: row[1]),
     ]
     return Sheet(
-        title=f"memory {answer.model}, by what runs",
+        title=f"memory {answer.job.name}, by what runs",
         conditions="all tensors of the process; an optimizer's state only where there is one",
         remarks=[],
         **lay_out(columns, [rows]),
     )
 
 
-def _make_tensor_sheet(answer: Answer) -> Sheet:
+def _make_tensor_sheet(answer: Memory) -> Sheet:
     columns: list[Column[Tensor]] = [
         Column("tensor", lambda tensor: tensor.name, "word"),
         Column("shape", lambda tensor: " x ".join(map(str, tensor.shape))),
@@ -155,32 +150,38 @@ def _make_tensor_sheet(answer: Answer) -> Sheet:
         bytes_column("together", lambda tensor: tensor.count * tensor.size_bytes),
     ]
     return Sheet(
-        title=f"memory {answer.model}, largest tensors",
+        title=f"memory {answer.job.name}, largest tensors",
         conditions="parameters, and what the backward pass needs",
         remarks=[],
-        **lay_out(columns, [answer.footprint.tensors]),
+        **lay_out(columns, [_find_step(answer).tensors]),
     )
 
 
-def _make_comparison(answers: Sequence[Answer]) -> Sheet:
-    columns: list[Column[Answer]] = [
-        Column("model", lambda answer: answer.model, "word"),
-        count_column("parameters", lambda answer: answer.footprint.parameters),
-        bytes_column("their bytes", lambda answer: answer.footprint.parameter_bytes),
-        bytes_column("optimizer state", lambda answer: answer.footprint.optimizer_bytes),
-        bytes_column("activations", lambda answer: answer.footprint.activation_bytes),
-        bytes_column("gradients", lambda answer: answer.footprint.gradient_bytes),
-        bytes_column("peak", lambda answer: answer.footprint.peak_bytes),
-        Column("largest batch", lambda a: f"{a.largest_batch:,}", value=lambda a: a.largest_batch),
+def _make_comparison(answers: Sequence[Memory]) -> Sheet:
+    columns: list[Column[Memory]] = [
+        Column("model", lambda answer: answer.job.name, "word"),
+        count_column("parameters", lambda answer: _find_step(answer).parameters),
+        bytes_column("their bytes", lambda answer: _find_step(answer).parameter_bytes),
+        bytes_column("optimizer state", lambda answer: _find_step(answer).optimizer_bytes),
+        bytes_column("activations", lambda answer: _find_step(answer).activation_bytes),
+        bytes_column("gradients", lambda answer: _find_step(answer).gradient_bytes),
+        bytes_column("peak", lambda answer: _find_step(answer).peak_bytes),
         Column(
-            "longest text", lambda a: f"{a.largest_context:,}", value=lambda a: a.largest_context
+            "largest micro-batch",
+            lambda a: f"{a.largest_micro_batch:,}",
+            value=lambda a: a.largest_micro_batch,
+        ),
+        Column(
+            "longest sequence",
+            lambda a: f"{a.largest_seq_len:,}",
+            value=lambda a: a.largest_seq_len,
         ),
         Column("fits", lambda answer: "yes" if answer.fits else "no", "word"),
     ]
-    room = format_bytes(answers[0].room_bytes)
+    available = format_bytes(answers[0].available_bytes or 0)
     return Sheet(
         title=f"memory, {_describe(answers[0])}",
-        conditions=f"{CONDITIONS}; {room} are what there is for them",
+        conditions=f"{CONDITIONS}; {available} are what there is for them",
         remarks=[],
         **lay_out(columns, [answers]),
     )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from flopwatch.jobs.conventions import CONVENTIONS, Convention, Training
-from flopwatch.jobs.flops import Part, Passes, count_bytes_by_part, count_flops_by_part
-from flopwatch.jobs.mfu import DTYPES, Answer
-from flopwatch.jobs.step_flops import count_parameters
-from flopwatch.jobs.utilisation import MOST_SHARE, Utilisation
-from flopwatch.jobs.variants import Precision
+from flopwatch.jobs.conventions import CONVENTIONS, Convention
+from flopwatch.jobs.flops import (
+    Part,
+    Passes,
+    count_bytes_by_part,
+    count_flops_by_part,
+    count_parameters,
+)
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.utilisation import MOST_SHARE, JobUtilisation, Utilisation
 from flopwatch.output.tables import (
     Column,
     Kind,
@@ -24,34 +28,29 @@ from flopwatch.output.tables import (
 from flopwatch.output.units import format_count, format_rate, plural
 
 PART_CONDITIONS = (
-    "FLOPs and bytes of one text; again: what the backward pass computes again; bytes are a lower "
-    "bound: operands and results of products once, nothing between"
+    "FLOPs and bytes of one sequence; again: what the backward pass recomputes; bytes are a lower "
+    "bound: operands and results of matmuls once, nothing between"
 )
 
 
-def list_sheets(answer: Answer, *, with_parts: bool = False) -> list[Sheet]:
+def list_sheets(answer: JobUtilisation, *, with_parts: bool = False) -> list[Sheet]:
     sheets = [_make_sheet(answer)]
     return [*sheets, _make_part_sheet(answer)] if with_parts else sheets
 
 
-def as_dict(answer: Answer) -> dict[str, Any]:
+def as_dict(answer: JobUtilisation) -> dict[str, Any]:
     """For ``--json``."""
-    training, machine = answer.training, answer.machine
-    shape = training.shape.stretch(training.tokens)
-    flops, sizes = _count_parts(answer)
+    job = answer.job
+    flops, sizes = _count_parts(job)
     return {
-        "model": answer.question.model,
-        "seq_len": training.tokens,
-        "checkpointing": training.recompute,
-        "parameters": count_parameters(shape),
-        "active_parameters": count_parameters(shape, active=True),
-        "devices": machine.devices,
-        "device": machine.device,
-        "dtype": DTYPES[answer.question.precision],
-        "peak_flops_per_s": None if machine.peak is None else machine.peak.flops_per_s,
-        "peak_source": None if machine.peak is None else machine.peak.source,
+        **answer.to_dict(),
+        "model": job.name,
+        "seq_len": job.seq_len,
+        "recompute": job.recompute,
+        "parameters": count_parameters(job.shape),
+        "active_parameters": count_parameters(job.shape, active=True),
         "conventions": [
-            {**asdict(one), **_explain(CONVENTIONS[one.convention], training)}
+            {**asdict(one), **_explain(CONVENTIONS[one.convention], job)}
             for one in answer.utilisations
         ],
         "parts": {
@@ -60,10 +59,10 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _explain(convention: Convention, training: Training) -> dict[str, Any]:
+def _explain(convention: Convention, job: TrainingJob) -> dict[str, Any]:
     count = convention.count_parameters
     return {
-        "parameters": None if count is None else count(training),
+        "parameters": None if count is None else count(job, None),
         "source": convention.source,
         "formulas": list(convention.formulas),
     }
@@ -80,7 +79,7 @@ def list_formulas(conventions: Sequence[Convention]) -> list[str]:
 
 SYMBOLS = (
     "FLOPs of a token. N: parameters, with the experts that a token goes through; L: layers; "
-    "h: hidden size; S: tokens of a text; V: vocabulary; P: rows that pad it; a: heads; k: key and "
+    "h: hidden size; S: sequence length; V: vocabulary; P: rows that pad it; a: heads; k: key and "
     "value heads; f: feed-forward size; e: experts that a token goes through"
 )
 
@@ -92,13 +91,13 @@ def formulas_as_dict(conventions: Sequence[Convention]) -> list[dict[str, Any]]:
     ]
 
 
-def _make_sheet(answer: Answer) -> Sheet:
+def _make_sheet(answer: JobUtilisation) -> Sheet:
     found = answer.utilisations
     rates: list[Column[Utilisation]] = [
         Column("tokens/s", lambda one: f"{one.tokens_per_s:,.0f}", value=lambda o: o.tokens_per_s),
         Column(
             "of one device",
-            lambda one: f"{one.tokens_per_s / answer.machine.devices:,.0f}",
+            lambda one: f"{one.tokens_per_s / answer.devices:,.0f}",
             "detail",
         ),
     ]
@@ -106,7 +105,7 @@ def _make_sheet(answer: Answer) -> Sheet:
         Column("convention", lambda one: one.convention, "word"),
         count_column("model", lambda one: one.model_flops_per_token, "rate"),
         count_column("hardware", lambda one: one.hardware_flops_per_token, "rate"),
-        *(rates if answer.question.tokens_per_s is None else []),
+        *(rates if answer.asked_mfu is not None else []),
         _share_column("MFU", "mfu"),
         _share_column("HFU", "hfu"),
         _share_column("MFU*", "mfu_star", "fact"),
@@ -129,9 +128,9 @@ def _list_impossible(found: Sequence[Utilisation]) -> list[str]:
     return [] if worst is None or worst.impossible is None else [worst.impossible]
 
 
-def _describe_shape(answer: Answer) -> str:
+def _describe_shape(answer: JobUtilisation) -> str:
     """What the model's name stands for, and what was taken where it does not say."""
-    shape = answer.training.shape.stretch(answer.training.tokens)
+    shape = answer.job.shape
     words = [
         f"{shape.hidden_size:,} wide",
         f"{shape.layers} layers",
@@ -142,8 +141,8 @@ def _describe_shape(answer: Answer) -> str:
     return f"{format_count(count_parameters(shape))} parameters ({', '.join(words)})"
 
 
-def _make_part_sheet(answer: Answer) -> Sheet:
-    flops, sizes = _count_parts(answer)
+def _make_part_sheet(answer: JobUtilisation) -> Sheet:
+    flops, sizes = _count_parts(answer.job)
     whole = sum(passes.total for passes in flops.values())
     # Each row: its name, and what it computes and moves.
     rows = [(str(part), flops[part], sizes[part]) for part in flops if sizes[part].total]
@@ -164,48 +163,32 @@ def _make_part_sheet(answer: Answer) -> Sheet:
     )
 
 
-def _count_parts(answer: Answer) -> tuple[dict[Part, Passes], dict[Part, Passes]]:
-    """FLOPs and bytes of one text."""
-    shape, tokens, recompute = (
-        answer.training.shape,
-        answer.training.tokens,
-        answer.training.recompute,
-    )
-    dtype = DTYPES[answer.question.precision]
-    # Narrower numbers are made for products only: what is moved has 16 bits.
-    moved = Precision(dtype="float32" if dtype in ("float32", "tf32") else "bfloat16")
-    return (
-        count_flops_by_part(shape, sequences=1, tokens=tokens, recompute=recompute),
-        count_bytes_by_part(
-            shape, sequences=1, tokens=tokens, recompute=recompute, precision=moved
-        ),
-    )
+def _count_parts(job: TrainingJob) -> tuple[dict[Part, Passes], dict[Part, Passes]]:
+    """FLOPs and bytes of one sequence."""
+    one = replace(job, micro_batch=1)
+    return count_flops_by_part(one), count_bytes_by_part(one)
 
 
-def _describe(answer: Answer) -> str:
-    training, question, machine = answer.training, answer.question, answer.machine
-    speed = question.tokens_per_s
+def _describe(answer: JobUtilisation) -> str:
+    job, devices = answer.job, answer.devices
+    asked = () if answer.asked_mfu is not None else answer.utilisations[:1]
     return ", ".join(
         [
-            question.model,
-            f"texts of {plural(training.tokens, 'token')}",
-            "no checkpointing"
-            if training.recompute == "none"
-            else f"{training.recompute} checkpointing",
-            f"{machine.devices} x {machine.device}"
-            if machine.device
-            else plural(machine.devices, "device"),
-            *([] if speed is None else [f"{speed:,.0f} tokens/s"]),
+            job.name,
+            f"seq_len {job.seq_len:,}",
+            f"recompute {job.recompute}",
+            f"{devices} x {answer.device}" if answer.device else plural(devices, "device"),
+            *(f"{one.tokens_per_s:,.0f} tokens/s" for one in asked),
         ]
     )
 
 
-def _describe_peak(answer: Answer) -> str:
-    peak = answer.machine.peak
+def _describe_peak(answer: JobUtilisation) -> str:
+    peak = answer.peak
     if peak is None:
-        return answer.machine.missing
+        return answer.missing
     rate = format_rate(peak.flops_per_s, "FLOP/s")
-    dtype = DTYPES[answer.question.precision]
+    dtype = answer.job.arithmetic.matmul_dtype
     return f"peak of one device in {dtype}: {rate} ({peak.source})"
 
 

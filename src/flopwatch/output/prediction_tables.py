@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
 from flopwatch.output.units import format_bytes, format_share, format_time, plural
-from flopwatch.prediction.cost import Bound, Part
+from flopwatch.prediction.cost import Part
 from flopwatch.prediction.cost_parameters import PRIORS, write_parameters
+from flopwatch.prediction.job_lists import AXES, Predicted
 from flopwatch.prediction.memory_need import KEPT
 from flopwatch.prediction.predictions import Prediction
-from flopwatch.prediction.questions import Answer, Predicted, describe_job
 
 NS = 1e9
 BREAKDOWN = {
@@ -30,95 +31,96 @@ BREAKDOWN = {
 
 
 def list_sheets(
-    answers: Sequence[Answer], *, with_parameters: bool = False, refusals: Sequence[str] = ()
+    predictions: Sequence[Prediction],
+    *,
+    with_parameters: bool = False,
+    refusals: Sequence[str] = (),
 ) -> list[Sheet]:
     """`refusals` are sentences about combinations that cannot be."""
-    if len(answers) > 1 or refusals:
-        return [_make_table(answers, refusals)]
-    prediction = answers[0].prediction
+    if len(predictions) > 1 or refusals:
+        return [_make_table(predictions, refusals)]
+    prediction = predictions[0]
     return [
-        _make_headline(answers[0]),
+        _make_headline(predictions[0]),
         _make_breakdown(prediction),
         _make_memory(prediction),
         *([_make_parameters(prediction)] if with_parameters else []),
     ]
 
 
-def _make_headline(answer: Answer) -> Sheet:
+def _make_headline(prediction: Prediction) -> Sheet:
     return Sheet(
-        title=f"predict {_name(answer)}",
-        conditions=_describe_source(answer.prediction),
-        remarks=list(answer.prediction.warnings),
-        **lay_out(_list_columns([answer]), [[answer]]),
+        title=f"predict {_name(prediction)}",
+        conditions=_describe_source(prediction),
+        remarks=list(prediction.warnings),
+        **lay_out(_list_columns([prediction]), [[prediction]]),
     )
 
 
-def _make_table(answers: Sequence[Answer], refusals: Sequence[str]) -> Sheet:
-    first = answers[0]
-    differing = [
-        axis for axis in first.asked if len({str(each.asked[axis]) for each in answers}) > 1
-    ]
-    fixed = [f"{axis}={value}" for axis, value in first.asked.items() if axis not in differing]
-    sources = dict.fromkeys(_describe_source(each.prediction) for each in answers)
+def _make_table(predictions: Sequence[Prediction], refusals: Sequence[str]) -> Sheet:
+    asked = [list_asked(each) for each in predictions]
+    differing = [axis for axis in AXES if len({str(each[axis]) for each in asked}) > 1]
+    fixed = [f"{axis}={value}" for axis, value in asked[0].items() if axis not in differing]
+    sources = dict.fromkeys(_describe_source(each) for each in predictions)
     return Sheet(
         title=" ".join(["predict", *fixed]),
         conditions="; ".join(sources),
         remarks=[
-            *list_warnings([each.prediction for each in answers]),
+            *list_warnings(predictions),
             *(f"left out: {refusal}" for refusal in refusals),
         ],
         **lay_out(
             [
                 *(_axis_column(axis) for axis in differing),
-                *_list_columns(answers),
+                *_list_columns(predictions),
             ],
-            [answers],
+            [predictions],
         ),
     )
 
 
 def list_warnings(predictions: Sequence[Prediction]) -> list[str]:
     """Each once, with how many it is about."""
-    warnings = Counter(warning for each in predictions for warning in each.warnings)
+    counted = Counter(text for each in predictions for text in each.warnings)
     return [
-        warning if count == len(predictions) else f"{warning} ({count} of {len(predictions)})"
-        for warning, count in warnings.items()
+        text if count == len(predictions) else f"{text} ({count} of {len(predictions)})"
+        for text, count in counted.items()
     ]
 
 
-def _axis_column(axis: str) -> Column[Answer]:
-    return Column(axis, lambda answer: str(answer.asked[axis]), "word")
+def _axis_column(axis: str) -> Column[Prediction]:
+    return Column(axis, lambda prediction: str(list_asked(prediction)[axis]), "word")
 
 
-def _list_columns(answers: Sequence[Answer]) -> list[Column[Answer]]:
-    again = any(each.prediction.job.recompute != "none" for each in answers)
+def _list_columns(predictions: Sequence[Prediction]) -> list[Column[Prediction]]:
+    again = any(each.job.recompute != "none" for each in predictions)
     return [
         Column(
             "tokens/s",
-            lambda a: f"{a.prediction.tokens_per_s:,.0f}",
-            value=lambda a: a.prediction.tokens_per_s,
+            lambda a: f"{a.tokens_per_s:,.0f}",
+            value=lambda a: a.tokens_per_s,
         ),
-        Column("9 of 10", lambda a: _format_interval(a.prediction), "interval"),
+        Column("90 % interval", _format_interval, "interval"),
         Column(
             "of one device",
-            lambda a: f"{a.prediction.tokens_per_s / a.prediction.job.ranks:,.0f}",
+            lambda a: f"{a.tokens_per_s / a.job.ranks:,.0f}",
             "detail",
         ),
         Column(
             "step",
-            lambda a: format_time(a.prediction.cost.step_s * NS),
-            value=lambda a: a.prediction.cost.step_s * NS,
+            lambda a: format_time(a.cost.step_s * NS),
+            value=lambda a: a.cost.step_s * NS,
         ),
-        share_column("MFU", lambda a: a.prediction.utilisation.mfu, "share"),
-        *([share_column("HFU", lambda a: a.prediction.utilisation.hfu, "share")] if again else []),
-        bytes_column("memory", lambda a: a.prediction.memory.total_bytes, "memory"),
-        Column("fits", lambda a: {True: "yes", False: "no", None: "?"}[a.prediction.memory.fits],
+        share_column("MFU", lambda a: a.utilisation.mfu, "share"),
+        *([share_column("HFU", lambda a: a.utilisation.hfu, "share")] if again else []),
+        bytes_column("memory", lambda a: a.memory.total_bytes, "memory"),
+        Column("fits", lambda a: {True: "yes", False: "no", None: "?"}[a.memory.fits],
                "word"),
     ]  # fmt: skip
 
 
 def _make_breakdown(prediction: Prediction) -> Sheet:
-    rows = _sum_parts(prediction.cost.parts)
+    rows = prediction.list_parts()
     whole_s = prediction.cost.step_s
     columns: list[Column[Part]] = [
         Column("where the time goes", lambda part: BREAKDOWN[part.name], "word"),
@@ -138,19 +140,6 @@ def _make_breakdown(prediction: Prediction) -> Sheet:
         remarks=[],
         **lay_out(columns, [rows]),
     )
-
-
-def _sum_parts(parts: Sequence[Part]) -> list[Part]:
-    """One for each name, the longest first."""
-    sums: dict[str, tuple[float, float, Bound]] = {}
-    for part in parts:
-        time_s, ideal_s, _ = sums.get(part.name, (0.0, 0.0, part.bound))
-        sums[part.name] = (time_s + part.time_s, ideal_s + part.ideal_s, part.bound)
-    rows = [
-        Part(name=name, phase="forward", time_s=time_s, ideal_s=ideal_s, bound=bound)
-        for name, (time_s, ideal_s, bound) in sums.items()
-    ]
-    return sorted(rows, key=lambda part: -part.time_s)
 
 
 def _make_memory(prediction: Prediction) -> Sheet:
@@ -199,9 +188,9 @@ def _make_parameters(prediction: Prediction) -> Sheet:
     )
 
 
-def _name(answer: Answer) -> str:
-    job, machine = answer.prediction.job, answer.prediction.machine
-    return f"{answer.asked['model']} on {job.ranks} x {machine.name}: {describe_job(job)}"
+def _name(prediction: Prediction) -> str:
+    job, machine = prediction.job, prediction.machine
+    return f"{job.ranks} x {machine.name}: {replace(job, hardware=None)}"
 
 
 def _describe_source(prediction: Prediction) -> str:
@@ -218,40 +207,15 @@ def _format_interval(prediction: Prediction) -> str:
     return f"{prediction.low:,.0f} to {prediction.high:,.0f}"
 
 
-def as_dict(answer: Answer) -> dict[str, Any]:
+def as_dict(prediction: Prediction) -> dict[str, Any]:
     """For ``--json``."""
-    return {**answer.asked, **prediction_as_dict(answer.prediction)}
+    return {**list_asked(prediction), **prediction.to_dict()}
 
 
-def prediction_as_dict(prediction: Prediction) -> dict[str, Any]:
-    memory = prediction.memory
-    return {
-        "device": prediction.machine.name,
-        "ranks": prediction.job.ranks,
-        "parameters": prediction.job.parameters,
-        "stack": prediction.stack.name,
-        "predicted_tokens_per_s": prediction.tokens_per_s,
-        "low": prediction.low,
-        "high": prediction.high,
-        "step_s": prediction.cost.step_s,
-        "mfu": prediction.utilisation.mfu,
-        "hfu": prediction.utilisation.hfu,
-        "convention": prediction.utilisation.convention,
-        "fits": memory.fits,
-        "memory_bytes": memory.parts,
-        "available_bytes": memory.available_bytes,
-        "parts": [
-            {
-                "name": part.name,
-                "time_s": part.time_s,
-                "ideal_s": part.ideal_s,
-                "bound": part.bound,
-            }
-            for part in _sum_parts(prediction.cost.parts)
-        ],
-        "warnings": list(prediction.warnings),
-        "sources": list(prediction.machine.sources),
-    }
+def list_asked(prediction: Prediction) -> dict[str, Any]:
+    """What may differ between jobs."""
+    job = prediction.job
+    return {axis: job.name if axis == "model" else getattr(job, axis) for axis in AXES}
 
 
 def row_as_dict(predicted: Predicted) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Line:
 def list_sheets(profile: Profile) -> list[Sheet]:
     if not profile.entries:
         return [_make_phase_sheet(profile)]
-    attention = compare_attention(profile.entries, profile.request)
+    attention = compare_attention(profile.entries, profile.request.job)
     return [
         _make_region_sheet(profile),
         _make_kind_sheet(profile),
@@ -68,7 +68,7 @@ def list_sheets(profile: Profile) -> list[Sheet]:
 def list_sentences(profile: Profile) -> list[str]:
     sentences = [_describe_overhead(profile)]
     if profile.entries:
-        attention = compare_attention(profile.entries, profile.request)
+        attention = compare_attention(profile.entries, profile.request.job)
         sentences = [
             _describe_matmuls(profile),
             _describe_softmax(attention) if attention else HIDDEN,
@@ -93,20 +93,20 @@ def as_dict(profile: Profile) -> dict[str, Any]:
         "regions": [asdict(line) for section in regions for line in section],
         "kinds": [asdict(line) for line in _list_kinds(profile)],
         "inside_attention": [
-            asdict(w) for w in compare_attention(profile.entries, profile.request)
+            asdict(w) for w in compare_attention(profile.entries, profile.request.job)
         ],
     }
 
 
 def _describe(profile: Profile) -> str:
-    request = profile.request
+    job = profile.request.job
     parts = [
-        f"profile {request.model}",
-        f"{request.batch} x {request.context} tokens",
-        request.precision,
+        f"profile {job.name}",
+        f"{job.micro_batch} x {job.seq_len} tokens",
+        job.precision,
         f"{profile.attention} attention",
-        request.optimizer,
-        *(["checkpointed"] if request.checkpointed else []),
+        job.optimizer,
+        *([f"recompute {job.recompute}"] if job.recompute != "none" else []),
     ]
     return ", ".join(parts)
 

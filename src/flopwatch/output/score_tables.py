@@ -11,14 +11,13 @@ from flopwatch.output.tables import Column, Sheet, lay_out, share_column
 from flopwatch.output.units import format_time, plural
 from flopwatch.prediction.calibration import Calibration
 from flopwatch.prediction.fit import Fit, Found
-from flopwatch.prediction.kernel_fit import KernelScore
 from flopwatch.prediction.validation import STEP, Judged, Score, Tally
 
 TOO_EFFICIENT = 1.3
 """Of the peak: what lies above cannot be a peak that was measured a little too low."""
 
 
-def list_validation_sheets(scores: Sequence[Score], kernels: Sequence[KernelScore]) -> list[Sheet]:
+def list_validation_sheets(scores: Sequence[Score]) -> list[Sheet]:
     columns: list[Column[Score]] = [
         Column("left out", lambda score: score.split, "word"),
         Column("table", lambda score: score.table, "word"),
@@ -29,31 +28,19 @@ def list_validation_sheets(scores: Sequence[Score], kernels: Sequence[KernelScor
     ]
     splits = list(dict.fromkeys(score.split for score in scores))
     groups = [[score for score in scores if score.split == split] for split in splits]
-    parts: list[Column[KernelScore]] = [
-        Column("kernel", lambda score: score.kind, "word"),
-        Column("rows", lambda score: str(score.rows)),
-        share_column("mean error", lambda score: score.mean_error),
-        share_column("largest", lambda score: score.largest_error),
-    ]
     return [
         Sheet(
             title="tokens/s of training jobs that the fit has not seen",
-            conditions="published on A100; errors of predicted over measured tokens/s, less 1; 9 "
-            "of 10 should be inside their interval",
+            conditions="published on A100; errors of predicted over measured tokens/s, less 1; "
+            "90 % should be inside their interval",
             remarks=[],
             **lay_out(columns, groups),
-        ),
-        Sheet(
-            title="times of SwitchBack's kernels, a shape left out",
-            conditions="published; the model's form was chosen with all shapes in sight",
-            remarks=[],
-            **lay_out(parts, [kernels]),
         ),
     ]
 
 
-def validation_as_dict(scores: Sequence[Score], kernels: Sequence[KernelScore]) -> dict[str, Any]:
-    return {"jobs": list(map(asdict, scores)), "kernels": list(map(asdict, kernels))}
+def validation_as_dict(scores: Sequence[Score]) -> dict[str, Any]:
+    return {"jobs": list(map(asdict, scores))}
 
 
 def list_calibration_sheets(calibration: Calibration, fit: Fit) -> list[Sheet]:

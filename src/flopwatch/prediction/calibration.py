@@ -17,21 +17,34 @@ from typing import Any
 
 import msgspec
 
+from flopwatch.analysis.record_device import find_record_device
+from flopwatch.analysis.record_job import read_training_job
+from flopwatch.analysis.samples import estimate_total_ns
+from flopwatch.analysis.statistics import median
 from flopwatch.devices import measured_peaks, system_files
 from flopwatch.devices.device_names import find_device
-from flopwatch.devices.measured_peaks import Peaks, Setup, read_setup
-from flopwatch.errors import UsageError
-from flopwatch.prediction.case_jobs import OURS, observe, predict_case
-from flopwatch.prediction.cost_job import ARITHMETICS
+from flopwatch.devices.measured_peaks import Peaks, Setup, from_environment, read_setup
+from flopwatch.errors import Unsupported, UsageError
+from flopwatch.jobs.model_shapes import ARCHITECTURES
+from flopwatch.jobs.precision import PRECISIONS
+from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.prediction.cost_parameters import PRIORS, Parameters, Prior
 from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
-from flopwatch.prediction.hardware import Machine, describe_measured
-from flopwatch.prediction.observations import Observation
+from flopwatch.prediction.hardware import (
+    Machine,
+    describe_device,
+    describe_measured,
+    share_among,
+)
+from flopwatch.prediction.observations import WHOLE, Observation
+from flopwatch.prediction.predictions import predict
 from flopwatch.prediction.software_stacks import QUANTILE, Stack
 from flopwatch.records.record import Record
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 
+OURS = "flopwatch"
+"""The software stack that our own suites are measured with."""
 VARIABLE = "FLOPWATCH_CALIBRATION"
 SCHEMA = 1
 PEAKS_SPREAD = 0.15
@@ -138,7 +151,7 @@ def make_stack(calibration: Calibration | None, device: str) -> Stack:
         source="expected of our own transformer"
         if calibration is None
         else f"records of this machine, {calibration.measured_at.partition('T')[0]}",
-        precisions=(calibration.precisions if calibration else ()) or tuple(ARITHMETICS),
+        precisions=(calibration.precisions if calibration else ()) or tuple(PRECISIONS),
         is_here=True,
     )
 
@@ -231,7 +244,73 @@ def predict_group(
         return {}
     stack = make_stack(calibration, settings.device)
     found = {
-        variant: predict_case(group.suite, variant, group.params, machine, stack, settings.device)
-        for variant in group.variants
+        variant: predict_case(read_job(job), machine, stack, settings.device)
+        for variant, job in group.jobs.items()
+        if variant in group.variants and job is not None and "seq_len" in job
     }
     return {variant: each for variant, each in found.items() if each is not None}
+
+
+def is_predictable(job: TrainingJob) -> bool:
+    """Whether its cost follows from its dimensions: not with other layers, compiled ones, or plain
+    attention."""
+    is_plain = job.is_dense and job.attention == "sdpa" and not job.compiled
+    return is_plain and job.shape.architecture in ARCHITECTURES
+
+
+def find_rank_machine(machine: Machine, job: TrainingJob, device: str) -> Machine:
+    """What a rank of the job has: of a CPU, its share."""
+    return share_among(machine, job.ranks) if device == "cpu" else machine
+
+
+def read_machine(record: Record) -> Machine | None:
+    """Where it was measured: by its peaks, or else by its data sheet."""
+    peaks = from_environment(record.environment)
+    total = record.environment.get("machine", {}).get("memory_total_bytes")
+    machine = describe_measured(peaks, total) if peaks is not None else None
+    if machine is None:
+        device = find_record_device(record)
+        machine = None if device is None else describe_device(device)
+    return machine
+
+
+def observe(record: Record) -> list[Observation]:
+    """What a record says of the phases of its step; nothing where it is no step, or where its
+    machine is not known."""
+    if record.status != "ok" or len(record.rounds) <= record.warmup_samples:
+        return []
+    job, machine = read_training_job(record), read_machine(record)
+    if job is None or machine is None or not is_predictable(job):
+        return []
+    own = find_rank_machine(machine, job, record.settings.device)
+    base = Observation(job=job, machine=own, stack=OURS, time_s=1.0)
+    if set(record.samples_ns) != set(WHOLE):
+        return [replace(base, time_s=estimate_total_ns(record).value / 1e9)]
+    return [
+        replace(
+            base,
+            phases=(phase,),
+            time_s=median(record.samples_ns[phase][record.warmup_samples :]) / 1e9,
+        )
+        for phase in WHOLE
+    ]
+
+
+def predict_case(
+    job: TrainingJob, machine: Machine, stack: Stack, device: str
+) -> dict[str, Any] | None:
+    """A prediction to be stored with what will be measured; None where there is none to make."""
+    if not is_predictable(job):
+        return None
+    try:
+        found = predict(job, find_rank_machine(machine, job, device), stack)
+    except (UsageError, Unsupported):  # no peak in this dtype, no link, too few ranks
+        return None
+    return {
+        "stack": stack.name,
+        "source": stack.source,
+        "step_s": found.cost.step_s,
+        "low_s": job.tokens_per_step / found.high,
+        "high_s": job.tokens_per_step / found.low,
+        "phases_s": {phase: found.cost.sum_phase(phase) for phase in WHOLE},
+    }

@@ -1,7 +1,7 @@
 """The cost model: the time of a training step, part by part.
 
-A step is `accumulation` micro-batches and an update. A micro-batch of T tokens, in texts of S, goes
-through L blocks of width d:
+A step is `grad_accum` micro-batches and an update. A micro-batch of T tokens, in sequences of S,
+goes through L blocks of width d:
 
     products        of T x K by K x N, three of them for each weight (forward, and the gradients of
                     input and weight), and of blocks that are computed again a fourth:
@@ -45,9 +45,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.flops import require_known
 from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.variants import count_shards
-from flopwatch.prediction.cost_job import ARITHMETICS, Job
+from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
+from flopwatch.jobs.precision import PRECISIONS
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.hardware import Machine
 
@@ -110,17 +112,18 @@ class _Speeds:
 
 
 def estimate_cost(
-    job: Job, machine: Machine, parameters: Parameters, pressed_gb: float = 0.0
+    job: TrainingJob, machine: Machine, parameters: Parameters, pressed_gb: float = 0.0
 ) -> Cost:
     """Of a step on each of the job's ranks, which have a `machine` each. `pressed_gb` is what they
     hold where that nearly fills their memory, and 0 elsewhere (`memory.find_pressure`).
 
-    >>> from flopwatch.jobs.model_shapes import find_shape
+    >>> from flopwatch.jobs.parallelism import Parallelism
     >>> from flopwatch.prediction.hardware import find_machine
     >>> from flopwatch.prediction.software_stacks import EXPECTED
-    >>> job = Job(shape=find_shape("7b"), tokens=2048, micro_batch=4, ranks=8)
+    >>> split = Parallelism(data=8, sharding="full")
+    >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=split)
     >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
-    >>> round(job.step_tokens / cost.step_s / 8, -3)
+    >>> round(job.tokens_per_step / cost.step_s / 8, -3)
     5000.0
     """
     speeds = _find_speeds(job, machine, parameters)
@@ -132,20 +135,22 @@ def estimate_cost(
     ]
     computed_s = sum(part.time_s for part in once)
     exchanged = _estimate_exchange(job, machine, parameters, computed_s)
-    micro_batches = [_scale(part, job.accumulation) for part in once]
+    micro_batches = [_scale(part, job.grad_accum) for part in once]
     return Cost(parts=(*micro_batches, *exchanged, *_list_update(job, machine, speeds, parameters)))
 
 
-def _find_speeds(job: Job, machine: Machine, parameters: Parameters) -> _Speeds:
+def _find_speeds(job: TrainingJob, machine: Machine, parameters: Parameters) -> _Speeds:
     arithmetic, efficiency = job.arithmetic, parameters.product_efficiency
-    attention = machine.peak_flops_per_s.get(arithmetic.activations, 0.0) * machine.attention_share
+    attention = (
+        machine.peak_flops_per_s.get(arithmetic.activation_dtype, 0.0) * machine.attention_share
+    )
     memory = machine.bandwidth_bytes_per_s
     return _Speeds(
-        products=_find_product_speed(machine, arithmetic.products, efficiency),
-        head=_find_product_speed(machine, arithmetic.activations, efficiency),
+        products=_find_product_speed(machine, arithmetic.matmul_dtype, efficiency),
+        head=_find_product_speed(machine, arithmetic.activation_dtype, efficiency),
         attention=_Speed(
             attention * parameters.attention_efficiency,
-            machine.peak_flops_per_s.get(arithmetic.activations, 0.0),
+            machine.peak_flops_per_s.get(arithmetic.activation_dtype, 0.0),
         ),
         memory=_Speed(memory * parameters.bandwidth_efficiency, memory),
     )
@@ -154,7 +159,7 @@ def _find_speeds(job: Job, machine: Machine, parameters: Parameters) -> _Speeds:
 def _find_product_speed(machine: Machine, dtype: str, efficiency: float) -> _Speed:
     rate = machine.find_rate(dtype)
     if rate is None:
-        known = [n for n, a in ARITHMETICS.items() if a.products in machine.peak_flops_per_s]
+        known = [n for n, a in PRECISIONS.items() if a.matmul_dtype in machine.peak_flops_per_s]
         raise UsageError(
             f"{machine.name} has no known peak in {dtype}; choose one of the precisions "
             f"{', '.join(known)}"
@@ -173,7 +178,7 @@ def list_weights(shape: Shape) -> list[tuple[int, int]]:
     return [(hidden, queries + 2 * keys), (queries, hidden), *([*ups, (inner, hidden)] * experts)]
 
 
-def _list_products(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+def _list_products(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
     shape, again = job.shape, 0.0
     if job.recompute == "full":
         again = parameters.recomputed_share
@@ -194,10 +199,10 @@ def _list_products(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterato
 
 
 def _time_product(
-    job: Job, speeds: _Speeds, parameters: Parameters, speed: _Speed, sizes: tuple[int, int]
+    job: TrainingJob, speeds: _Speeds, parameters: Parameters, speed: _Speed, sizes: tuple[int, int]
 ) -> tuple[float, float]:
     """Of one micro-batch and one pass, and at the peak. All three passes move the same tensors."""
-    rows, (inputs, outputs) = job.micro_tokens, sizes
+    rows, (inputs, outputs) = job.micro_batch_tokens, sizes
     flops = 2.0 * rows * inputs * outputs
     numbers = rows * inputs + inputs * outputs + rows * outputs
     moved_s = job.arithmetic.element_bytes * numbers / speeds.memory.reached
@@ -205,9 +210,9 @@ def _time_product(
     return time_s, flops / speed.peak
 
 
-def _list_attention(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+def _list_attention(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
     shape = job.shape
-    pairs = job.micro_batch * job.tokens * (job.tokens + 1) / 2 * shape.heads * shape.layers
+    pairs = job.micro_batch * job.seq_len * (job.seq_len + 1) / 2 * shape.heads * shape.layers
     flops = 4 * COMMON_HEAD * (shape.head_size / COMMON_HEAD) ** parameters.attention_growth
     forward_s = pairs * flops / speeds.attention.reached
     ideal_s = pairs * 4 * shape.head_size / speeds.attention.peak
@@ -227,12 +232,12 @@ def count_elements(shape: Shape) -> tuple[int, int]:
     return 12 * hidden + (2 + gate) * inner, 23 * hidden + (3 + 2 * gate) * inner
 
 
-def _list_traffic(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+def _list_traffic(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
     shape, arithmetic = job.shape, job.arithmetic
     forward, backward = count_elements(shape)
     if job.recompute != "none":
         backward += forward
-    size_bytes = float(job.micro_tokens * shape.layers * arithmetic.element_bytes)
+    size_bytes = float(job.micro_batch_tokens * shape.layers * arithmetic.element_bytes)
     more = parameters.traffic * (parameters.autocast_traffic if arithmetic.is_autocast else 1.0)
     passes: tuple[tuple[Phase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, numbers in passes:
@@ -240,14 +245,14 @@ def _list_traffic(job: Job, speeds: _Speeds, parameters: Parameters) -> Iterator
         time_s = more * size_bytes * numbers / speeds.memory.reached
         yield _make("element-wise", phase, time_s, least_s, "memory")
     rows = shape.padded_vocabulary or shape.vocabulary
-    logits_s = job.micro_tokens * rows * parameters.loss_bytes / speeds.memory.reached
-    least_s = 3 * job.micro_tokens * rows * arithmetic.element_bytes / speeds.memory.peak
+    logits_s = job.micro_batch_tokens * rows * parameters.loss_bytes / speeds.memory.reached
+    least_s = 3 * job.micro_batch_tokens * rows * arithmetic.element_bytes / speeds.memory.peak
     yield _make("loss", "forward", FORWARD_SHARE * logits_s, FORWARD_SHARE * least_s, "memory")
     rest = 1 - FORWARD_SHARE
     yield _make("loss", "backward", rest * logits_s, rest * least_s, "memory")
 
 
-def _list_overheads(job: Job, parameters: Parameters, pressed_gb: float) -> Iterator[Part]:
+def _list_overheads(job: TrainingJob, parameters: Parameters, pressed_gb: float) -> Iterator[Part]:
     blocks_s = job.shape.layers * parameters.block_s
     again = 0 if job.recompute == "none" else FORWARD_SHARE
     yield _make("overhead", "forward", FORWARD_SHARE * blocks_s, 0.0, "overhead")
@@ -267,7 +272,7 @@ class _Exchange:
     """Through the network."""
 
 
-def _count_exchanged(job: Job, machine: Machine) -> tuple[_Exchange, _Exchange]:
+def _count_exchanged(job: TrainingJob, machine: Machine) -> tuple[_Exchange, _Exchange]:
     """In every micro-batch, and once a step. Where a model is sharded, blocks are gathered before
     each pass and gradients summed up after it; where it is not, gradients are averaged in the last
     micro-batch, which moves each of them twice."""
@@ -277,10 +282,10 @@ def _count_exchanged(job: Job, machine: Machine) -> tuple[_Exchange, _Exchange]:
     gathered = float(job.parameters * arithmetic.gathered_bytes)
     reduced = float(job.parameters * (job.reduced_bytes or arithmetic.reduced_bytes))
     everybody = (ranks - 1) / ranks
-    if job.sharding in ("plain", "ddp"):
+    if job.sharding in UNSHARDED:
         return _Exchange(), _send(2 * reduced * everybody, ranks, machine)
-    gathers = 1 if job.sharding == "grad-op-shard" else 2
-    if job.sharding == "hybrid-shard":
+    gathers = 1 if job.sharding == "zero2" else 2
+    if job.sharding == "hybrid":
         shards = count_job_shards(job, machine)
         inside = _send((gathers * gathered + reduced) * (shards - 1) / shards, shards, machine)
         copies = ranks // shards
@@ -299,22 +304,28 @@ def _send(size_bytes: float, ranks: int, machine: Machine) -> _Exchange:
     return _Exchange(local_bytes=size_bytes, remote_bytes=size_bytes / machine.per_node)
 
 
-def count_job_shards(job: Job, machine: Machine) -> int:
-    """Into how many parts a parameter is divided: with hybrid-shard, among the devices of a
-    machine, where there are several machines."""
-    has_whole_machines = job.ranks % machine.per_node == 0
-    on_machine = machine.per_node if has_whole_machines else job.ranks
-    return count_shards(job.sharding, job.ranks, on_machine)
+def count_job_shards(job: TrainingJob, machine: Machine) -> int:
+    """Into how many parts a parameter is divided: with hybrid, among the devices of a node, where
+    there are several nodes."""
+    has_whole_nodes = job.ranks % machine.per_node == 0
+    per_node = machine.per_node if has_whole_nodes else job.ranks
+    return count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or per_node)
+
+
+def require_predictable(job: TrainingJob, who: str = "predict") -> None:
+    """Refuse a job whose cost does not follow from its description."""
+    require_known(job.shape)
+    require_data_only(job.parallelism, who)
 
 
 def _estimate_exchange(
-    job: Job, machine: Machine, parameters: Parameters, computed_s: float
+    job: TrainingJob, machine: Machine, parameters: Parameters, computed_s: float
 ) -> list[Part]:
     """`computed_s` is what a micro-batch computes meanwhile."""
     each, once = _count_exchanged(job, machine)
     each_s, once_s = (_time_exchange(sent, job, machine, parameters) for sent in (each, once))
-    exposed = 1.0 if job.sharding == "plain" else parameters.exposed_share
-    waited_s = job.accumulation * _expose(each_s, exposed, computed_s)
+    exposed = 1.0 if job.sharding == "none" else parameters.exposed_share
+    waited_s = job.grad_accum * _expose(each_s, exposed, computed_s)
     waited_s += _expose(once_s, exposed, computed_s)
     return [] if job.ranks == 1 else [_make("communication", "backward", waited_s, 0.0, "network")]
 
@@ -323,7 +334,9 @@ def _expose(time_s: float, exposed: float, computed_s: float) -> float:
     return exposed * time_s + max(0.0, (1 - exposed) * time_s - computed_s)
 
 
-def _time_exchange(sent: _Exchange, job: Job, machine: Machine, parameters: Parameters) -> float:
+def _time_exchange(
+    sent: _Exchange, job: TrainingJob, machine: Machine, parameters: Parameters
+) -> float:
     """The slower of the two ways: a ring is as fast as its slowest link."""
     times_s = [0.0]
     ways = (
@@ -346,7 +359,9 @@ def _time_exchange(sent: _Exchange, job: Job, machine: Machine, parameters: Para
     return max(times_s)
 
 
-def _list_update(job: Job, machine: Machine, speeds: _Speeds, parameters: Parameters) -> list[Part]:
+def _list_update(
+    job: TrainingJob, machine: Machine, speeds: _Speeds, parameters: Parameters
+) -> list[Part]:
     shards = count_job_shards(job, machine)
     passes = UPDATE_PASSES[job.optimizer]
     size_bytes = passes * job.parameters / shards * job.arithmetic.parameter_bytes

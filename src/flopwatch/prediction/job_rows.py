@@ -8,8 +8,8 @@
     n_gpus, gpu_type                          as in a100_80gb, or a name that `flopwatch devices`
                                               lists
     precision, mp_mode                        amp_bf16 or bf16, DEFAULT or PURE
-    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD; 0,
-                                              1 or selective
+    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD, or
+                                              our own words; 0, 1 or selective
     tokens_per_s                              of all GPUs, where it was measured
 
 Other columns are passed on as they are.
@@ -26,15 +26,10 @@ from pathlib import Path
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.variants import Recompute, Sharding
-from flopwatch.prediction.cost_job import Job, make_job
+from flopwatch.jobs.parallelism import Parallelism, find_sharding
+from flopwatch.jobs.training_job import Recompute, TrainingJob
+from flopwatch.prediction.cost import require_predictable
 
-SHARDINGS: Mapping[str, Sharding] = {
-    "FULL_SHARD": "full-shard",
-    "SHARD_GRAD_OP": "grad-op-shard",
-    "HYBRID_SHARD": "hybrid-shard",
-    "NO_SHARD": "ddp",
-}
 MODES: Mapping[str, int | None] = {"PURE": 2, "DEFAULT": None, "FULL": 4}
 """Of mixed precision: bytes of a gradient where it is summed up; None: as is usual."""
 RECOMPUTES: Mapping[str, Recompute] = {
@@ -54,7 +49,7 @@ class Row:
     """In which file and line it stands."""
     cells: Mapping[str, str]
     """As they were read."""
-    job: Job
+    job: TrainingJob
     device: str
     tokens_per_s: float | None
     """Measured; None where the table does not say."""
@@ -113,17 +108,19 @@ def _convert(cells: Mapping[str, str], place: str) -> Row:
         positions=tokens,
     )
     micro_batch = _read_count(cells, "micro_batch_seqs")
-    job = make_job(
+    job = TrainingJob(
         shape,
-        tokens=tokens,
+        tokens,
         micro_batch=micro_batch,
-        accumulation=_find_accumulation(cells, micro_batch * ranks),
-        ranks=ranks,
-        sharding=_choose(cells, "shard_strategy", SHARDINGS, "FULL_SHARD"),
+        grad_accum=_find_grad_accum(cells, micro_batch * ranks),
         recompute=_read_recompute(cells),
         precision=cells.get("precision") or "amp_bf16",
+        parallelism=Parallelism(
+            data=ranks, sharding=find_sharding(cells.get("shard_strategy") or "FULL_SHARD")
+        ),
         reduced_bytes=_find_reduced_bytes(cells),
     )
+    require_predictable(job)
     return Row(
         place=place,
         cells=cells,
@@ -143,7 +140,7 @@ def _find_reduced_bytes(cells: Mapping[str, str]) -> int | None:
     return MODES.get(mode)
 
 
-def _find_accumulation(cells: Mapping[str, str], at_once: int) -> int:
+def _find_grad_accum(cells: Mapping[str, str], at_once: int) -> int:
     if cells.get("grad_accum") or not cells.get("global_batch_seqs"):
         return _read_count(cells, "grad_accum", 1)
     batch = _read_count(cells, "global_batch_seqs")
@@ -188,15 +185,6 @@ def _read_recompute(cells: Mapping[str, str]) -> Recompute:
     if text not in RECOMPUTES:
         raise UsageError(f"act_ckpt is {text[:LONGEST_CELL]!r}; write 1, 0 or selective")
     return RECOMPUTES[text]
-
-
-def _choose(
-    cells: Mapping[str, str], column: str, table: Mapping[str, Sharding], usual: str
-) -> Sharding:
-    text = cells.get(column) or usual
-    if text.upper() not in table:
-        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; choose one of {', '.join(table)}")
-    return table[text.upper()]
 
 
 def write_rows(rows: Iterable[Mapping[str, object]]) -> str:

@@ -11,13 +11,12 @@ Beyond tensors, a process needs what its libraries hold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from flopwatch.jobs.rank_memory import estimate_rank
-from flopwatch.jobs.step_memory import Plan
+from flopwatch.jobs.rank_memory import Memory, estimate_rank
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.models.job_estimates import estimate_step
 from flopwatch.prediction.cost import count_job_shards
-from flopwatch.prediction.cost_job import Job
 from flopwatch.prediction.hardware import Machine
 
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
@@ -28,44 +27,17 @@ LIBRARIES_BYTES = 1.0e9
 """Of CUDA and NCCL: a context, kernels, buffers."""
 NEARLY_FULL = 0.95
 """Of the memory: from there on it may have to be given back and asked for again."""
-FOOTPRINT_PRECISIONS = {"fp8": "bf16-mixed", "tf32": "fp32"}
-"""Of those that our own models do not have, one that keeps the same."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """Of one rank. Bytes."""
-
-    parts: dict[str, float]
-    available_bytes: float | None
-    """None: not known."""
-
-    @property
-    def total_bytes(self) -> float:
-        return sum(self.parts.values())
-
-    @property
-    def fits(self) -> bool | None:
-        return None if self.available_bytes is None else self.total_bytes <= self.available_bytes
-
-
-def estimate_memory(job: Job, machine: Machine, family: str | None) -> Memory:
-    """`family` is that of the stack; None: our own."""
-    plan = Plan(
-        batch=job.micro_batch,
-        context=job.tokens,
-        precision=FOOTPRINT_PRECISIONS.get(job.precision, job.precision),
-        optimizer=job.optimizer,
-        checkpointed=job.recompute == "full",
-        selective=job.recompute == "selective",
-        device=machine.device,
-    )
+def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> Memory:
+    """`family` is that of the software stack; None: our own."""
     shape = job.shape
     if shape.padded_vocabulary:
         shape = replace(shape, vocabulary=shape.padded_vocabulary, padded_vocabulary=None)
     shards = count_job_shards(job, machine)
-    sizes = estimate_rank(shape, plan, job.sharding, shards, job.accumulation)
-    scales: dict[str, Any] = {
+    built = replace(job, model=shape, parallelism=replace(job.parallelism, ranks_per_node=shards))
+    sizes = estimate_rank(built, machine.device, estimate=estimate_step)
+    scales = {
         "activations": KEPT.get(family or "", 1.0),
         "temporary": TEMPORARY.get(family or "", 1.0),
     }
@@ -73,6 +45,7 @@ def estimate_memory(job: Job, machine: Machine, family: str | None) -> Memory:
     if machine.device == "cuda":
         parts["libraries"] = LIBRARIES_BYTES
     return Memory(
+        job=job,
         parts={name: size for name, size in parts.items() if size},
         available_bytes=machine.memory_bytes,
     )

@@ -6,9 +6,9 @@ Three sets of them are published, by one team on A100:
     llm-foundry-2023       55 jobs of its successor, on 40 GB
     llm-foundry-2023-late  42 more, on 80 GB
 
-The two of llm-foundry are told apart because the cost model tells them apart: jobs that compute
-blocks again are 6 to 8 % faster on 80 GB than those on 40 GB let one expect, by just what a
-framework saves that stops recomputing before the last product of a block. Nobody has published
+The two of llm-foundry are separate because the cost model separates them: jobs with full activation
+checkpointing are 6 to 8 % faster on 80 GB than those on 40 GB let one expect, by just what a
+framework saves that stops recomputing before the last matmul of a block. Nobody has published
 which versions they ran.
 """
 
@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from flopwatch.jobs.model_shapes import SHAPES, find_dimensions
-from flopwatch.jobs.variants import parse_training_mode
+from flopwatch.jobs.model_shapes import SHAPES
+from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.prediction.cost import Phase
-from flopwatch.prediction.cost_job import Job, make_job
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import Row, parse_rows
 from flopwatch.prediction.memory_need import estimate_memory, find_pressure
@@ -42,7 +41,7 @@ DEVICES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    job: Job
+    job: TrainingJob
     machine: Machine
     """That each of its ranks has."""
     stack: str
@@ -59,7 +58,7 @@ class Observation:
 
     @property
     def tokens_per_s(self) -> float:
-        return self.job.step_tokens / self.time_s
+        return self.job.tokens_per_step / self.time_s
 
 
 SIZES = {
@@ -81,11 +80,11 @@ def convert_row(row: Row) -> Observation:
     """Of a row that has a measured speed."""
     assert row.tokens_per_s is not None
     stack = STACK_OF_DEVICE.get(row.device.lower(), LATE)
-    time_s = row.job.step_tokens / row.tokens_per_s
+    time_s = row.job.tokens_per_step / row.tokens_per_s
     return _observe(row.job, _find_machine(row.device), stack, time_s)
 
 
-def _observe(job: Job, machine: Machine, stack: str, time_s: float) -> Observation:
+def _observe(job: TrainingJob, machine: Machine, stack: str, time_s: float) -> Observation:
     pressed_gb = find_pressure(estimate_memory(job, machine, find_family(stack)))
     return Observation(job=job, machine=machine, stack=stack, time_s=time_s, pressed_gb=pressed_gb)
 
@@ -100,18 +99,9 @@ def _find_machine(name: str) -> Machine:
 
 
 def _convert_record(record: Record) -> Observation:
-    mode, params = parse_training_mode(record.variant), record.params
-    shape = replace(find_dimensions(params["model"]), positions=params["context"])
-    job = make_job(
-        shape,
-        tokens=params["context"],
-        micro_batch=params["micro_batch"],
-        accumulation=params["accumulation"],
-        ranks=params["ranks"],
-        sharding=mode.sharding,
-        recompute=mode.recompute,
-        precision=params["precision"],
-    )
+    job = read_job(record.job or {})
+    # A published model has a learned position for each token of its sequences, and no more.
+    job = replace(job, model=replace(job.shape, positions=job.seq_len))
     machine = _find_machine(DEVICES[record.environment["torch"]["gpu"]["name"]])
     return _observe(job, machine, OLD, record.samples_ns["step"][0] / 1e9)
 

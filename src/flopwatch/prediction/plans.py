@@ -1,30 +1,29 @@
 """The fastest way to train a model on given hardware: which of all configurations fit, and what
 each of the others loses.
 
-Searched are how devices share the model, what is computed again, and the micro-batch. Accumulation
-follows from it: as many as come nearest to a device's share of the global batch, within 5 % of it.
-Otherwise 61 texts, say, could be computed one at a time or all at once, and nothing in between.
+Searched are sharding, recomputation and the micro-batch. Gradient accumulation follows: as many
+micro-batches as come nearest to a device's share of the global batch, within 5 % of it. Otherwise
+61 sequences, say, could be computed one at a time or all at once, and nothing in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.variants import Recompute, Sharding
-from flopwatch.prediction.cost import sum_by_name
-from flopwatch.prediction.cost_job import Job, make_job
+from flopwatch.jobs.parallelism import Sharding
+from flopwatch.jobs.printing import Printed
+from flopwatch.jobs.training_job import RECOMPUTES, TrainingJob
+from flopwatch.prediction.cost import require_predictable, sum_by_name
 from flopwatch.prediction.hardware import GIB, Machine
 from flopwatch.prediction.memory_need import find_pressure
 from flopwatch.prediction.predictions import Prediction, predict
 from flopwatch.prediction.software_stacks import Stack
 
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
-SHARDINGS: tuple[Sharding, ...] = ("ddp", "grad-op-shard", "full-shard", "hybrid-shard")
+SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero2", "full", "hybrid")
 TOKENS_PER_PARAMETER = 20
 """That a model is usually trained on, where nobody says how many."""
 NEAR = 0.05
@@ -32,25 +31,7 @@ NEAR = 0.05
 FINE = 16
 """Micro-batches above are tried in steps of a sixteenth to an eighth of them."""
 HOUR_S, DAY_S = 3600.0, 86400.0
-Axis = Literal["shard", "checkpoint", "micro_batch"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """What is to be trained, on what."""
-
-    shape: Shape
-    tokens: int
-    ranks: int
-    machine: Machine
-    stack: Stack
-    batch_tokens: float
-    precision: str
-    optimizer: str = "adamw"
-    budget_tokens: float | None = None
-    """To train on; None: TOKENS_PER_PARAMETER of them for each parameter."""
-    price: float | None = None
-    """Of a device for an hour, in any currency."""
+Axis = Literal["sharding", "recompute", "micro_batch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,61 +45,123 @@ class Loser:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    wish: Wish
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Plan(Printed):
+    job: TrainingJob
+    """What is to be trained, on so many ranks."""
+    machine: Machine
+    stack: Stack
+    global_batch_tokens: float
+    price: float | None
+    """Of a device for an hour, in any currency."""
+    train_tokens: float
+    """To train on."""
     best: tuple[Prediction, ...]
     """The fastest first."""
     losers: tuple[Loser, ...]
     tried: int
     fitting: int
 
-    @property
-    def budget_tokens(self) -> float:
-        parameters = self.best[0].job.parameters
-        return self.wish.budget_tokens or float(TOKENS_PER_PARAMETER * parameters)
-
     def find_time_s(self, prediction: Prediction) -> float:
-        """To train on all tokens of the budget."""
-        return self.budget_tokens / prediction.tokens_per_s
+        """To train on all tokens."""
+        return self.train_tokens / prediction.tokens_per_s
 
     def find_device_hours(self, prediction: Prediction) -> float:
         return self.find_time_s(prediction) * prediction.job.ranks / HOUR_S
 
     def find_cost(self, prediction: Prediction) -> float | None:
         """In the currency of the price."""
-        price = self.wish.price
-        return None if price is None else price * self.find_device_hours(prediction)
+        return None if self.price is None else self.price * self.find_device_hours(prediction)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.job.name,
+            "tokens": self.train_tokens,
+            "tried": self.tried,
+            "fitting": self.fitting,
+            "best": [self._describe(each) for each in self.best],
+            "others": [
+                {
+                    "axis": loser.axis,
+                    "value": loser.value,
+                    "tokens_per_s": loser.best.tokens_per_s if loser.best else None,
+                    "why": loser.reason,
+                }
+                for loser in self.losers
+            ],
+        }
+
+    def _describe(self, prediction: Prediction) -> dict[str, Any]:
+        job = prediction.job
+        return {
+            "sharding": job.sharding,
+            "recompute": job.recompute,
+            "micro_batch": job.micro_batch,
+            "grad_accum": job.grad_accum,
+            "global_batch": job.global_batch,
+            "training_time_s": self.find_time_s(prediction),
+            "gpu_hours": self.find_device_hours(prediction),
+            "cost": self.find_cost(prediction),
+            **prediction.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.job.name} on {self.job.ranks} x {self.machine.name}, seq_len "
+            f"{self.job.seq_len:,}, about {self.global_batch_tokens:,.0f} tokens a step, "
+            f"{self.train_tokens:,.0f} in all: {self.fitting} of {self.tried} configurations fit",
+            *(
+                f"  {each.tokens_per_s:12,.0f} tokens/s  {self.find_time_s(each) / DAY_S:8.1f} days"
+                f"  sharding {each.job.sharding}, recompute {each.job.recompute}, micro-batch "
+                f"{each.job.micro_batch}, grad-accum {each.job.grad_accum}"
+                for each in self.best
+            ),
+            *(f"  not {each.axis} {each.value}: {each.reason}" for each in self.losers),
+        ]
+        return "\n".join(lines)
 
 
-def make_plan(wish: Wish, shown: int = 5) -> Plan:
-    if wish.budget_tokens is not None and wish.budget_tokens < wish.batch_tokens:
+def make_plan(
+    job: TrainingJob,
+    machine: Machine,
+    stack: Stack,
+    *,
+    global_batch_tokens: float,
+    train_tokens: float | None = None,
+    price: float | None = None,
+    shown: int = 5,
+) -> Plan:
+    """Of the job's model, sequence length, precision, optimizer and ranks; all else is searched.
+    Without `train_tokens`, it trains on TOKENS_PER_PARAMETER for each parameter."""
+    require_predictable(job, "plan")
+    if train_tokens is not None and train_tokens < global_batch_tokens:
         raise UsageError(
-            f"a step of {wish.batch_tokens:,.0f} tokens is more than the {wish.budget_tokens:,.0f} "
+            f"a step of {global_batch_tokens:,.0f} tokens is more than the {train_tokens:,.0f} "
             "to train on; choose a smaller batch, or train on more"
         )
-    share = _share_batch(wish)
-    tried = list(_try_all(wish, share))
+    if machine.memory_bytes is None:
+        raise UsageError(
+            f"how much memory {machine.name} has is not known, and so not what fits; choose a "
+            "device that says, as A100-80GB does"
+        )
+    # Sequences of a device in a step: as many as come nearest to the global batch.
+    share = max(1, round(global_batch_tokens / (job.seq_len * job.ranks)))
+    tried = list(_try_all(job, machine, stack, share))
     fitting = sorted(filter(_has_room, tried), key=lambda each: -each.tokens_per_s)
     if not fitting:
-        raise UsageError(_describe_misfit(wish, tried))
+        raise UsageError(_describe_misfit(machine, tried))
     return Plan(
-        wish=wish,
+        job=job,
+        machine=machine,
+        stack=stack,
+        global_batch_tokens=global_batch_tokens,
+        price=price,
+        train_tokens=train_tokens or float(TOKENS_PER_PARAMETER * job.parameters),
         best=tuple(fitting[:shown]),
         losers=tuple(_list_losers(fitting[0], tried)),
         tried=len(tried),
         fitting=len(fitting),
     )
-
-
-def _share_batch(wish: Wish) -> int:
-    """Texts of a device in a step: as many as come nearest to the global batch."""
-    if wish.machine.memory_bytes is None:
-        raise UsageError(
-            f"how much memory {wish.machine.name} has is not known, and so not what fits; choose a "
-            "device that says, as A100-80GB does"
-        )
-    return max(1, round(wish.batch_tokens / (wish.tokens * wish.ranks)))
 
 
 def _has_room(prediction: Prediction) -> bool:
@@ -141,48 +184,44 @@ def list_micro_batches(share: int) -> Iterator[int]:
     yield share
 
 
-def _try_all(wish: Wish, share: int) -> Iterator[Prediction]:
-    shardings: Sequence[Sharding] = SHARDINGS if wish.ranks > 1 else ("plain",)
+def _try_all(job: TrainingJob, machine: Machine, stack: Stack, share: int) -> Iterator[Prediction]:
+    shardings: Sequence[Sharding] = SHARDINGS if job.ranks > 1 else ("none",)
     for sharding, recompute in product(shardings, RECOMPUTES):
         for micro_batch in list_micro_batches(share):
-            job = make_job(
-                wish.shape,
-                tokens=wish.tokens,
+            tried = replace(
+                job,
                 micro_batch=micro_batch,
-                accumulation=round(share / micro_batch),
-                ranks=wish.ranks,
-                sharding=sharding,
+                grad_accum=round(share / micro_batch),
                 recompute=recompute,
-                precision=wish.precision,
-                optimizer=wish.optimizer,
+                parallelism=replace(job.parallelism, sharding=sharding),
             )
             try:
-                prediction = predict(job, wish.machine, wish.stack)
+                prediction = predict(tried, machine, stack)
             except Unsupported:  # so few ranks cannot be divided in two ways
                 break
             yield prediction
-            if not _has_room(prediction):  # nor have larger ones
+            if not _has_room(prediction):  # nor do larger ones
                 break
 
 
-def _describe_misfit(wish: Wish, tried: Sequence[Prediction]) -> str:
+def _describe_misfit(machine: Machine, tried: Sequence[Prediction]) -> str:
     least = min(tried, key=lambda each: each.memory.total_bytes)
-    needed, room = least.memory.total_bytes / GIB, (wish.machine.memory_bytes or 0) / GIB
-    devices = f"each of {wish.ranks} devices" if wish.ranks > 1 else "one device"
+    needed, available = least.memory.total_bytes / GIB, (machine.memory_bytes or 0) / GIB
+    devices = f"each of {least.job.ranks} devices" if least.job.ranks > 1 else "one device"
     return (
         f"nothing fits: the smallest configuration needs {needed:.1f} GiB on {devices} with "
-        f"{room:.1f} GiB; take more or larger devices, or a smaller model"
+        f"{available:.1f} GiB; take more or larger devices, or a smaller model"
     )
 
 
 def _list_losers(winner: Prediction, tried: Sequence[Prediction]) -> Iterator[Loser]:
     """For each value of each axis that is not the winner's, the best with it."""
     values: dict[Axis, list[str]] = {
-        "shard": [value for value in SHARDINGS if value != winner.job.sharding],
-        "checkpoint": [value for value in RECOMPUTES if value != winner.job.recompute],
+        "sharding": [value for value in SHARDINGS if value != winner.job.sharding],
+        "recompute": [value for value in RECOMPUTES if value != winner.job.recompute],
     }
     for axis, others in values.items():
-        for value in others if winner.job.ranks > 1 or axis != "shard" else []:
+        for value in others if winner.job.ranks > 1 or axis != "sharding" else []:
             alike = [each for each in tried if _read(each.job, axis) == value]
             if alike:
                 yield _judge(axis, value, alike, winner)
@@ -197,7 +236,9 @@ def _list_micro_batches(
     alike = [
         each
         for each in tried
-        if all(_read(each.job, axis) == _read(winner.job, axis) for axis in ("shard", "checkpoint"))
+        if all(
+            _read(each.job, axis) == _read(winner.job, axis) for axis in ("sharding", "recompute")
+        )
     ]
     smaller = [each for each in alike if each.job.micro_batch < winner.job.micro_batch]
     larger = [each for each in alike if each.job.micro_batch > winner.job.micro_batch]
@@ -205,8 +246,8 @@ def _list_micro_batches(
     return {str(each.job.micro_batch): [each] for each in near}
 
 
-def _read(job: Job, axis: Axis) -> str:
-    return str({"shard": job.sharding, "checkpoint": job.recompute}.get(axis, job.micro_batch))
+def _read(job: TrainingJob, axis: Axis) -> str:
+    return str({"sharding": job.sharding, "recompute": job.recompute}.get(axis, job.micro_batch))
 
 
 def _judge(axis: Axis, value: str, alike: Sequence[Prediction], winner: Prediction) -> Loser:
@@ -227,14 +268,14 @@ def _compare(loser: Prediction, winner: Prediction) -> str:
     """What takes longer, for each token: the part that differs most."""
     mine, best = (
         {
-            name: time_s / each.job.step_tokens
+            name: time_s / each.job.tokens_per_step
             for name, time_s in sum_by_name(each.cost.parts).items()
         }
         for each in (loser, winner)
     )
     slower = {name: mine[name] - best.get(name, 0.0) for name in mine}
     name = max(slower, key=lambda part: slower[part])
-    whole = winner.cost.step_s / winner.job.step_tokens
+    whole = winner.cost.step_s / winner.job.tokens_per_step
     batch = f"micro-batch {loser.job.micro_batch}"
     if slower[name] <= 0.001 * whole:
         return f"as fast, at {batch}"

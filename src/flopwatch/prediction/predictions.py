@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from flopwatch.devices.specifications import Peak
-from flopwatch.jobs.conventions import CONVENTIONS, Training
+from flopwatch.jobs.conventions import CONVENTIONS
+from flopwatch.jobs.precision import Peak
+from flopwatch.jobs.printing import Printed
+from flopwatch.jobs.rank_memory import GIB, Memory
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.jobs.utilisation import Utilisation, assess
-from flopwatch.prediction.cost import ALIGNED, Cost, estimate_cost
-from flopwatch.prediction.cost_job import Job
+from flopwatch.prediction.cost import ALIGNED, Cost, Part, estimate_cost, require_predictable
 from flopwatch.prediction.hardware import Machine
-from flopwatch.prediction.memory_need import Memory, estimate_memory, find_pressure
+from flopwatch.prediction.memory_need import estimate_memory, find_pressure
 from flopwatch.prediction.software_stacks import Stack
 
 CONVENTION = "exact"
@@ -24,17 +27,17 @@ FARTHEST = 4
 """Times as many are near enough."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
-    job: Job
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Prediction(Printed):
+    job: TrainingJob
     machine: Machine
     stack: Stack
     cost: Cost
     memory: Memory
     low: float
-    """Tokens/s of all ranks: nine of ten measured jobs lie above this, or"""
+    """Tokens/s of all ranks: the 90 % interval is from this"""
     high: float
-    """below this."""
+    """to this."""
     warnings: tuple[str, ...]
     """Why it may be further off than the interval says, and what could easily be better, as
     sentences."""
@@ -42,16 +45,13 @@ class Prediction:
     @property
     def tokens_per_s(self) -> float:
         """Of all ranks."""
-        return self.job.step_tokens / self.cost.step_s
+        return self.job.tokens_per_step / self.cost.step_s
 
     @property
     def utilisation(self) -> Utilisation:
-        peak = self.machine.peak_flops_per_s[self.job.arithmetic.products]
-        training = Training(
-            shape=self.job.shape, tokens=self.job.tokens, recompute=self.job.recompute
-        )
+        peak = self.machine.peak_flops_per_s[self.job.arithmetic.matmul_dtype]
         (found,) = assess(
-            training,
+            self.job,
             self.tokens_per_s,
             devices=self.job.ranks,
             peak=Peak(flops_per_s=peak, source=self.machine.sources[0]),
@@ -59,20 +59,79 @@ class Prediction:
         )
         return found
 
+    def to_dict(self) -> dict[str, Any]:
+        memory, used = self.memory, self.utilisation
+        return {
+            "job": self.job.to_dict(),
+            "device": self.machine.name,
+            "ranks": self.job.ranks,
+            "parameters": self.job.parameters,
+            "stack": self.stack.name,
+            "predicted_tokens_per_s": self.tokens_per_s,
+            "low": self.low,
+            "high": self.high,
+            "step_s": self.cost.step_s,
+            "mfu": used.mfu,
+            "hfu": used.hfu,
+            "convention": used.convention,
+            "fits": memory.fits,
+            "memory_bytes": dict(memory.parts),
+            "available_bytes": memory.available_bytes,
+            "parts": [
+                {"name": p.name, "time_s": p.time_s, "ideal_s": p.ideal_s, "bound": p.bound}
+                for p in self.list_parts()
+            ],
+            "warnings": list(self.warnings),
+            "sources": list(self.machine.sources),
+        }
 
-def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
+    def list_parts(self) -> list[Part]:
+        """Of the step's time, over both passes, the longest first."""
+        sums: dict[str, Part] = {}
+        for part in self.cost.parts:
+            known = sums.get(part.name)
+            sums[part.name] = part if known is None else Part(
+                name=part.name,
+                phase=known.phase,
+                time_s=known.time_s + part.time_s,
+                ideal_s=known.ideal_s + part.ideal_s,
+                bound=part.bound,
+            )  # fmt: skip
+        return sorted(sums.values(), key=lambda part: -part.time_s)
+
+    def __str__(self) -> str:
+        mfu = f", MFU {100 * self.utilisation.mfu:.1f} %" if self.utilisation.mfu else ""
+        memory = f"{self.memory.total_bytes / GIB:.1f} GiB on each rank"
+        fits = {True: ", fits", False: ", does not fit", None: ""}[self.memory.fits]
+        lines = [
+            f"{self.tokens_per_s:,.0f} tokens/s (90 % interval {self.low:,.0f} to {self.high:,.0f})"
+            f"{mfu}, step {self.cost.step_s:.3g} s, {memory}{fits}",
+            f"{self.job} on {self.job.ranks} x {self.machine.name}",
+            *(
+                f"  {part.name:<16} {part.time_s:8.3g} s "
+                f"{100 * part.time_s / self.cost.step_s:5.1f} %"
+                for part in self.list_parts()
+            ),
+            *(f"warning: {warning}" for warning in self.warnings),
+        ]
+        return "\n".join(lines)
+
+
+def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     """
-    >>> from flopwatch.jobs.model_shapes import find_shape
+    >>> from flopwatch.jobs.parallelism import Parallelism
     >>> from flopwatch.prediction.hardware import find_machine
     >>> from flopwatch.prediction.software_stacks import find_stack
-    >>> job = Job(shape=find_shape("7b"), tokens=2048, micro_batch=4, ranks=8, recompute="full")
+    >>> split = Parallelism(data=8, sharding="full")
+    >>> job = TrainingJob("7b", 2048, micro_batch=4, recompute="full", parallelism=split)
     >>> found = predict(job, find_machine("A100-80GB")[1], find_stack("mosaicgpt-2022"))
     >>> found.memory.fits, found.low < found.tokens_per_s < found.high
     (True, True)
     """
+    require_predictable(job)
     memory = estimate_memory(job, machine, stack.family)
     cost = estimate_cost(job, machine, stack.parameters, find_pressure(memory))
-    speed = job.step_tokens / cost.step_s
+    speed = job.tokens_per_step / cost.step_s
     unseen = _list_unseen(job, machine, stack)
     low, high = stack.find_interval(len(unseen))
     return Prediction(
@@ -87,7 +146,7 @@ def predict(job: Job, machine: Machine, stack: Stack) -> Prediction:
     )
 
 
-def _list_unseen(job: Job, machine: Machine, stack: Stack) -> list[str]:
+def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> list[str]:
     """In what respects no data are from such a job, as sentences."""
     unseen = []
     if not stack.covers(machine):
@@ -108,7 +167,7 @@ def _list_unseen(job: Job, machine: Machine, stack: Stack) -> list[str]:
     return unseen
 
 
-def _list_warnings(job: Job, machine: Machine, memory: Memory) -> list[str]:
+def _list_warnings(job: TrainingJob, machine: Machine, memory: Memory) -> list[str]:
     warnings = []
     if job.shape.experts:
         warnings.append("how experts are shared among ranks, and their tokens sent, is left out")
@@ -124,7 +183,7 @@ def _list_warnings(job: Job, machine: Machine, memory: Memory) -> list[str]:
     return warnings
 
 
-def _advise_padding(job: Job, stack: Stack) -> list[str]:
+def _advise_padding(job: TrainingJob, stack: Stack) -> list[str]:
     rows = job.shape.padded_vocabulary or job.shape.vocabulary
     if not rows % ALIGNED or stack.parameters.odd_product < WORTH_PADDING:
         return []

@@ -92,7 +92,7 @@ def is_slow(observation: Observation) -> bool:
     job, stack = observation.job, observation.stack
     if stack != OLD or not observation.machine.name.endswith("40GB"):
         return False
-    is_lone = job.ranks == 32 and job.accumulation == 1 and job.micro_batch == 16
+    is_lone = job.ranks == 32 and job.grad_accum == 1 and job.micro_batch == 16
     return observation.size == "760m" or (observation.size == "125m" and is_lone)
 
 

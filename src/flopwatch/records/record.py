@@ -106,6 +106,8 @@ class Record:
     """For a list of parts: the variant that they make up, where there is one."""
     layout: str | None = None
     """The published layout that the case can be shown in, as its suite declares it."""
+    job: dict[str, Any] | None = None
+    """The training job that it is, or the linear layer, as the suite declares it (`jobs`)."""
     samples_ns: dict[str, list[float]] = field(default_factory=dict)
     """By phase, time of one call, in order of taking, warm-up first."""
     rounds: list[int] = field(default_factory=list)

@@ -229,4 +229,15 @@ def fill_in(group: Group, attempt: Callable[[Group], list[Record]]) -> Found:
 def put(group: Group, axis: str, value: int) -> Group:
     """The group with this value there."""
     others = {name: values for name, values in group.candidates.items() if name != axis}
-    return replace(group, params={**group.params, axis: value}, candidates=others)
+    jobs = {v: job and _resize(job, axis, value, group.params) for v, job in group.jobs.items()}
+    return replace(group, params={**group.params, axis: value}, candidates=others, jobs=jobs)
+
+
+def _resize(
+    job: Mapping[str, Any], axis: str, value: int, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Where the global batch is given, a larger micro-batch makes fewer of them."""
+    resized = {**job, axis: value}
+    if axis == "micro_batch" and "global_batch" in params:
+        resized["grad_accum"] = job["micro_batch"] * job["grad_accum"] // value
+    return resized

@@ -47,6 +47,7 @@ class Draft:
     first_call_page_faults: int | None = None
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
+    job: dict[str, Any] | None = None
     conditions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
     check: Check | None = None
@@ -126,6 +127,7 @@ class Harvest:
         draft = self.drafts[message["variant"]]
         draft.check = _check(message["check"])
         draft.flops, draft.bytes = message["flops"], message["bytes"]
+        draft.job = message["job"]
         draft.conditions, draft.facts = message["conditions"], message["facts"]
         draft.first_call_page_faults = message["first_call_page_faults"]
         draft.notes = message["notes"]
@@ -204,6 +206,7 @@ class Harvest:
             kind="parts" if draft.variant in group.parts else "whole",
             parts_of=group.parts.get(draft.variant),
             layout=group.layout,
+            job=draft.job or _copy(group.jobs.get(draft.variant)),
             samples_ns=draft.samples_ns,
             rounds=draft.rounds,
             calls_per_sample=draft.loops,

@@ -86,6 +86,9 @@ class Group:
     """The published layout that records can be shown in."""
     predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By variant, how long it is expected to take, where this machine was calibrated."""
+    jobs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    """By variant, the training job that it is, as the suite declares it; of candidates, with the
+    smallest."""
     candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By axis whose value is to be the largest that fits: those to choose from, ascending."""
 
@@ -149,6 +152,7 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             variants=(*group.variants, case["variant"]),
             flops={**group.flops, case["variant"]: case.get("flops", {})},
             memory={**group.memory, case["variant"]: case.get("memory", {})},
+            jobs={**group.jobs, case["variant"]: case.get("job")},
         )
     groups = list(chosen.values())
     if "variant" in filters:

@@ -246,6 +246,18 @@ class Suite:
         """
         return self._register("memory", function)
 
+    def job(self, function: Function) -> Function:
+        """Decorator: the TrainingJob that a case is, or the LinearLayer; None where it is neither.
+
+        Records carry it, so that their time can be explained, predicted and compared with others'.
+        """
+        return self._register("job", function)
+
+    def describe_job(self, case: Case) -> dict[str, Any] | None:
+        """As a record has it."""
+        found = self._functions["job"](case) if "job" in self._functions else None
+        return None if found is None else dict(found.to_dict())
+
     @property
     def can_build(self) -> bool:
         return "build" in self._functions

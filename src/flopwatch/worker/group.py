@@ -107,6 +107,7 @@ class Group:
                 shares = self.leader.take_shares(1)
                 check, notes = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
+                job = self.suite.describe_job(case)
                 facts = {**workload.list_facts(), **self.leader.list_facts()}
             except Exception as error:
                 self.fail(case.variant, error)
@@ -121,6 +122,7 @@ class Group:
                 check=check,
                 flops=flops,
                 bytes=bytes_,
+                job=job,
                 conditions=dict(workload.conditions),
                 facts=facts,
                 first_call_page_faults=first.page_faults,

@@ -33,6 +33,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ def describe(request: Request, channel: Channel) -> None:
                 "flops": _sum_flops(suite, case),
                 "memory": _estimate_memory(suite, case),
                 "candidates": suite.list_candidates(case),
+                "job": _describe_job(suite, case),
             }
             for case in cases
         ],
@@ -165,6 +167,15 @@ def _estimate_memory(suite: Suite, case: Case) -> dict[str, float]:
         return suite.estimate_memory(case)
     except Exception:
         return {}  # likewise
+
+
+def _describe_job(suite: Suite, case: Case) -> dict[str, Any] | None:
+    """Where a number is still to be found, with the smallest of the candidates."""
+    try:
+        smallest = {axis: values[0] for axis, values in suite.list_candidates(case).items()}
+        return suite.describe_job(replace(case, params={**case.params, **smallest}))
+    except Exception:
+        return None  # likewise
 
 
 def _sum_flops(suite: Suite, case: Case) -> dict[str, float]:

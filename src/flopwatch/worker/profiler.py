@@ -43,13 +43,11 @@ from flopwatch.analysis.profile_breakdown import (
 from flopwatch.analysis.profile_request import PHASES, Phase, Profile, Request
 from flopwatch.devices.backends import open_target
 from flopwatch.errors import UsageError
-from flopwatch.jobs.activation_memory import footprint_of
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_memory import Plan
-from flopwatch.jobs.variants import Mode, Recompute
+from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models import builder
 from flopwatch.models.regions import listening, region
-from flopwatch.models.step_workload import Job, ModeStep, share_model
+from flopwatch.models.step_workload import JobStep, find_setting, share_model
 from flopwatch.models.transformer import Transformer
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
@@ -187,7 +185,7 @@ Marker = Callable[[str], AbstractContextManager[object]]
 
 def profile(request: Mapping[str, Any], device: Device) -> Profile:
     """What `Request` says, as plain data."""
-    wanted = Request(**request)
+    wanted = msgspec.convert(request, Request)
     try:
         require_room(wanted, device, find_room_bytes(device))
         return Profiler(wanted, device).run()
@@ -207,19 +205,9 @@ def find_room_bytes(device: Device) -> int | None:
 
 def require_room(request: Request, device: Device, room_bytes: int | None) -> None:
     """What is certain to fail would take minutes to do so, and everybody's memory meanwhile."""
-    shape = find_shape(request.model).stretch(request.context)
-    if room_bytes is None or not shape.is_ours:  # others take seconds to survey
+    if room_bytes is None or not request.job.shape.is_ours:  # others take seconds to survey
         return
-    plan = Plan(
-        batch=request.batch,
-        context=request.context,
-        precision=request.precision,
-        optimizer=request.optimizer,
-        attention=request.attention,
-        checkpointed=request.checkpointed,
-        device=device,
-    )
-    needed_bytes = footprint_of(shape, plan).peak_bytes
+    needed_bytes = estimate_step(request.job, device).peak_bytes
     if needed_bytes > room_bytes:
         raise _refuse(
             request,
@@ -229,9 +217,8 @@ def require_room(request: Request, device: Device, room_bytes: int | None) -> No
 
 def _refuse(request: Request, needs: str) -> UsageError:
     return UsageError(
-        f"a training step of {request.model} with {request.batch} x {request.context} tokens needs "
-        f"{needs}; choose a smaller --micro-batch, --seq-len or model, or try --recompute full or "
-        "--optimizer sgd"
+        f"a training step of {request.job} needs {needs}; choose a smaller micro-batch, sequence "
+        "length or model, or try --recompute full or --optimizer sgd"
     )
 
 
@@ -247,19 +234,9 @@ def is_marking_ranges(
     return request.nvtx or under_nsys
 
 
-def make_step(request: Request, device: Device) -> ModeStep:
-    job = Job(
-        shape=find_shape(request.model).stretch(request.context),
-        batch=request.batch,
-        context=request.context,
-        precision=request.precision,
-        optimizer=request.optimizer,
-        device=device,
-    )
+def make_step(job: TrainingJob, device: Device) -> JobStep:
     torch.manual_seed(0)
-    recompute: Recompute = "full" if request.checkpointed else "none"
-    mode = Mode(attention=request.attention, recompute=recompute)
-    return ModeStep(share_model(job), mode, {}, job.setting.cast)
+    return JobStep(share_model(job, device), job, {}, find_setting(job, device).cast)
 
 
 class Profiler:
@@ -270,7 +247,7 @@ class Profiler:
         self.device: Device = device
         self.nvtx = is_marking_ranges(request, device)
         self.clock = open_target(device).clock
-        self.step = make_step(request, device)
+        self.step = make_step(request.job, device)
         self.model = self.step.shared.model
         self.plain_ns: list[list[float]] = []
         self.profiled_ns: list[list[float]] = []

@@ -19,7 +19,7 @@ from typing import Any
 
 from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
 from flopwatch.errors import UsageError
-from flopwatch.jobs.step_flops import BACKWARD, FORWARD
+from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_unlike
@@ -88,13 +88,9 @@ def published_name(variant: str) -> str:
 
 
 def _is_of_a_model(record: Record) -> bool:
-    batch = record.params.get("batch")
-    return (
-        (record.suite, record.params.get("level")) == ("dyad", "model")
-        and "model" in record.params
-        and isinstance(batch, list)
-        and len(batch) == 2
-    )
+    params = record.params
+    needed = {"model", "micro_batch", "seq_len"}
+    return record.layout == "dyad" and params.get("level") == "model" and needed <= params.keys()
 
 
 def _make_entry(row: Row) -> Entry:
@@ -147,8 +143,7 @@ def _quote_lines(entries: Sequence[Entry]) -> list[str]:
     batch = block = ""
     for _, entry in sorted(by_line.items()):
         printed = find_printed(entry.record) or {}
-        sequences, tokens = entry.record.params["batch"]
-        head = _describe_sizes(sequences, tokens)
+        head = _describe_sizes(entry.record)
         lines += [head, ""] if head != batch else []
         lines += [printed["block"]] if printed["block"] != block else []
         batch, block = head, printed["block"]
@@ -169,18 +164,18 @@ def find_place(record: Record) -> int:
     return int((find_printed(record) or {})["line"])
 
 
-def _describe_sizes(sequences: int, tokens: int) -> str:
-    return f"Batch Size - {sequences}, seq_len - {tokens} (time in ms)"
+def _describe_sizes(record: Record) -> str:
+    params = record.params
+    return f"Batch Size - {params['micro_batch']}, seq_len - {params['seq_len']} (time in ms)"
 
 
 def _describe_batch(record: Record) -> str:
-    sequences, tokens = record.params["batch"]
     rest = {k: format_value(v) for k, v in record.params.items()}
-    for told in ("level", "model", "batch"):
+    for told in ("level", "model", "micro_batch", "seq_len"):
         del rest[told]
     dtype = [rest.pop("dtype")] if "dtype" in rest else []
     others = [f"{axis} {value}" for axis, value in rest.items()]
-    return ", ".join([_describe_sizes(sequences, tokens), *dtype, *others])
+    return ", ".join([_describe_sizes(record), *dtype, *others])
 
 
 def _model(record: Record) -> str:

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from flopwatch.analysis.record_device import count_ranks, find_device_name
+from flopwatch.analysis.record_job import (
+    assess_record,
+    find_built_parameters,
+    find_matmul_dtype,
+)
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.jobs.conventions import CONVENTIONS, count_trained_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES
-from flopwatch.jobs.utilisation import Assessment, Utilisation, assess_record, find_product_dtype
-from flopwatch.jobs.variants import OTHER_NAMES, SHARDINGS, Mode, parse_training_mode
+from flopwatch.jobs.training_job import SHARDING_WORDS, STEP_WORDS, TrainingJob
+from flopwatch.jobs.utilisation import JobUtilisation, Utilisation
 from flopwatch.output.layouts.layouts import Printout, PublishedTable, draw_published_markdown
 from flopwatch.output.units import format_rate
 from flopwatch.records.published.entries import find_printed
@@ -29,16 +34,16 @@ from flopwatch.suites.suite import AUTO
 
 CONVENTION = CONVENTIONS["mosaic-2023"]
 STRATEGIES = {
-    "plain": "NO_SHARD",
-    "ddp": "DDP",
-    "full-shard": "FULL_SHARD",
-    "grad-op-shard": "SHARD_GRAD_OP",
-    "hybrid-shard": "HYBRID_SHARD",
+    "none": "NONE",
+    "ddp": "NO_SHARD",
+    "zero2": "SHARD_GRAD_OP",
+    "full": "FULL_SHARD",
+    "hybrid": "HYBRID_SHARD",
 }
-"""As FSDP calls them, and published tables do; the first two are none of its."""
+"""As FSDP calls them, and published tables do; it has no word for the first."""
 CHECKPOINTING = {"none": "False", "full": "True", "selective": "selective"}
-PRECISIONS = {ours: theirs for theirs, ours in OTHER_NAMES.items()}
-SHOWN = {*SHARDINGS, "checkpointed", "selective", "eager"}
+PRECISIONS = {"bf16-mixed": "amp_bf16"}
+SHOWN = {*SHARDING_WORDS, *STEP_WORDS} - {"compiled", "plain-attention"}
 """Words of a variant that have columns, or say nothing."""
 REMARKS = (
     f"MFU and HFU are by the convention {CONVENTION.name}, which counts less attention than others "
@@ -49,12 +54,15 @@ REMARKS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Entry:
     """A row of the table; numbers are None where nothing is known."""
 
     row: Row
-    mode: Mode
-    assessment: Assessment
+    assessment: JobUtilisation
+
+    @property
+    def job(self) -> TrainingJob:
+        return self.assessment.job
 
     @property
     def record(self) -> Record:
@@ -80,31 +88,29 @@ class Job:
             return str(self.printed["device"]).upper()
         known = self.assessment.device
         if known is not None:
-            return known.name.upper().replace("-", "_")
+            return known.upper().replace("-", "_")
         return find_device_name(self.record) or "CPU"
 
     @property
     def parameters(self) -> int | None:
-        """As published: with as many learned positions as a text has tokens."""
-        training = self.assessment.training
-        if training.parameters is None and (
-            self.mode.spec != "dense" or training.shape.architecture not in ARCHITECTURES
-        ):
+        """As published: with as many learned positions as a sequence has tokens."""
+        job, built = self.job, find_built_parameters(self.record)
+        if built is None and (not job.is_dense or job.shape.architecture not in ARCHITECTURES):
             return None
-        return count_trained_parameters(training, at_length=True)
+        return count_trained_parameters(job, built, at_length=True)
 
     @property
     def sequences(self) -> int | None:
         """Of a step, over all ranks."""
         found = self.find("sequences") or self.find("global_batch")
-        one, times = self.find("micro_batch"), self.find("accumulation")
+        one, times = self.find("micro_batch"), self.find("grad_accum")
         if found is not None or one is None or times is None:
             return found
         return one * times * self.ranks
 
     @property
-    def accumulation(self) -> int | None:
-        found = self.find("accumulation")
+    def grad_accum(self) -> int | None:
+        found = self.find("grad_accum")
         one, of = self.find("micro_batch"), self.find("global_batch")
         if found is not None or one is None or of is None:
             return found
@@ -128,60 +134,60 @@ class Column:
     heading: str
     key: str
     """For ``--json``."""
-    find: Callable[[Job], Any]
+    find: Callable[[Entry], Any]
     form: str = ""
 
 
-def _count_batch_tokens(job: Job) -> int | None:
-    sequences = job.sequences
-    return None if sequences is None else sequences * job.assessment.training.tokens
+def _count_batch_tokens(entry: Entry) -> int | None:
+    sequences = entry.sequences
+    return None if sequences is None else sequences * entry.job.seq_len
 
 
-def _name_model(job: Job) -> str:
-    words = [word for word in job.record.variant.split("+") if word not in SHOWN]
-    name = job.printed.get("model", job.record.params["model"])
+def _name_model(entry: Entry) -> str:
+    words = [word for word in entry.record.variant.split("+") if word not in SHOWN]
+    name = entry.printed.get("model", entry.record.params["model"])
     return "+".join([str(name), *words])
 
 
-def _name_precision(job: Job) -> str | None:
-    name = job.record.params.get("precision")
+def _name_precision(entry: Entry) -> str | None:
+    name = entry.record.params.get("precision")
     return None if name is None else PRECISIONS.get(str(name), str(name))
 
 
-def _find_micro_batch(job: Job) -> int | str | None:
+def _find_micro_batch(entry: Entry) -> int | str | None:
     """As was asked for, where nothing was built."""
-    asked = job.record.params.get("micro_batch")
-    return job.find("micro_batch") or (AUTO if asked == AUTO else None)
+    asked = entry.record.params.get("micro_batch")
+    return entry.find("micro_batch") or (AUTO if asked == AUTO else None)
 
 
 COLUMNS = (
     Column("Model", "model", _name_model),
-    Column("SeqLen (T)", "seq_len", lambda job: job.assessment.training.tokens),
-    Column("GPUType", "hardware", lambda job: f"{job.ranks}x{job.device}"),
-    Column("MFU*", "mfu_star", lambda job: job.share("mfu_star"), ".4f"),
-    Column("MFU", "mfu", lambda job: job.share("mfu"), ".4f"),
-    Column("HFU*", "hfu_star", lambda job: job.share("hfu_star"), ".4f"),
-    Column("HFU", "hfu", lambda job: job.share("hfu"), ".4f"),
-    Column("Throughput (T/s)", "tokens_per_s", lambda job: job.divide_speed(1), ".2f"),
+    Column("SeqLen (T)", "seq_len", lambda entry: entry.job.seq_len),
+    Column("GPUType", "hardware", lambda entry: f"{entry.ranks}x{entry.device}"),
+    Column("MFU*", "mfu_star", lambda entry: entry.share("mfu_star"), ".4f"),
+    Column("MFU", "mfu", lambda entry: entry.share("mfu"), ".4f"),
+    Column("HFU*", "hfu_star", lambda entry: entry.share("hfu_star"), ".4f"),
+    Column("HFU", "hfu", lambda entry: entry.share("hfu"), ".4f"),
+    Column("Throughput (T/s)", "tokens_per_s", lambda entry: entry.divide_speed(1), ".2f"),
     Column("GPUThroughput (T/s/GPU)", "tokens_per_s_and_device",
-           lambda job: job.divide_speed(job.ranks), ".4f"),
+           lambda entry: entry.divide_speed(entry.ranks), ".4f"),
     Column("Throughput (S/s)", "sequences_per_s",
-           lambda job: job.divide_speed(job.assessment.training.tokens), ".4f"),
-    Column("ParamCount", "parameters", lambda job: job.parameters),
+           lambda entry: entry.divide_speed(entry.job.seq_len), ".4f"),
+    Column("ParamCount", "parameters", lambda entry: entry.parameters),
     Column("GlobalBatchSize (T)", "global_batch_tokens", _count_batch_tokens),
-    Column("GlobalBatchSize (S)", "global_batch_sequences", lambda job: job.sequences),
+    Column("GlobalBatchSize (S)", "global_batch_sequences", lambda entry: entry.sequences),
     Column("MicroBatchSize (S)", "micro_batch", _find_micro_batch),
-    Column("GradAccum", "accumulation", lambda job: job.accumulation),
-    Column("ShardStrategy", "shard_strategy", lambda job: STRATEGIES[job.mode.sharding or "plain"]),
-    Column("ActCkpt", "checkpointing", lambda job: CHECKPOINTING[job.mode.recompute]),
-    Column("ActCPUoffload", "cpu_offload", lambda job: job.printed.get("cpu_offload", "False")),
+    Column("GradAccum", "grad_accum", lambda entry: entry.grad_accum),
+    Column("ShardStrategy", "shard_strategy", lambda entry: STRATEGIES[entry.job.sharding]),
+    Column("ActCkpt", "recompute", lambda entry: CHECKPOINTING[entry.job.recompute]),
+    Column("ActCPUoffload", "cpu_offload", lambda entry: entry.printed.get("cpu_offload", "False")),
     # No variant of ours has it.
     Column("Precision", "precision", _name_precision),
     Column("MP Mode", "mixed_precision_mode",
-           lambda job: job.printed.get("mixed_precision_mode")),  # of another trainer
-    Column("NumGPUs", "ranks", lambda job: job.ranks),
-    Column("GPUType", "device", lambda job: job.device.lower()),
-    Column("Cluster", "cluster", lambda job: job.printed.get("cluster")),
+           lambda entry: entry.printed.get("mixed_precision_mode")),  # of another trainer
+    Column("NumGPUs", "ranks", lambda entry: entry.ranks),
+    Column("GPUType", "device", lambda entry: entry.device.lower()),
+    Column("Cluster", "cluster", lambda entry: entry.printed.get("cluster")),
 )  # fmt: skip
 """In the published order."""
 SPEED = "tokens_per_s"
@@ -194,63 +200,62 @@ def lay_out(rows: Sequence[Row]) -> Printout:
             "the layout 'mosaic' shows jobs of the suite training, and these results have none; "
             "measure some with: flopwatch run training"
         )
-    jobs, remarks = [], []
+    entries, remarks = [], []
     for row in chosen:
         try:
-            jobs.append(_make_job(row))
+            entries.append(_make_entry(row))
         except UsageError as error:  # made with layers or names that are not known here
             remarks.append(f"no row for {row.record.variant} {label(row.record.params)}: {error}")
     headings = [column.heading for column in COLUMNS]
-    cells = [[_format(column, job) for column in COLUMNS] for job in jobs]
+    cells = [[_format(column, entry) for column in COLUMNS] for entry in entries]
     return Printout(
         lines=[*draw_published_markdown([headings, *cells]), ""],
-        content=[_as_dict(job) for job in jobs],
-        remarks=[*REMARKS, *_describe_peaks(jobs), *remarks],
+        content=[_as_dict(entry) for entry in entries],
+        remarks=[*REMARKS, *_describe_peaks(entries), *remarks],
         tables=[PublishedTable("", headings, [[*row] for row in cells])],
     )
 
 
 def _is_of_a_job(record: Record) -> bool:
-    return record.suite == "training" and "model" in record.params and "context" in record.params
+    return record.layout == "mosaic" and "seq_len" in (record.job or {})
 
 
-def _make_job(row: Row) -> Job:
-    return Job(
+def _make_entry(row: Row) -> Entry:
+    return Entry(
         row=row,
-        mode=parse_training_mode(row.record.variant),
         assessment=assess_record(row.record, row.tokens_per_s, conventions=[CONVENTION]),
     )
 
 
-def _format(column: Column, job: Job) -> str:
-    value = column.find(job)
+def _format(column: Column, entry: Entry) -> str:
+    value = column.find(entry)
     if value is None:
-        failed = column.key == SPEED and job.record.status != "ok"
-        return job.record.status if failed else ""
+        failed = column.key == SPEED and entry.record.status != "ok"
+        return entry.record.status if failed else ""
     return f"{value:{column.form}}"
 
 
-def _describe_peaks(jobs: Sequence[Job]) -> list[str]:
+def _describe_peaks(entries: Sequence[Entry]) -> list[str]:
     """One sentence for each device and dtype."""
     sentences: dict[str, None] = {}
-    for job in jobs:
-        found = job.utilisation
+    for entry in entries:
+        found = entry.utilisation
         if found is None:
             continue
         if found.peak_flops_per_s is None:
             sentences[f"MFU and HFU are empty: {found.missing}"] = None
             continue
         rate = format_rate(found.peak_flops_per_s, "FLOP/s")
-        what = f"{job.device} in {find_product_dtype(job.record)}"
+        what = f"{entry.device} in {find_matmul_dtype(entry.record)}"
         sentences[f"the peak of {what} is {rate} a rank ({found.peak_source})"] = None
         if found.impossible:
-            sentences[f"{_name_model(job)}, {job.record.variant}: {found.impossible}"] = None
+            sentences[f"{_name_model(entry)}, {entry.record.variant}: {found.impossible}"] = None
     return list(sentences)
 
 
-def _as_dict(job: Job) -> dict[str, Any]:
-    record, found = job.record, job.utilisation
-    shown: Mapping[str, Any] = {column.key: column.find(job) for column in COLUMNS}
+def _as_dict(entry: Entry) -> dict[str, Any]:
+    record, found = entry.record, entry.utilisation
+    shown: Mapping[str, Any] = {column.key: column.find(entry) for column in COLUMNS}
     return {
         **shown,
         "convention": CONVENTION.name,

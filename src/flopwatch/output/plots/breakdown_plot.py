@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flopwatch.analysis.record_job import READERS
 from flopwatch.analysis.step_breakdown import (
     FASTER,
     REST,
@@ -75,7 +74,7 @@ def is_telling(plot: Plot) -> bool:
 def _declares(row: Row) -> bool:
     """What others have published has its dimensions instead."""
     record = row.record
-    return bool(record.flops or record.bytes or record.suite in READERS)
+    return bool(record.flops or record.bytes or record.job)
 
 
 def _explain(row: Row) -> StepBreakdown | None:

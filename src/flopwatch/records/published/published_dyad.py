@@ -123,7 +123,8 @@ def _make_record(run: str, row: Figures, parsed: re.Match[str], autocast: str) -
         {
             "level": "feed-forward",
             "model": model,
-            "batch": row.batch,
+            "micro_batch": row.batch[0],
+            "seq_len": row.batch[1],
             "dtype": "float32",
             "autocast": autocast,
         },

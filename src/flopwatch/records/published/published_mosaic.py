@@ -1,14 +1,17 @@
 """The MosaicGPT tables: a Markdown row for every training job.
 
-A row prints one speed three times: tokens a second of all GPUs and of one, and texts a second. The
-step's time is made from a speed that all three are roundings of.
+A row prints one speed three times: tokens a second of all GPUs and of one, and sequences a second.
+The step's time is made from a speed that all three are roundings of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.parallelism import Parallelism, find_sharding
+from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.records.published.entries import (
     describe_source,
     make_record,
@@ -18,10 +21,9 @@ from flopwatch.records.published.entries import (
 )
 from flopwatch.records.record import Record
 
-BASELINE = "plain"
+BASELINE = "none"
 DRIVER_NAMES = {"a100_80gb": "NVIDIA A100-SXM4-80GB", "a100_40gb": "NVIDIA A100-SXM4-40GB"}
 """The tables do not say SXM or PCIe; the peaks of both are the same."""
-STRATEGIES = {"NO_SHARD": "plain", "FULL_SHARD": "full-shard", "SHARD_GRAD_OP": "grad-op-shard"}
 NEEDED = (
     *("Model", "SeqLen (T)", "Throughput (T/s)", "GPUThroughput (T/s/GPU)", "Throughput (S/s)"),
     *("GlobalBatchSize (T)", "GlobalBatchSize (S)", "MicroBatchSize (S)", "GradAccum"),
@@ -67,7 +69,7 @@ def _make_record(run: str, number: int, headings: list[str], cells: list[str]) -
     row = dict(zip(headings, cells, strict=True))  # of the two GPUType, the last: without a number
     try:
         return _convert(run, number, row)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, UsageError) as error:
         raise UsageError(
             f"line {number} has a cell that no table of MosaicGPT has ({error}); mend or delete it"
         ) from None
@@ -75,21 +77,31 @@ def _make_record(run: str, number: int, headings: list[str], cells: list[str]) -
 
 def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
     tokens = int(parse_figure(row["GlobalBatchSize (T)"]))
-    recomputes = {"True": "+checkpointed", "False": ""}[row["ActCkpt"]]
+    recompute = {"True": "+recompute-full", "False": ""}[row["ActCkpt"]]
+    parallelism = Parallelism(
+        data=int(row["NumGPUs"]), sharding=find_sharding(row["ShardStrategy"])
+    )
+    variant = parallelism.sharding + recompute
+    params: dict[str, Any] = {
+        "model": row["Model"].replace("gpt", "gpt-"),
+        "seq_len": int(row["SeqLen (T)"]),
+        "ranks": parallelism.data,
+        "micro_batch": int(row["MicroBatchSize (S)"]),
+        "grad_accum": int(row["GradAccum"]),
+        "precision": row["Precision"],
+    }
+    job = TrainingJob(
+        **{name: value for name, value in params.items() if name != "ranks"},
+        parallelism=parallelism,
+    )
     printed = {key: row[heading] for key, heading in PRINTED.items() if heading in row}
     device = row["GPUType"].lower()
     return make_record(
         run,
         "training",
-        STRATEGIES[row["ShardStrategy"]] + recomputes,
-        {
-            "model": row["Model"].replace("gpt", "gpt-"),
-            "context": int(row["SeqLen (T)"]),
-            "ranks": int(row["NumGPUs"]),
-            "micro_batch": int(row["MicroBatchSize (S)"]),
-            "accumulation": int(row["GradAccum"]),
-            "precision": row["Precision"],
-        },
+        variant,
+        params,
+        job=parse_variant(job, variant).to_dict(),
         baseline=BASELINE,
         layout="mosaic",
         **make_sample({"step": tokens / _find_tokens_per_s(row) * 1e9}),
@@ -97,8 +109,9 @@ def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
             "tokens": float(tokens),
             "sequences": float(row["GlobalBatchSize (S)"]),
             "micro_batch": float(row["MicroBatchSize (S)"]),
-            "accumulation": float(row["GradAccum"]),
-            # Not "parameters": here a text's every token has a learned position, in ours 2048 have.
+            "grad_accum": float(row["GradAccum"]),
+            # Not "parameters": these models have a learned position for each token of a sequence,
+            # ours have 2048.
         },
         environment=describe_source(
             {"line": number, **printed}, DRIVER_NAMES.get(device, row["GPUType"])

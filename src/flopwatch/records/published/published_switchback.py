@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS, WHOLES
 from flopwatch.records.published.entries import describe_source, make_record, make_sample, name_run
@@ -92,6 +93,7 @@ def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
             kind="parts" if variant in WHOLES else "whole",
             parts_of=WHOLES.get(variant),
             layout="switchback",
+            job=None if variant in SUMS else _describe_layer(line, variant),
             conditions={"dtype": "float16", "autocast": "off"},
             **make_sample(times_ns, line["repeat"]),
             flops={}
@@ -104,6 +106,17 @@ def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
         )
         for variant, times_ns in samples.items()
     ]
+
+
+def _describe_layer(line: dict[str, Any], variant: str) -> dict[str, Any]:
+    layer = LinearLayer(
+        tokens=line["batch_size"],
+        inputs=line["dim_in"],
+        outputs=line["dim_out"],
+        dtype="float16",
+        linear=variant,
+    )
+    return layer.to_dict()
 
 
 def _quote(line: dict[str, Any], variant: str) -> dict[str, float]:

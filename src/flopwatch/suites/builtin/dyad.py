@@ -3,7 +3,7 @@
 Three levels:
 
     layer     one linear layer, forward and backward; the FLOP limit is 2 at 4 blocks, 4 at 8
-    model     a whole training step with the feed-forward layers exchanged, and those layers timed
+    model     a whole training step with the feed-forward layers swapped, and those layers timed
               inside the running model by hooks
     quality   (on request) a small language model trained on bytes with each variant: what the
               speed costs in loss; here int8 layers take part, whose speed the suite switchback
@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import flopwatch
 from flopwatch.errors import LayerError, UsageError
+from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.jobs.model_shapes import SHAPES, Shape, cut_opt, find_shape
-from flopwatch.jobs.step_flops import count_step_flops
+from flopwatch.jobs.precision import name_precision
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import registry
+from flopwatch.layers.swapped_flops import count_swapped_flops
 from flopwatch.suites.axis_values import require_counts
 
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ LAYER: Grid = {
 MODEL: Grid = {
     "level": ["model"],
     "model": [name for name in SHAPES if name.startswith(("opt", "pythia"))],
-    "batch": [(1, 128), (4, 128), (32, 128)],  # sequences, tokens
+    "micro_batch": [1, 4, 32],
+    "seq_len": [128],
     **PRECISION,
     "variant": DYADS,
 }
@@ -60,6 +64,8 @@ QUALITY: Grid = {
     "autocast": ["off"],
     "variant": [*FAST, "dyad:it:4", *INT8],
 }
+QUALITY_SEQUENCES, QUALITY_TOKENS = 16, 128
+"""Of a step that trains the small model."""
 QUICK: Grid = {"dtype": ["float32"], "autocast": ["off"]}
 
 
@@ -73,7 +79,9 @@ def find_tolerance(case: flopwatch.Case) -> float:
     return registry.find_tolerance(case.variant, level, find_cast(case) or case.dtype)
 
 
-COUNTS = {"tokens": 1, "shape": 2, "batch": 2, "hidden_size": 1, "train_tokens": 1}
+COUNTS = {
+    "tokens": 1, "shape": 2, "micro_batch": 1, "seq_len": 1, "hidden_size": 1, "train_tokens": 1
+}  # fmt: skip
 """Axes of whole numbers, and how many make a value."""
 
 
@@ -99,7 +107,7 @@ suite = flopwatch.Suite(
     quick=[
         {**LAYER, **QUICK, "tokens": [512], "shape": [(768, 3072), (3072, 768)],
          "variant": [*FAST, "dyad:it:4:published"]},
-        {**MODEL, **QUICK, "model": ["opt-6l-768"], "batch": [(1, 128)], "variant": FAST},
+        {**MODEL, **QUICK, "model": ["opt-6l-768"], "micro_batch": [1], "variant": FAST},
         {**QUALITY, "train_tokens": [100_000], "variant": FAST},
     ],
     on_request={
@@ -107,7 +115,7 @@ suite = flopwatch.Suite(
         # Many CPUs emulate short types, at a hundredth of the speed.
         "dtype": ["bfloat16"],
         "autocast": ["bfloat16", "published"],
-        "batch": [(32, 128)],  # the published one: minutes for a step on a small CPU
+        "micro_batch": [32],  # the published one: minutes for a step on a small CPU
     },
     where=is_sensible,
     tolerance=find_tolerance,
@@ -132,9 +140,7 @@ def make_workload(case: flopwatch.Case) -> flopwatch.Workload:
         )
     from flopwatch.models import training_step
 
-    made = training_step.make_workload(
-        find_model(case), case.variant, find_batch(case), make_setting(case)
-    )
+    made = training_step.make_workload(make_training_job(case), make_setting(case))
     return made if case.level == "model" else add_study(case, made)
 
 
@@ -147,9 +153,7 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload:
         return make_reference(case.variant, case.tokens, case.shape, make_setting(case))
     from flopwatch.models import training_step
 
-    return training_step.make_reference(
-        find_model(case), case.variant, find_batch(case), make_setting(case)
-    )
+    return training_step.make_reference(make_training_job(case), make_setting(case))
 
 
 @suite.flops
@@ -158,8 +162,26 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     if case.level == "layer":
         inputs, outputs = case.shape
         return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, dtype)
-    return count_step_flops(
-        find_model(case), case.variant, find_batch(case), dtype=dtype, master_dtype=case.dtype
+    return count_swapped_flops(make_training_job(case))
+
+
+@suite.job
+def make_job(case: flopwatch.Case) -> TrainingJob | LinearLayer:
+    if case.level != "layer":
+        return make_training_job(case)
+    inputs, outputs = case.shape
+    return LinearLayer(
+        tokens=case.tokens, inputs=inputs, outputs=outputs, dtype=case.dtype, linear=case.variant
+    )
+
+
+def make_training_job(case: flopwatch.Case) -> TrainingJob:
+    return TrainingJob(
+        find_model(case),
+        case.seq_len if case.level == "model" else QUALITY_TOKENS,
+        micro_batch=case.micro_batch if case.level == "model" else QUALITY_SEQUENCES,
+        precision=name_precision(case.dtype, find_cast(case)),
+        linear=case.variant,
     )
 
 
@@ -179,16 +201,12 @@ def make_setting(case: flopwatch.Case) -> Setting:
     return Setting(device=case.device, dtype=case.dtype, autocast=find_cast(case))
 
 
-def find_model(case: flopwatch.Case) -> Shape:
+def find_model(case: flopwatch.Case) -> str | Shape:
     if case.level == "model":
-        return find_shape(case.model)
+        name: str = case.model
+        return name
     # Four layers of OPT, on bytes.
     return replace(cut_opt(case.hidden_size, layers=4), vocabulary=256)
-
-
-def find_batch(case: flopwatch.Case) -> tuple[int, int]:
-    sequences, tokens = case.batch if case.level == "model" else (16, 128)
-    return sequences, tokens
 
 
 def add_study(case: flopwatch.Case, made: flopwatch.Workload) -> flopwatch.Workload:
@@ -207,8 +225,9 @@ def study(case: flopwatch.Case) -> Iterator[dict[str, float]]:
     from flopwatch.models.builder import build_from_transformers as build_model
     from flopwatch.models.byte_model import Schedule, read_standard_library, train
 
-    sequences, tokens = find_batch(case)
-    schedule = Schedule(sequences=sequences, tokens=tokens, train_tokens=case.train_tokens)
+    schedule = Schedule(
+        sequences=QUALITY_SEQUENCES, tokens=QUALITY_TOKENS, train_tokens=case.train_tokens
+    )
     model = build_model(find_model(case), device=case.device, dtype=case.dtype)
     # Dense ones too: then all are initialised by the same rule, uniform within 1 / sqrt(inputs).
     layers.swap(model, case.variant, match="*.fc[12]")

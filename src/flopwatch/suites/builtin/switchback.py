@@ -22,10 +22,13 @@ from typing import Any
 
 import flopwatch
 from flopwatch.errors import UsageError
+from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_flops import count_step_flops
+from flopwatch.jobs.precision import name_precision
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS, WHOLES
+from flopwatch.layers.swapped_flops import count_swapped_flops
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
 
@@ -46,7 +49,8 @@ LAYER: Grid = {
 MODEL: Grid = {
     "level": ["model"],
     "model": ["opt-125m", "pythia-160m"],
-    "batch": [(1, 128), (4, 128)],  # sequences, tokens
+    "micro_batch": [1, 4],
+    "seq_len": [128],
     "swapped": ["feed-forward", "linear"],
     "dtype": DTYPES,
     "variant": MODEL_VARIANTS,
@@ -80,7 +84,7 @@ def find_tolerance(case: flopwatch.Case) -> float:
     return registry.find_tolerance(case.variant, case.level, case.dtype)
 
 
-COUNTS = {"tokens": 1, "shape": 2, "batch": 2}
+COUNTS = {"tokens": 1, "shape": 2, "micro_batch": 1, "seq_len": 1}
 """Axes of whole numbers, and how many make a value."""
 
 
@@ -108,7 +112,7 @@ suite = flopwatch.Suite(
     quick=[
         {**LAYER, "tokens": [64, 512], "shape": [(768, 3072)]},
         {**LAYER, "tokens": [512], "shape": [(3072, 768)]},
-        {**MODEL, "model": ["opt-6l-768"], "batch": [(1, 128)], "swapped": ["feed-forward"]},
+        {**MODEL, "model": ["opt-6l-768"], "micro_batch": [1], "swapped": ["feed-forward"]},
     ],
     presets={"published": PUBLISHED},
     on_request=ask_for_others,
@@ -143,19 +147,39 @@ def find_maker(case: flopwatch.Case) -> tuple[Any, tuple[Any, ...]]:
 
     setting = layers.Setting(device=case.device, dtype=case.dtype)
     if case.level == "model":
-        batch = tuple(case.batch)
-        return models, (find_shape(case.model), case.variant, batch, setting, case.swapped)
+        return models, (make_training_job(case), setting)
     if case.variant in SUMS:
         return int8_parts, (SUMS[case.variant], case.tokens, case.shape, setting)
     return layers, (case.variant, case.tokens, case.shape, setting)
 
 
+@suite.job
+def make_job(case: flopwatch.Case) -> TrainingJob | LinearLayer | None:
+    if case.level == "model":
+        return make_training_job(case)
+    if case.variant in SUMS:
+        return None
+    inputs, outputs = case.shape
+    return LinearLayer(
+        tokens=case.tokens, inputs=inputs, outputs=outputs, dtype=case.dtype, linear=case.variant
+    )
+
+
+def make_training_job(case: flopwatch.Case) -> TrainingJob:
+    return TrainingJob(
+        case.model,
+        case.seq_len,
+        micro_batch=case.micro_batch,
+        precision=name_precision(case.dtype),
+        linear=case.variant,
+        swapped=case.swapped,
+    )
+
+
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     if case.level == "model":
-        return count_step_flops(
-            find_shape(case.model), case.variant, case.batch, dtype=case.dtype, swapped=case.swapped
-        )
+        return count_swapped_flops(make_training_job(case))
     inputs, outputs = case.shape
     if case.variant not in SUMS:
         return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, case.dtype)

@@ -1,61 +1,52 @@
-"""Training throughput of real jobs: steps of a model that ranks share, on fresh texts.
+"""Training throughput of real jobs: steps of a model that ranks share, on fresh sequences.
 
-A rank is a process, with a GPU or some cores of its own. Variants say how ranks share the model:
-whole on each of them (plain, ddp) or in parts (full-shard, grad-op-shard, hybrid-shard), with words
-of the suite steps besides: ``--set variant=full-shard,full-shard+checkpointed``. All are measured
-side by side, walk the same path, and must find the same losses.
+A rank is a process, with a GPU or some cores of its own. Variants have the sharding, which is how
+ranks share the model: all of it on each of them (none, ddp) or parts of it (full, zero2, hybrid);
+words of the suite steps may follow: ``--set variant=full,full+recompute-full``. All are measured
+side by side, train on the same sequences, and must find the same losses.
 
-A step is ``micro_batch`` texts at a time, ``accumulation`` times on every rank;
-``--set global_batch=64`` asks for the texts of a step instead, and ``--set micro_batch=auto`` for
-as many at a time as fit into memory. ``--grid mosaic`` is the published table of MosaicGPT.
+A step is ``micro_batch`` sequences at a time, ``grad_accum`` times on every rank;
+``--set global_batch=64`` asks for the sequences of a step instead, and ``--set micro_batch=auto``
+for as many at a time as fit into memory. ``--grid mosaic`` is the published table of MosaicGPT.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flopwatch
-from flopwatch.errors import Unsupported, UsageError
+from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, find_shape
-from flopwatch.jobs.step_flops import count_mode_flops, spread_flops
-from flopwatch.jobs.step_memory import Plan
-from flopwatch.jobs.variants import (
+from flopwatch.jobs.parallelism import Parallelism, read_ranks_per_node
+from flopwatch.jobs.training_job import (
     OPTIMIZERS,
-    OTHER_NAMES,
-    PRECISIONS,
-    SHARDINGS,
-    count_on_machine,
-    count_shards,
-    parse_training_mode,
+    SHARDING_WORDS,
+    STEP_WORDS,
+    TrainingJob,
+    name_sharding,
+    parse_variant,
 )
 from flopwatch.layers import registry
+from flopwatch.models import job_estimates
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
-from flopwatch.suites.builtin.steps import require_architecture
+from flopwatch.suites.builtin.steps import require_architecture, require_pair, require_variant
 from flopwatch.suites.suite import AUTO
-
-if TYPE_CHECKING:
-    from flopwatch.models.training_loop import TrainingJob
 
 Grid = dict[str, list[Any]]
 SMALL = "decoder:hidden_size=256:layers=4"
-USUAL = ["plain", "ddp", "full-shard"]
-VARIANTS = [
-    *SHARDINGS,
-    "full-shard+checkpointed",
-    "full-shard+selective",
-    "full-shard+compiled",
-]
+USUAL = ["none", "ddp", "full"]
+VARIANTS = [*SHARDING_WORDS, "full+recompute-full", "full+recompute-selective", "full+compiled"]
 PLAIN: Grid = {"precision": ["fp32"], "optimizer": ["adamw"]}
 TRAINED = ("fp32", "bf16-mixed", "amp_bf16", "bf16")
 """Precisions; fp16 would have its loss scaled up and down, which is not done here."""
 JOBS: Grid = {
     "model": [SMALL, "small"],
-    "context": [128, 1024],
+    "seq_len": [128, 1024],
     "ranks": [1, 2],
     "micro_batch": [4, AUTO],
-    "accumulation": [1],
+    "grad_accum": [1],
     "precision": ["fp32", "bf16-mixed"],
     "optimizer": list(OPTIMIZERS),
     "variant": USUAL,
@@ -64,34 +55,34 @@ TINY = "decoder:hidden_size=128:layers=2:vocabulary=1000"
 LARGEST_MICRO_BATCH = 2**12
 
 PUBLISHED = {
-    "gpt-125m": (32, 8, "full-shard"),
-    "gpt-350m": (16, 16, "full-shard"),
-    "gpt-760m": (16, 16, "full-shard"),
-    "gpt-1b": (32, 8, "full-shard+checkpointed"),
-    "gpt-3b": (32, 8, "full-shard+checkpointed"),
-    "gpt-7b": (16, 16, "full-shard+checkpointed"),
-    "gpt-13b": (8, 32, "full-shard+checkpointed"),
+    "gpt-125m": (32, 8, "full"),
+    "gpt-350m": (16, 16, "full"),
+    "gpt-760m": (16, 16, "full"),
+    "gpt-1b": (32, 8, "full+recompute-full"),
+    "gpt-3b": (32, 8, "full+recompute-full"),
+    "gpt-7b": (16, 16, "full+recompute-full"),
+    "gpt-13b": (8, 32, "full+recompute-full"),
 }
-"""MosaicGPT on 8 A100 of 80 GB, 2048 tokens: micro-batch, accumulation and variant of each."""
+"""MosaicGPT on 8 A100 of 80 GB, 2048 tokens: micro-batch, grad_accum and variant of each."""
 
 
 def divide_batch(jobs: Grid) -> Grid:
-    """The same, by the texts of a step instead of how often gradients are added up."""
-    named = {axis: values for axis, values in jobs.items() if axis != "accumulation"}
+    """The same, by the sequences of a step instead of the micro-batches of a rank."""
+    named = {axis: values for axis, values in jobs.items() if axis != "grad_accum"}
     return {**named, "global_batch": [8]}
 
 
 def make_published(model: str) -> Grid:
-    micro_batch, accumulation, variant = PUBLISHED[model]
+    micro_batch, grad_accum, variant = PUBLISHED[model]
     return {
         "model": [model],
-        "context": [2048],
+        "seq_len": [2048],
         "ranks": [8],
         "micro_batch": [micro_batch],
-        "accumulation": [accumulation],
+        "grad_accum": [grad_accum],
         "precision": ["amp_bf16"],
         "optimizer": ["adamw"],
-        "variant": ["plain", variant],
+        "variant": ["none", variant],
     }
 
 
@@ -100,7 +91,7 @@ def ask_for_others(device: Device) -> Grid:
     on_cpu = device == "cpu"
     return {
         "model": ["small" if on_cpu else SMALL],
-        "context": [1024 if on_cpu else 128],
+        "seq_len": [1024 if on_cpu else 128],
         "precision": ["bf16-mixed" if on_cpu else "fp32"],
         "micro_batch": [AUTO],
         "global_batch": [8],
@@ -111,7 +102,12 @@ def ask_for_others(device: Device) -> Grid:
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
     if axis == "variant":
-        parse_training_mode(value)
+        require_variant(value, [*SHARDING_WORDS, *STEP_WORDS])
+        if name_sharding(value) is None:
+            raise UsageError(
+                f"variant {value!r} does not say how ranks share the model; add one of "
+                f"{', '.join(SHARDING_WORDS)}, as in none+{value}"
+            )
     elif axis == "model":
         require_architecture(find_shape(value))
     elif axis == "precision":
@@ -122,8 +118,7 @@ def accept(axis: str, value: Any) -> None:
             raise UsageError(f"optimizer is {value}; choose one of {', '.join(OPTIMIZERS)}")
     elif (axis, value) != ("micro_batch", AUTO):
         require_counts(axis, value, 1)
-        if axis == "context" and value < 2:
-            raise UsageError("context is 1; a text needs 2 tokens, to learn one from the other")
+        require_pair(axis, value)
 
 
 def refuse(case: flopwatch.Case) -> None:
@@ -150,8 +145,8 @@ def list_micro_batches(case: flopwatch.Case) -> list[int]:
 
 
 def find_tolerance(case: flopwatch.Case) -> float:
-    dtype = PRECISIONS[find_precision(case)].product_dtype
-    return registry.find_tolerance(parse_training_mode(case.variant).spec, "model", dtype)
+    job = make_variant(case)
+    return registry.find_tolerance(job.linear, "model", job.arithmetic.matmul_dtype)
 
 
 suite = flopwatch.Suite(
@@ -164,7 +159,7 @@ suite = flopwatch.Suite(
             **JOBS,
             **PLAIN,
             "model": [TINY],
-            "context": [64],
+            "seq_len": [64],
             "ranks": [2],
             "micro_batch": [2],
         }
@@ -179,129 +174,59 @@ suite = flopwatch.Suite(
 )
 
 
+def make_variant(case: flopwatch.Case) -> TrainingJob:
+    """With one sequence at a time where as many as fit are to be found."""
+    micro_batch = 1 if case.micro_batch == AUTO else case.micro_batch
+    grad_accum: int = case.params.get("grad_accum") or case.global_batch // (
+        micro_batch * case.ranks
+    )
+    job = TrainingJob(
+        case.model,
+        case.seq_len,
+        micro_batch=micro_batch,
+        grad_accum=grad_accum,
+        precision=case.precision,
+        optimizer=case.optimizer,
+        parallelism=Parallelism(data=case.ranks, ranks_per_node=read_ranks_per_node(case.ranks)),
+    )
+    return parse_variant(job, case.variant)
+
+
+@suite.job
+def make_job(case: flopwatch.Case) -> TrainingJob | None:
+    return None if case.micro_batch == AUTO else make_variant(case)
+
+
 @suite.build
 def build(case: flopwatch.Case) -> flopwatch.Workload:
     from flopwatch.models.training_loop import make_workload
 
-    return make_workload(make_job(case), parse_training_mode(case.variant))
+    return make_workload(make_variant(case), case.device)
 
 
 @suite.reference
 def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
-    """The ordinary loop on one rank; where a whole model does not fit beside the others, whatever
+    """The ordinary loop on one rank; where a whole model does not fit next to the others, whatever
     the baseline gives."""
     from flopwatch.models.training_loop import count_free_bytes, make_reference
 
-    needed_bytes = sum(estimate_memory(replace(case, variant="plain")).values())
+    needed_bytes = sum(estimate_memory(replace(case, variant="none")).values())
     if needed_bytes > count_free_bytes(case.device):
         return None
-    return make_reference(make_job(case), parse_training_mode(case.variant))
+    return make_reference(make_variant(case), case.device)
 
 
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
-    """Of all ranks together. Each has its own texts; the optimizer works on every copy of a
-    parameter, of which there is one where it is sharded among all."""
-    if case.micro_batch == AUTO:
-        return {}
-    accumulation, once = find_accumulation(case), count_micro_batch(case)
-    flops = {phase: _scale(counts, case.ranks) for phase, counts in once.items()}
-    if accumulation > 1 and flops:
-        both = (flops["forward"], flops["backward"])
-        dtypes = dict.fromkeys(dtype for counts in both for dtype in counts)
-        flops["accumulation"] = {
-            dtype: (accumulation - 1) * sum(counts.get(dtype, 0.0) for counts in both)
-            for dtype in dtypes
-        }
-    if flops:
-        sharding = parse_training_mode(case.variant).sharding or "plain"
-        copies = case.ranks / _count_shards(sharding, case.ranks)
-        flops["optimizer"] = _scale(once["optimizer"], copies)
-    return flops
-
-
-def count_micro_batch(case: flopwatch.Case) -> dict[str, dict[str, float]]:
-    """Of one rank, with one micro-batch."""
-    shape, mode = find_shape(case.model), parse_training_mode(case.variant)
-    batch, precision = (case.micro_batch, case.context), PRECISIONS[find_precision(case)]
-    if shape.architecture in ARCHITECTURES:
-        return count_mode_flops(shape, mode, batch, precision, case.optimizer)
-    if mode.spec != "dense" or mode.recompute != "none":
-        return {}
-    from flopwatch.models.survey import survey
-
-    try:
-        found = survey(shape.stretch(case.context), batch=case.micro_batch, tokens=case.context)
-    except UsageError:  # not every architecture runs on fake tensors
-        return {}
-    return spread_flops(found.forward_flops, found.parameters, precision, case.optimizer)
+    """Of all ranks together."""
+    job = make_job(case)
+    return {} if job is None else job_estimates.count_flops(job)
 
 
 @suite.memory
 def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
-    """Of one rank."""
-    from flopwatch.jobs.rank_memory import estimate_rank
-
-    shape, mode = find_shape(case.model), parse_training_mode(case.variant)
-    if mode.spec != "dense" or shape.architecture not in ARCHITECTURES or case.micro_batch == AUTO:
-        return {}  # how much other layers and models keep is theirs to tell
-    plan = Plan(
-        batch=case.micro_batch,
-        context=case.context,
-        precision=find_precision(case),
-        optimizer=case.optimizer,
-        attention=mode.attention,
-        checkpointed=mode.checkpointed,
-        selective=mode.recompute == "selective",
-        device=case.device,
-    )
-    sharding = mode.sharding or "plain"
-    parts = estimate_rank(
-        shape.stretch(case.context),
-        plan,
-        sharding,
-        _count_shards(sharding, case.ranks),
-        find_accumulation(case),
-    )
-    return {part: float(size) for part, size in parts.items()}
-
-
-def make_job(case: flopwatch.Case) -> TrainingJob:
-    from flopwatch.models.training_loop import TrainingJob
-
-    return TrainingJob(
-        shape=find_shape(case.model).stretch(case.context),
-        context=case.context,
-        ranks=case.ranks,
-        micro_batch=case.micro_batch,
-        accumulation=find_accumulation(case),
-        precision=find_precision(case),
-        optimizer=case.optimizer,
-        device=case.device,
-    )
-
-
-def find_accumulation(case: flopwatch.Case) -> int:
-    """Micro-batches of a rank in a step."""
-    given: int | None = case.params.get("accumulation")
-    if given is not None:
-        return given
-    number: int = case.global_batch // (case.micro_batch * case.ranks)
-    return number
-
-
-def find_precision(case: flopwatch.Case) -> str:
-    """By the name that all else knows it by."""
-    name: str = OTHER_NAMES.get(case.precision, case.precision)
-    return name
-
-
-def _count_shards(sharding: Any, ranks: int) -> int:
-    try:
-        return count_shards(sharding, ranks, count_on_machine(ranks))
-    except Unsupported:  # which it will be found to be when it is built
-        return ranks
-
-
-def _scale(counts: dict[str, float], factor: float) -> dict[str, float]:
-    return {dtype: factor * count for dtype, count in counts.items()}
+    """Of one rank; how much models of the library transformers keep is not asked here."""
+    job = make_job(case)
+    if job is None or job.shape.architecture not in ARCHITECTURES:
+        return {}
+    return job_estimates.estimate_memory(job, case.device)

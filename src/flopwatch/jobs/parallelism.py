@@ -1,0 +1,187 @@
+"""How ranks divide a training job: the batch, the model, and what each of them keeps.
+
+Sharding is how the parameters are spread over data-parallel ranks:
+
+    none      each rank has all of them; gradients are averaged when the backward pass is done
+    ddp       the same by DistributedDataParallel, which averages during the backward pass
+    zero1     the optimizer's state is divided
+    zero2     gradients too; what was gathered in the forward pass stays until the backward pass
+    full      parameters too (ZeRO-3, FSDP): blocks are gathered in both passes
+    hybrid    full within groups of ranks, and each group has all parameters
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from flopwatch.errors import Unsupported, UsageError
+
+Sharding = Literal["none", "ddp", "zero1", "zero2", "full", "hybrid"]
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+UNSHARDED: tuple[Sharding, ...] = ("none", "ddp")
+"""Where each rank has all parameters."""
+SHARDING_SPELLINGS: Mapping[str, Sharding] = {
+    "plain": "none",
+    "no_shard": "ddp",
+    "grad-op": "zero2",
+    "grad-op-shard": "zero2",
+    "shard_grad_op": "zero2",
+    "full-shard": "full",
+    "full_shard": "full",
+    "fsdp": "full",
+    "zero3": "full",
+    "hybrid-shard": "hybrid",
+    "hybrid_shard": "hybrid",
+}
+"""What FSDP, DeepSpeed and published tables call them. NO_SHARD is ddp: FSDP averages gradients
+during the backward pass then, as DistributedDataParallel does."""
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+MOST_RANKS = 10**9
+
+
+def find_sharding(name: str) -> Sharding:
+    """
+    >>> find_sharding("FULL_SHARD"), find_sharding("zero2")
+    ('full', 'zero2')
+    """
+    lower = name.lower()
+    for sharding in SHARDINGS:
+        if lower == sharding:
+            return sharding
+    if lower not in SHARDING_SPELLINGS:
+        raise UsageError(
+            f"there is no sharding {name[:40]!r}; choose one of {', '.join(SHARDINGS)}"
+        )
+    return SHARDING_SPELLINGS[lower]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallelism:
+    """
+    >>> Parallelism(data=8, sharding="fsdp").sharding
+    'full'
+    """
+
+    data: int = 1
+    tensor: int = 1
+    sequence: bool = False
+    """Whether tensor-parallel ranks divide norms and residuals by tokens, too."""
+    pipeline: int = 1
+    virtual_stages: int = 1
+    """Of a pipeline's rank."""
+    schedule: str = "1f1b"
+    """Of a pipeline: one of SCHEDULES."""
+    context: int = 1
+    """Ranks that divide a sequence."""
+    expert: int = 1
+    """Data-parallel ranks that divide experts."""
+    sharding: Sharding = "none"
+    ranks_per_node: int | None = None
+    """None: as many as the hardware has devices in a node."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline", "virtual_stages", "context", "expert"):
+            require_count(name, getattr(self, name), MOST_RANKS)
+        if self.ranks_per_node is not None:
+            require_count("ranks_per_node", self.ranks_per_node, MOST_RANKS)
+        if not isinstance(self.sequence, bool):
+            raise UsageError(f"sequence is {self.sequence!r}; write True or False")
+        object.__setattr__(self, "sharding", find_sharding(str(self.sharding)))
+        if self.schedule not in SCHEDULES:
+            raise UsageError(
+                f"there is no pipeline schedule {self.schedule!r}; choose one of "
+                f"{', '.join(SCHEDULES)}"
+            )
+        if self.sequence and self.tensor == 1:
+            raise UsageError("sequence parallelism divides what tensor parallelism leaves whole; "
+                             "give tensor, too")  # fmt: skip
+        if self.virtual_stages > 1 and self.pipeline == 1:
+            raise UsageError("virtual stages are those of a pipeline; give pipeline, too")
+        if (self.data * self.context) % self.expert:
+            raise UsageError(
+                f"expert={self.expert} does not divide the {self.data * self.context} ranks that "
+                "have all other parameters in common; choose a divisor"
+            )
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.tensor * self.pipeline * self.context
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """
+        >>> print(Parallelism(data=8, tensor=2, sharding="full"))
+        16 ranks: data 8, tensor 2, sharding full
+        """
+        if self.ranks == 1:
+            return "1 rank"
+        parts = [
+            f"{name} {getattr(self, name)}"
+            for name in ("data", "tensor", "pipeline", "context", "expert")
+            if getattr(self, name) > 1
+        ]
+        return f"{self.ranks} ranks: {', '.join([*parts, f'sharding {self.sharding}'])}"
+
+
+def require_count(name: str, value: object, most: int, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(
+            f"{name} is {str(value)[:40]!r}; write a whole number from {least} to {most:.0e}"
+        )
+
+
+_USUAL = Parallelism()
+
+
+def require_data_only(parallelism: Parallelism, who: str) -> None:
+    """Refuse the kinds of parallelism that `who`, a command or a function, does not honour yet.
+
+    >>> require_data_only(Parallelism(tensor=8), "predict")
+    Traceback (most recent call last):
+    flopwatch.errors.UsageError: predict does not know tensor parallelism yet; leave tensor=8 out
+    """
+    for name in ("tensor", "sequence", "pipeline", "context", "expert"):
+        value = getattr(parallelism, name)
+        if value != getattr(_USUAL, name):
+            raise UsageError(
+                f"{who} does not know {name} parallelism yet; leave {name}={value} out"
+            )
+    if parallelism.sharding == "zero1":
+        raise UsageError(f"{who} does not know sharding zero1 yet; choose zero2 or full")
+
+
+def count_shards(sharding: Sharding, ranks: int, ranks_per_node: int) -> int:
+    """Into how many parts a parameter is divided: with hybrid, among the ranks of a node where
+    there are several nodes, and else into halves of the job."""
+    if sharding in UNSHARDED:
+        return 1
+    if sharding != "hybrid":
+        return ranks
+    shards = ranks_per_node if ranks_per_node < ranks else ranks // 2
+    if shards < 2 or ranks % shards:
+        raise Unsupported(
+            f"hybrid sharding divides a model within groups of at least 2 ranks and copies it "
+            f"between at least 2 such groups, and {ranks} ranks are not such groups; take 4, or "
+            "another even number from there on"
+        )
+    return shards
+
+
+def read_ranks_per_node(ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Of a job that is running, as torchrun passes it to each of its ranks; outside of a job,
+    all."""
+    return int(environ.get("LOCAL_WORLD_SIZE", ranks))
+
+
+def read_parallelism(content: Mapping[str, Any]) -> Parallelism:
+    """From a dict; what it does not know is refused."""
+    known = {field.name for field in fields(Parallelism)}
+    for name in content:
+        if name not in known:
+            raise UsageError(f"parallelism has no {name!r}; it has {', '.join(sorted(known))}")
+    return Parallelism(**content)

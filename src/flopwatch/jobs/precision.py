@@ -1,0 +1,112 @@
+"""The precision of a training job: in which dtypes it keeps, computes and sends its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwatch.errors import UsageError
+
+DTYPE_BYTES = {
+    "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    dtype: str
+    """Of parameters, their gradients and the optimizer's state."""
+    autocast: str | None = None
+    """What autocast computes matmuls in; None: it is off, and everything has one dtype."""
+    narrow: str | None = None
+    """Of the matmuls of linear layers in blocks, where it is another than all this says."""
+
+    @property
+    def matmul_dtype(self) -> str:
+        """Of linear layers in blocks, as peaks are listed by."""
+        return self.narrow or self.activation_dtype
+
+    @property
+    def activation_dtype(self) -> str:
+        """Of attention, the head, and what passes between operations."""
+        return self.autocast or ("tf32" if self.narrow == "tf32" else self.dtype)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an activation; operands of 8 bits are read with 16, to be rounded."""
+        return DTYPE_BYTES[self.activation_dtype]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of a parameter, its gradient, and each of the optimizer's values."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Of a parameter that ranks gather to compute with it."""
+        return self.element_bytes
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of a gradient that ranks sum up."""
+        return self.parameter_bytes
+
+    @property
+    def is_autocast(self) -> bool:
+        return self.autocast is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """The most operations in a second that a device has, of one dtype."""
+
+    flops_per_s: float
+    source: str
+    """Where the figure is from: a data sheet with its year, or how it was measured."""
+
+
+PRECISIONS = {
+    "fp32": Precision(dtype="float32"),
+    "bf16-mixed": Precision(dtype="float32", autocast="bfloat16"),
+    "fp16-mixed": Precision(dtype="float32", autocast="float16"),
+    "bf16": Precision(dtype="bfloat16"),
+    "fp16": Precision(dtype="float16"),
+    "tf32": Precision(dtype="float32", narrow="tf32"),
+    "fp8": Precision(dtype="float32", autocast="bfloat16", narrow="float8"),
+    "int8": Precision(dtype="float32", autocast="bfloat16", narrow="int8"),
+}
+BUILT = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
+"""That models are built and measured in; the others are for what is predicted."""
+SPELLINGS = {
+    "amp_bf16": "bf16-mixed",
+    "amp_fp16": "fp16-mixed",
+    "amp_fp8": "fp8",
+}
+"""What published tables and other tools call them."""
+NOT_YET = ("mxfp8", "nvfp4")
+
+
+def name_precision(dtype: str, autocast: str | None = None) -> str:
+    """Of parameters in that dtype.
+
+    >>> name_precision("float32", "bfloat16")
+    'bf16-mixed'
+    """
+    for name, precision in PRECISIONS.items():
+        if precision == Precision(dtype=dtype, autocast=autocast):
+            return name
+    raise UsageError(f"there is no precision with parameters in {dtype} and autocast {autocast}")
+
+
+def find_precision(name: str) -> str:
+    """The key of PRECISIONS.
+
+    >>> find_precision("amp_bf16")
+    'bf16-mixed'
+    """
+    found = SPELLINGS.get(name, name)
+    if found in NOT_YET:
+        raise UsageError(f"precision {name!r} is not supported yet; choose fp8 or bf16-mixed")
+    if found not in PRECISIONS:
+        known = ", ".join([*PRECISIONS, *SPELLINGS])
+        raise UsageError(f"there is no precision {name!r}; choose one of {known}")
+    return found

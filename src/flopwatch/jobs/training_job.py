@@ -1,0 +1,283 @@
+"""A training job: the one description that suites, FLOPs, memory, predictions and records share.
+
+A variant of a suite is the same job computed in another way, written as words joined by ``+``:
+
+    eager                                  as it is: the baseline
+    compiled                               through torch.compile
+    plain-attention                        two matmuls and a softmax instead of the fused kernel
+    recompute-full                         full activation checkpointing: blocks keep their inputs
+    recompute-selective                    blocks keep the results of linear layers, too
+    dyad:auto:4, switchback:global@linear  other linear layers in the feed-forward parts, in all
+                                           of the blocks (@linear), or where a pattern matches their
+                                           names (@blocks.0.*)
+    none, ddp, zero2, full, hybrid         the sharding, in a job of several ranks
+    full+recompute-full                    both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cache, lru_cache
+from typing import Any, Literal, get_args
+
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import Shape, find_dimensions
+from flopwatch.jobs.parallelism import (
+    SHARDING_SPELLINGS,
+    Parallelism,
+    Sharding,
+    read_parallelism,
+    require_count,
+)
+from flopwatch.jobs.precision import PRECISIONS, Precision, find_precision
+
+Attention = Literal["sdpa", "plain"]
+"""sdpa: torch's fused attention; plain: two matmuls and a softmax that can be seen."""
+Recompute = Literal["none", "selective", "full"]
+"""Activation checkpointing, that is what the backward pass computes again: nothing, all of a block
+but its linear layers, or all of it."""
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
+"""adamw: one kernel for all of a step; adamw-unfused: an operation at a time, as torch does it by
+default; sgd: without momentum."""
+DENSE, FEED_FORWARD, LINEAR = "dense", "feed-forward", "linear"
+LARGEST = 2**40
+"""No axis of a job is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """
+    >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=Parallelism(data=8))
+    >>> job.global_batch, job.tokens_per_step, job.parameters
+    (32, 65536, 6658404352)
+    """
+
+    model: str | Shape
+    """A name, an architecture with its dimensions (`jobs.model_shapes`), or a shape."""
+    seq_len: int
+    """Tokens of a sequence."""
+    _: KW_ONLY
+    micro_batch: int = 1
+    """Sequences that a rank computes at once."""
+    grad_accum: int = 1
+    """Micro-batches of a rank in a step."""
+    precision: str = "bf16-mixed"
+    """A key of `jobs.precision.PRECISIONS`, or another spelling of one."""
+    optimizer: str = "adamw"
+    recompute: Recompute = "none"
+    attention: Attention = "sdpa"
+    compiled: bool = False
+    """Whether torch.compile has compiled it."""
+    linear: str = DENSE
+    """What the linear layers are that `swapped` names: a spec of `layers.registry`."""
+    swapped: str = FEED_FORWARD
+    """feed-forward, linear (all in the blocks), or a pattern of layers' names."""
+    parallelism: Parallelism = Parallelism()
+    hardware: str | None = None
+    """As in 8xA100-80GB; None: not known."""
+    reduced_bytes: int | None = None
+    """Of a gradient that ranks sum up; None: as is usual for the precision."""
+    shape: Shape = field(init=False, repr=False, compare=False)
+    """The model's dimensions, with positions for `seq_len` tokens."""
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "micro_batch", "grad_accum"):
+            require_count(name, getattr(self, name), LARGEST)
+        _require("recompute", self.recompute, RECOMPUTES)
+        _require("attention", self.attention, get_args(Attention))
+        _require("optimizer", self.optimizer, OPTIMIZERS)
+        object.__setattr__(self, "precision", find_precision(str(self.precision)))
+        object.__setattr__(self, "shape", _find_shape(self.model, self.seq_len))
+
+    @property
+    def arithmetic(self) -> Precision:
+        return PRECISIONS[self.precision]
+
+    @property
+    def sharding(self) -> Sharding:
+        return self.parallelism.sharding
+
+    @property
+    def ranks(self) -> int:
+        return self.parallelism.ranks
+
+    @property
+    def local_batch(self) -> int:
+        """Sequences of a data-parallel rank in a step."""
+        return self.micro_batch * self.grad_accum
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step."""
+        return self.local_batch * self.parallelism.data
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        return self.micro_batch * self.seq_len
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.seq_len
+
+    @property
+    def parameters(self) -> int:
+        return _count_parameters(self.shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all layers are the model's own."""
+        return self.linear == DENSE
+
+    @property
+    def name(self) -> str:
+        """Of its model."""
+        if isinstance(self.model, str):
+            return self.model
+        shape = self.model
+        return f"{shape.architecture}:hidden_size={shape.hidden_size}:layers={shape.layers}"
+
+    def on_ranks(self, ranks: int) -> TrainingJob:
+        """The same with so many data-parallel ranks; alone, nothing is sharded."""
+        sharding = self.sharding if ranks > 1 else "none"
+        return replace(self, parallelism=replace(self.parallelism, data=ranks, sharding=sharding))
+
+    def to_dict(self) -> dict[str, Any]:
+        content = asdict(self)
+        del content["shape"]
+        return content
+
+    def __str__(self) -> str:
+        """
+        >>> print(TrainingJob("7b", 2048, micro_batch=4, recompute="full"))
+        7b, seq_len 2,048, micro-batch 4, 1 rank, bf16-mixed, recompute full
+        """
+        parts = [
+            self.name,
+            f"seq_len {self.seq_len:,}",
+            f"micro-batch {self.micro_batch}",
+            *([f"grad-accum {self.grad_accum}"] if self.grad_accum > 1 else []),
+            str(self.parallelism),
+            self.precision,
+            *([f"recompute {self.recompute}"] if self.recompute != "none" else []),
+            *(["compiled"] if self.compiled else []),
+            *([f"{self.attention} attention"] if self.attention != "sdpa" else []),
+            *([f"{self.linear} in {self.swapped}"] if not self.is_dense else []),
+            *([f"on {self.hardware}"] if self.hardware else []),
+        ]
+        return ", ".join(parts)
+
+
+def _require(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
+
+
+def _find_shape(model: str | Shape, seq_len: int) -> Shape:
+    if isinstance(model, Shape):
+        return model.stretch(seq_len)
+    if not isinstance(model, str):
+        raise UsageError(f"model is {str(model)[:40]!r}; give a name, or a Shape")
+    return _read_shape(model).stretch(seq_len)
+
+
+@lru_cache(maxsize=256)
+def _read_shape(model: str) -> Shape:
+    return find_dimensions(model)
+
+
+@cache  # fits ask for it thousands of times
+def _count_parameters(shape: Shape) -> int:
+    from flopwatch.jobs.flops import count_parameters
+
+    return count_parameters(shape)
+
+
+def read_job(content: Mapping[str, Any]) -> TrainingJob:
+    """The reverse of `TrainingJob.to_dict`; UsageError where it is no such thing."""
+    known = {each.name for each in fields(TrainingJob) if each.init}
+    unknown = [name for name in content if name not in known]
+    if unknown:
+        raise UsageError(f"a training job has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    given = dict(content)
+    try:
+        if isinstance(given.get("model"), Mapping):
+            given["model"] = Shape(**given["model"])
+        if "parallelism" in given:
+            given["parallelism"] = read_parallelism(given["parallelism"])
+        return TrainingJob(**given)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"this is no training job ({error}); give what to_dict() gives") from None
+
+
+def drop_variant(job: TrainingJob) -> TrainingJob:
+    """What all variants of a group have in common."""
+    return replace(
+        job,
+        recompute="none",
+        attention="sdpa",
+        compiled=False,
+        linear=DENSE,
+        swapped=FEED_FORWARD,
+        parallelism=replace(job.parallelism, sharding="none"),
+    )
+
+
+STEP_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "eager": {},
+    "compiled": {"compiled": True},
+    "plain-attention": {"attention": "plain"},
+    "recompute-full": {"recompute": "full"},
+    "recompute-selective": {"recompute": "selective"},
+}
+SHARDING_WORDS: tuple[Sharding, ...] = ("none", "ddp", "zero2", "full", "hybrid")
+OLD_WORDS = {
+    "checkpointed": "recompute-full",
+    "selective": "recompute-selective",
+    **SHARDING_SPELLINGS,
+}
+
+
+def parse_variant(job: TrainingJob, text: str) -> TrainingJob:
+    """The job as a variant of a suite computes it. A word that is none of the above is taken for a
+    kind of linear layers, which `layers.registry` knows.
+
+    >>> job = TrainingJob("small", 128)
+    >>> parse_variant(job, "compiled+plain-attention").attention
+    'plain'
+    >>> parse_variant(job, "full+recompute-selective").sharding
+    'full'
+    >>> parsed = parse_variant(job, "dyad:auto:4@*.up")
+    >>> parsed.linear, parsed.swapped
+    ('dyad:auto:4', '*.up')
+    """
+    chosen: dict[str, Any] = {}
+    for word in text.split("+"):
+        for name, value in _read_word(text, word).items():
+            if chosen.get(name, value) != value:
+                raise UsageError(
+                    f"variant {text!r} has two words for {name}, {word!r} and one before it; keep "
+                    "one"
+                )
+            chosen[name] = value
+    sharding = chosen.pop("sharding", None)
+    if sharding is not None:
+        chosen["parallelism"] = replace(job.parallelism, sharding=sharding)
+    return replace(job, **chosen)
+
+
+def _read_word(text: str, word: str) -> Mapping[str, Any]:
+    if word in STEP_WORDS:
+        return STEP_WORDS[word]
+    if word in SHARDING_WORDS:
+        return {"sharding": word}
+    if word.lower() in OLD_WORDS:
+        raise UsageError(f"variant {text!r}: {word!r} is called {OLD_WORDS[word.lower()]!r} here")
+    linear, _, swapped = word.partition("@")
+    return {"linear": linear, **({"swapped": swapped} if swapped else {})}
+
+
+def name_sharding(text: str) -> str | None:
+    """The word of a variant that says how ranks share the model; None: there is none."""
+    return next((word for word in text.split("+") if word in SHARDING_WORDS), None)

@@ -1,0 +1,137 @@
+"""How much a given memory has room for: the largest micro-batch and sequence length of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwatch.devices import environment
+from flopwatch.errors import UsageError
+from flopwatch.jobs.parallelism import UNSHARDED
+from flopwatch.jobs.rank_memory import Memory, estimate_rank
+from flopwatch.jobs.step_memory import Device, StepMemory
+from flopwatch.jobs.training_job import TrainingJob, read_job
+from flopwatch.models.job_estimates import estimate_step
+from flopwatch.runner import session
+from flopwatch.runner.memory_fit import PROCESS_BYTES
+
+SHORTEST = 2
+"""Tokens of a sequence: one alone has no next one to be learnt."""
+UTMOST = 2**24
+"""Nobody asks for larger micro-batches or longer sequences."""
+GROWTH = 4
+"""From one trial to the next, until something does not fit."""
+
+
+def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
+    """For tensors: of the size given, or of as much of this machine's free memory as a run takes,
+    without what else a process needs."""
+    if fit_bytes is None:
+        if device == "cuda":
+            raise UsageError("how much memory a GPU has must be said; add for example --fit 24G")
+        free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
+        fit_bytes = int(session.MEMORY_SHARE * free_bytes)
+    if fit_bytes <= PROCESS_BYTES:
+        raise UsageError(
+            f"a process with torch takes {PROCESS_BYTES >> 20} MiB before it has a tensor; choose "
+            "more for --fit"
+        )
+    return int(fit_bytes) - PROCESS_BYTES
+
+
+def find_capacities(
+    jobs: Sequence[TrainingJob], device: Device, available_bytes: int
+) -> list[Memory]:
+    """For each job, in the same order. Models of the library transformers need torch, and are
+    estimated in a process that has it."""
+    others = [job.to_dict() for job in jobs if not job.shape.is_ours]
+    arguments = {"jobs": others, "target": device, "available_bytes": available_bytes}
+    content = (
+        session.call("flopwatch.prediction.memory_capacity:survey", arguments, device="cpu")
+        if others
+        else []
+    )
+    surveyed = iter(content)
+    return [
+        find_capacity(job, device, available_bytes)
+        if job.shape.is_ours
+        else _read(job, available_bytes, next(surveyed))
+        for job in jobs
+    ]
+
+
+def survey(
+    jobs: Sequence[Mapping[str, Any]], target: Device, available_bytes: int, device: str
+) -> list[dict[str, Any]]:
+    """In a worker, whose own device does not matter."""
+    found = [find_capacity(read_job(job), target, available_bytes) for job in jobs]
+    return [
+        {
+            "parts": memory.parts,
+            "step": memory.step,
+            "largest_micro_batch": memory.largest_micro_batch,
+            "largest_seq_len": memory.largest_seq_len,
+        }
+        for memory in found
+    ]
+
+
+def _read(job: TrainingJob, available_bytes: int, content: Mapping[str, Any]) -> Memory:
+    step = msgspec.convert(content["step"], StepMemory | None)
+    return Memory(job=job, available_bytes=available_bytes, **{**content, "step": step})
+
+
+def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
+    @lru_cache
+    def count(micro_batch: int, seq_len: int) -> int:
+        tried = replace(job, micro_batch=micro_batch, seq_len=seq_len)
+        return sum(estimate_rank(tried, device, estimate=estimate_step).values())
+
+    return Memory(
+        job=job,
+        parts=estimate_rank(job, device, estimate=estimate_step),
+        available_bytes=available_bytes,
+        step=estimate_step(job, device) if job.sharding in UNSHARDED else None,
+        largest_micro_batch=find_largest(
+            lambda micro_batch: count(micro_batch, job.seq_len), available_bytes
+        ),
+        largest_seq_len=find_largest(
+            lambda seq_len: count(job.micro_batch, seq_len), available_bytes, SHORTEST
+        ),
+    )
+
+
+def find_largest(count_bytes: Callable[[int], int], available_bytes: int, least: int = 1) -> int:
+    """The largest number, from `least` on, whose bytes are available; 0 where none is so
+    small. The bytes must not shrink as the number grows.
+
+    >>> find_largest(lambda number: 10 + 3 * number, 100)
+    30
+    """
+    if count_bytes(least) > available_bytes:
+        return 0
+    fits, exceeds = least, GROWTH * least
+    while count_bytes(exceeds) <= available_bytes:
+        fits, exceeds = exceeds, GROWTH * exceeds
+        if exceeds > UTMOST:
+            return fits
+    is_halved = True
+    while exceeds - fits > 1:
+        width = exceeds - fits
+        tried = fits + width // 2
+        if is_halved:
+            # Where the bytes were in proportion: at once the answer, if the rest is a line.
+            low, high = count_bytes(fits), count_bytes(exceeds)
+            tried = fits + (available_bytes - low) * width // (high - low)
+            tried = min(max(tried, fits + 1), exceeds - 1)
+        if count_bytes(tried) <= available_bytes:
+            fits = tried
+        else:
+            exceeds = tried
+        is_halved = not is_halved or exceeds - fits <= width // 2
+    return fits
