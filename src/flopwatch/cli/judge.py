@@ -302,7 +302,7 @@ def check(
     from flopwatch.analysis.warnings import KINDS, as_dict, find_warnings, kind_as_dict
     from flopwatch.errors import UsageError
     from flopwatch.output.console import open_stdout
-    from flopwatch.output.warning_tables import count_warnings, write_kinds, write_warnings
+    from flopwatch.output.remarks import count_warnings, write_kinds, write_warnings
 
     width = min(open_stdout().width, MOST_WIDTH)
     if list_kinds:

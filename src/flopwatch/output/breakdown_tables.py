@@ -1,22 +1,24 @@
 """Where the time goes, as tables and as JSON: the breakdown of each case, its operations against
-their roofs, and what moved between two sets of results."""
+their roofs, and what moved between two sets of results, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from flopwatch.analysis.breakdown_moves import Moved, MovedRow, Movement
 from flopwatch.analysis.hardware_limits import Limits
 from flopwatch.analysis.roofline import Operation, place_operations
 from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import axis_column
+from flopwatch.output.columns import NOT_COMPARABLE, axis_column
+from flopwatch.output.compare_tables import format_time_change, list_differences, name_case
 from flopwatch.output.tables import (
     Column,
+    Item,
     Kind,
     Sheet,
-    Value,
     choose_axes,
     divide,
     lay_out,
@@ -25,6 +27,7 @@ from flopwatch.output.tables import (
     share_column,
 )
 from flopwatch.output.units import format_rate, format_share, format_time, plural, three_figures
+from flopwatch.records.record import Record
 
 MOST_CASES = 12
 """In one table, unless more are asked for."""
@@ -112,9 +115,9 @@ def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
 
 
 def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], left: int) -> Sheet:
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     columns: list[Column[Line]] = [
-        *(axis_column(axis, lambda line: line.case) for axis in axes),
+        *(axis_column(axis, lambda line: line.case.record) for axis in axes),
         Column("variant", lambda line: line.case.record.variant, "word"),
         Column("part of the time", lambda line: line.row.name if line.row else WHOLE, "word"),
         _time_column("time", _find_time_ns),
@@ -123,6 +126,7 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
         Column("bound by", lambda line: line.row.bound if line.row else "", "fact"),
         Column("basis", lambda line: line.row.basis if line.row else "measured", "interval"),
     ]
+    more = f"`flopwatch explain --most {len(explained) + left}`"
     sections = [
         [Line(row, breakdown, each) for each in (None, *breakdown.rows)]
         for row, breakdown in explained
@@ -133,22 +137,16 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
         columns,
         sections,
         remarks=[
-            *_count_left(left, len(explained)),
+            *([f"{plural(left, 'more case')} like that: {more}"] if left > 0 else []),
             *_list_remarks([breakdown for _, breakdown in explained]),
         ],
     )
 
 
-def _count_left(left: int, shown: int) -> list[str]:
-    if left <= 0:
-        return []
-    return [f"{plural(left, 'more case')} like that: `flopwatch explain --most {shown + left}`"]
-
-
 def _make_roof_sheet(rows: Sequence[Row], sections: Sequence[Sequence[Roof]]) -> Sheet:
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     columns: list[Column[Roof]] = [
-        *(axis_column(axis, lambda roof: roof.case) for axis in axes),
+        *(axis_column(axis, lambda roof: roof.case.record) for axis in axes),
         Column("variant", lambda roof: roof.case.record.variant, "word"),
         Column("operation", lambda roof: roof.operation.name, "word"),
         plain_time_column("time", lambda roof: roof.operation.time_ns),
@@ -206,12 +204,9 @@ def _find_share(line: Line) -> float:
 
 
 def _time_column(
-    name: str, find_ns: Callable[[Line], float | None], kind: Kind = "number"
-) -> Column[Line]:
-    def find(line: Line) -> Value:
-        return find_ns(line)
-
-    return Column(name, lambda line: format_signed_time(find_ns(line)), kind, find)
+    name: str, find_ns: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(name, lambda item: format_signed_time(find_ns(item)), kind, find_ns)
 
 
 ROUNDING_NS = 1e-3
@@ -296,8 +291,8 @@ def as_dict(explained: Explained) -> dict[str, Any]:
         "total_ns": breakdown.total_ns,
         "fastest_ns": breakdown.fastest_ns,
         "rows": [row_as_dict(row, breakdown.total_ns) for row in breakdown.rows],
-        "operations": [operation_as_dict(each) for each in place_operations(breakdown)],
-        "limits": limits_as_dict(breakdown.limits),
+        "operations": [_operation_as_dict(each) for each in place_operations(breakdown)],
+        "limits": _limits_as_dict(breakdown.limits),
         "remarks": list(breakdown.remarks),
         "run_id": record.run_id,
         "case_id": record.case_id,
@@ -305,24 +300,13 @@ def as_dict(explained: Explained) -> dict[str, Any]:
 
 
 def row_as_dict(row: BreakdownRow, total_ns: float) -> dict[str, Any]:
-    return {
-        "key": row.key,
-        "name": row.name,
-        "time_ns": row.time_ns,
-        "share": row.time_ns / total_ns,
-        "ideal_ns": row.ideal_ns,
-        "gain_ns": row.gain_ns,
-        "bound": row.bound,
-        "basis": row.basis,
-    }
+    derived = {"name": row.name, "share": row.time_ns / total_ns, "gain_ns": row.gain_ns}
+    return {**asdict(row), **derived}
 
 
-def operation_as_dict(operation: Operation) -> dict[str, Any]:
+def _operation_as_dict(operation: Operation) -> dict[str, Any]:
     return {
-        "name": operation.name,
-        "time_ns": operation.time_ns,
-        "flops": operation.flops,
-        "bytes": operation.size_bytes,
+        **asdict(operation),
         "flops_per_byte": operation.intensity,
         "reached_flops_per_s": operation.reached_flops_per_s,
         "limit_flops_per_s": operation.limit_flops_per_s,
@@ -331,7 +315,7 @@ def operation_as_dict(operation: Operation) -> dict[str, Any]:
     }
 
 
-def limits_as_dict(limits: Limits) -> dict[str, Any]:
+def _limits_as_dict(limits: Limits) -> dict[str, Any]:
     bandwidth = limits.bandwidth
     return {
         "peaks": {
@@ -342,3 +326,126 @@ def limits_as_dict(limits: Limits) -> dict[str, Any]:
         "bandwidth_source": None if bandwidth is None else bandwidth.source,
         "cost_model": limits.stack,
     }
+
+
+MOVED_CONDITIONS = (
+    "what moved most comes first; of the change: negative where a row moved against it"
+)
+NOISE = "`flopwatch compare` says which changes are more than noise"
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLine:
+    movement: Movement
+    row: MovedRow
+
+
+def make_moved_sheets(moved: Moved, most: int) -> list[Sheet]:
+    """One for every suite and set of axes; the cases that moved most come first."""
+    divided: dict[tuple[str, frozenset[str]], list[Movement]] = {}
+    for one in sorted(moved.movements, key=lambda one: -abs(one.change_ns)):
+        record = one.new.record
+        divided.setdefault((record.suite, frozenset(record.params)), []).append(one)
+    return [_make_moved_sheet(some[:most], len(some) - most) for some in divided.values()]
+
+
+def _make_moved_sheet(movements: Sequence[Movement], left: int) -> Sheet:
+    title, axes = choose_axes([one.new.record for one in movements])
+    columns: list[Column[MovedLine]] = [
+        *(axis_column(axis, lambda line: line.movement.new.record) for axis in axes),
+        Column("variant", lambda line: line.movement.new.record.variant, "word"),
+        Column("part of the time", lambda line: line.row.name, "word"),
+        _time_column("old", lambda line: line.row.old_ns),
+        _time_column("new", lambda line: line.row.new_ns),
+        Column(
+            "change",
+            lambda line: format_time_change(line.row.change_ns) if line.row.change_ns else "0",
+            value=lambda line: line.row.change_ns,
+        ),
+        Column(
+            "of the change",
+            lambda line: format_signed_share(_find_moved_share(line)),
+            "share",
+            _find_moved_share,
+        ),
+    ]
+    sheet = Sheet(
+        title=f"{title}, what moved",
+        conditions=MOVED_CONDITIONS,
+        remarks=[f"{plural(left, 'more case')}: --most shows them"] if left > 0 else [],
+        **lay_out(columns, [_list_lines(movement) for movement in movements]),
+    )
+    words = [column.kind == "word" for column in columns]
+    return replace(sheet, words=words, text_columns=sum(words))
+
+
+def _list_lines(movement: Movement) -> list[MovedLine]:
+    whole = MovedRow(key="", name=WHOLE, old_ns=movement.old.total_ns, new_ns=movement.new.total_ns)
+    moved = [row for row in movement.rows if row.change_ns]
+    return [MovedLine(movement, row) for row in (whole, *moved)]
+
+
+def _find_moved_share(line: MovedLine) -> float | None:
+    whole_ns = line.movement.change_ns
+    return line.row.change_ns / whole_ns if whole_ns else None
+
+
+def describe_moved(moved: Moved) -> list[str]:
+    """What a reader should know beside the tables."""
+    found: dict[str, int] = {}
+    for one in moved.movements:
+        for difference in list_differences(one.unlike):
+            found[difference] = found.get(difference, 0) + 1
+    total, matched = len(moved.movements), moved.matched
+    unlike = [
+        f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
+        for difference, count in found.items()
+    ]
+    remarks = dict.fromkeys(
+        r for one in moved.movements for r in (*one.old.remarks, *one.new.remarks)
+    )
+    left = [
+        f"{plural(len(records), 'case')} {what}: {_name_some(records)}"
+        for what, records in (
+            ("no longer measured", matched.broken),
+            ("only in the old results", matched.only_old),
+            ("only in the new results", matched.only_new),
+        )
+        if records
+    ]
+    return [*unlike, *remarks, *left, *([NOISE] if total else [])]
+
+
+def _name_some(records: Sequence[Record]) -> str:
+    named = ", ".join(name_case(record) for record in records[:MOST_NAMED])
+    return f"{named} …" if len(records) > MOST_NAMED else named
+
+
+def moved_as_dict(moved: Moved) -> dict[str, Any]:
+    """For ``--json``."""
+    matched = moved.matched
+    return {
+        "movements": [_movement_as_dict(one) for one in moved.movements],
+        "broken": [_case_as_dict(record) for record in matched.broken],
+        "only_old": [_case_as_dict(record) for record in matched.only_old],
+        "only_new": [_case_as_dict(record) for record in matched.only_new],
+    }
+
+
+def _movement_as_dict(one: Movement) -> dict[str, Any]:
+    return {
+        **_case_as_dict(one.new.record),
+        "old_variant": one.old.record.variant,
+        "old_ns": one.old.total_ns,
+        "new_ns": one.new.total_ns,
+        "change_ns": one.change_ns,
+        "rows": [{**asdict(row), "change_ns": row.change_ns} for row in one.rows],
+        "old_rows": [row_as_dict(row, one.old.total_ns) for row in one.old.rows],
+        "new_rows": [row_as_dict(row, one.new.total_ns) for row in one.new.rows],
+        "unlike": {name: {"old": old, "new": new} for name, (old, new) in one.unlike.items()},
+    }
+
+
+def _case_as_dict(record: Record) -> dict[str, Any]:
+    return {"suite": record.suite, "params": record.params, "variant": record.variant}

@@ -79,7 +79,7 @@ def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    title, shown = choose_axes(rows)
+    title, shown = choose_axes([row.record for row in rows])
     groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
     cases = Sheet(
         title=title,
@@ -91,7 +91,7 @@ def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
-    title, shown = choose_axes(rows)
+    title, shown = choose_axes([row.record for row in rows])
     sheet = Sheet(
         title=title,
         conditions=describe_conditions(rows[0].record),
@@ -163,7 +163,7 @@ def _by_region(group: Sequence[Row]) -> list[list[Place]]:
 def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part]]:
     """Of a table with a line for every phase that has no column in the table of cases."""
     columns: list[Column[Part]] = [
-        *(axis_column(axis, lambda part: part.row) for axis in axes),
+        *(axis_column(axis, lambda part: part.row.record) for axis in axes),
         Column("variant", lambda part: part.row.record.variant, "word"),
         Column("part", lambda part: part.phase, "word"),
         time_column("time", lambda part: part.row.phases_ns[part.phase]),
@@ -176,7 +176,7 @@ def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part
 def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
     """Of a table with a line for every region of every case."""
     columns: list[Column[Place]] = [
-        *(axis_column(axis, lambda place: place.row) for axis in axes),
+        *(axis_column(axis, lambda place: place.row.record) for axis in axes),
         Column("region", lambda place: place.region, "word"),
         Column("variant", lambda place: place.row.record.variant, "word"),
         Column("calls", lambda p: str(p.inside.calls), "fact", lambda p: p.inside.calls),
@@ -214,10 +214,10 @@ def make_whole_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_parts_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet:
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     baseline = rows[0].record.baseline
     columns: list[Column[Whole]] = [
-        *(axis_column(axis, lambda whole: whole.row) for axis in axes),
+        *(axis_column(axis, lambda whole: whole.row.record) for axis in axes),
         Column("variant", lambda whole: whole.row.record.variant, "word"),
         time_column("whole", lambda whole: whole.row.total_ns, "phase"),
         time_column("sum of parts", lambda whole: whole.parts.total_ns, "phase"),
@@ -269,11 +269,11 @@ def list_tokens(break_evens: Sequence[BreakEven]) -> list[int]:
 
 
 def _make_break_even_sheet(rows: Sequence[Row], break_evens: Sequence[BreakEven]) -> Sheet:
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     axis, baseline = break_evens[0].axis, rows[0].record.baseline
     columns: list[Column[BreakEven]] = [
         *(
-            axis_column(name, lambda break_even: break_even.rows[0])
+            axis_column(name, lambda break_even: break_even.rows[0].record)
             for name in axes
             if name != axis
         ),

@@ -34,6 +34,7 @@ from flopwatch.output.units import (
     format_speedup,
     format_time,
 )
+from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
 Unit = Literal["", "ns", "bytes", "FLOP/s", "tokens/s", "B/s", "share", "ratio", "count"]
@@ -128,15 +129,15 @@ def describe_case(row: Row) -> dict[str, Any]:
     return {**{column.name: column.find_value(row) for column in columns}, **as_dict(row)}
 
 
-def axis_column(axis: str, row_of: Callable[[Item], Row]) -> Column[Item]:
+def axis_column(axis: str, record_of: Callable[[Item], Record]) -> Column[Item]:
     def value(item: Item) -> Value:
-        found = row_of(item).record.params.get(axis)
+        found = record_of(item).params.get(axis)
         is_plain = found is None or isinstance(found, int | float)
         return found if is_plain else format_value(found)
 
     return Column(
         axis,
-        lambda item: format_value(row_of(item).record.params.get(axis, "")),
+        lambda item: format_value(record_of(item).params.get(axis, "")),
         "word",
         value,
         heading=axis,
@@ -317,7 +318,7 @@ def describe_verdict(row: Row, verdict: Verdict | None) -> str:
 COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("suite", "", "the suite's name", lambda row: row.record.suite),
     Family("axis", lambda rows: (axis for row in rows for axis in row.record.params),
-           _list_differing_axes, lambda axis: axis_column(axis, lambda row: row)),
+           _list_differing_axes, lambda axis: axis_column(axis, lambda row: row.record)),
     quantity("variant", "", "the variant", lambda row: row.record.variant, "word"),
     quantity("baseline", "", "the variant it is compared with", lambda row: row.record.baseline),
     quantity("status", "", "ok, or the code of what went wrong", lambda row: row.record.status),

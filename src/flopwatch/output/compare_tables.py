@@ -12,11 +12,11 @@ from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.ratio_tests import Missing
 from flopwatch.analysis.statistics import Estimate, Verdict, as_interval
 from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
-from flopwatch.output.columns import NOT_COMPARABLE
-from flopwatch.output.tables import Column, Sheet, lay_out, speedup_column
+from flopwatch.output.columns import NOT_COMPARABLE, axis_column
+from flopwatch.output.tables import Column, Sheet, choose_axes, lay_out, speedup_column
 from flopwatch.output.units import format_change, format_ratio, format_time, plural
 from flopwatch.records.record import Record
-from flopwatch.suites.case import format_value, label
+from flopwatch.suites.case import label
 
 MOST_SENTENCES = 8
 """Of one kind; more are counted."""
@@ -44,16 +44,12 @@ def make_compare_sheets(judgement: Judgement, *, is_between_runs: bool) -> list[
 def _make_sheet(
     comparisons: Sequence[Comparison], judgement: Judgement, is_between_runs: bool
 ) -> Sheet:
-    records = [one.new for one in comparisons]
-    axes = list(dict.fromkeys(axis for record in records for axis in record.params))
-    values = {axis: {format_value(r.params.get(axis, "")) for r in records} for axis in axes}
-    fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
+    title, axes = choose_axes([one.new for one in comparisons])
     baselines = (
         [] if is_between_runs else list(dict.fromkeys(one.old.variant for one in comparisons))
     )
-    fixed += [f"over={baselines[0]}"] if len(baselines) == 1 else []
     columns: list[Column[Comparison]] = [
-        *(_axis_column(axis) for axis in axes if len(values[axis]) > 1),
+        *(axis_column(axis, lambda one: one.new) for axis in axes),
         # The variant comes last of the labels: what stands before it a group has in common.
         *([Column("over", lambda one: one.old.variant, "word")] if len(baselines) > 1 else []),
         Column("variant", lambda one: one.new.variant, "word"),
@@ -65,15 +61,11 @@ def _make_sheet(
     if len(groups) == len(comparisons):  # a rule below every line would only be in the way
         groups = [list(comparisons)]
     return Sheet(
-        title=" ".join([records[0].suite, *fixed]),
+        title=f"{title} over={baselines[0]}" if len(baselines) == 1 else title,
         conditions=CAPTIONS[judgement.measure] if is_between_runs else "",
         remarks=[],
         **lay_out(columns, groups),
     )
-
-
-def _axis_column(axis: str) -> Column[Comparison]:
-    return Column(axis, lambda one: format_value(one.new.params.get(axis, "")), "word")
 
 
 def _time_columns(judgement: Judgement, is_between_runs: bool) -> list[Column[Comparison]]:

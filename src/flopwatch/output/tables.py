@@ -29,6 +29,7 @@ from flopwatch.output.units import (
     format_time,
     printable,
 )
+from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
 VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
@@ -128,14 +129,14 @@ def divide(rows: Sequence[Row]) -> list[list[Row]]:
     return list(chosen.values())
 
 
-def choose_axes(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """The title of a table of these rows, which says once what is the same in all of them, and the
-    axes that have a column."""
-    axes = list(dict.fromkeys(axis for row in rows for axis in row.record.params))
-    values = {a: {format_value(row.record.params.get(a)) for row in rows} for a in axes}
+def choose_axes(records: Sequence[Record]) -> tuple[str, list[str]]:
+    """The title of a table of these records, which says once what is the same in all of them, and
+    the axes that have a column."""
+    axes = list(dict.fromkeys(axis for record in records for axis in record.params))
+    values = {a: {format_value(record.params.get(a, "")) for record in records} for a in axes}
     shown = [axis for axis in axes if len(values[axis]) > 1]
     fixed = [f"{axis}={values[axis].copy().pop()}" for axis in axes if len(values[axis]) == 1]
-    return " ".join([rows[0].record.suite, *fixed]), shown
+    return " ".join([records[0].suite, *fixed]), shown
 
 
 def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:

@@ -141,10 +141,10 @@ def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     sections = [[Place(row, split) for split in split_ranks(row.record)] for row in rows]
     columns: list[Column[Place]] = [
-        *(axis_column(axis, lambda place: place.row) for axis in axes),
+        *(axis_column(axis, lambda place: place.row.record) for axis in axes),
         Column("variant", lambda place: place.row.record.variant, "word"),
         Column("rank", lambda place: str(place.split.rank), "word"),
         Column("step", lambda p: format_time(p.split.step_ns), value=lambda p: p.split.step_ns),
@@ -232,10 +232,10 @@ def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
     def error_of(row: Row) -> float | None:
         return None if row.record.group_id in mixed else find_error(row.record)
 
-    title, axes = choose_axes(rows)
+    title, axes = choose_axes([row.record for row in rows])
     phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
     columns: list[Column[Row]] = [
-        *(axis_column(axis, lambda row: row) for axis in axes),
+        *(axis_column(axis, lambda row: row.record) for axis in axes),
         Column("variant", lambda row: row.record.variant, "word"),
         bytes_column("before", lambda row: row.record.resident_bytes, "detail"),
         *map(_phase_column, phases),

@@ -27,9 +27,9 @@ def make_beside_sheets(found: Sequence[Beside]) -> list[Sheet]:
 
 
 def _make_sheet(found: Sequence[Beside]) -> Sheet:
-    title, axes = choose_axes([one.row for one in found])
+    title, axes = choose_axes([one.row.record for one in found])
     columns: list[Column[Beside]] = [
-        *(axis_column(axis, lambda one: one.row) for axis in axes),
+        *(axis_column(axis, lambda one: one.row.record) for axis in axes),
         Column("variant", lambda one: one.row.record.variant, "word"),
         Column("ratio", lambda one: one.quantity, "word"),
         _value_column("here", lambda one: one.own_value),

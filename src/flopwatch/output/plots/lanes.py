@@ -55,7 +55,7 @@ class Lanes:
 
 def read_table(rows: Sequence[Row]) -> Table:
     """Of rows that share a table, one at least."""
-    subject, axes = choose_axes(rows)
+    subject, axes = choose_axes([row.record for row in rows])
     record = rows[0].record
     variants = dict.fromkeys(row.record.variant for row in rows)
     others = [variant for variant in variants if variant != record.baseline]
