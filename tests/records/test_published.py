@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from flopwatch.jobs.variants import parse_mode, parse_training_mode
 
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.variants import parse_mode, parse_training_mode
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS
 from flopwatch.output.remarks import describe_conditions
