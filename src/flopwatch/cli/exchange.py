@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -206,6 +205,8 @@ def published(name: str | None, layout: str, out: Path | None, as_json: bool) ->
 
 
 def _print_list(as_json: bool) -> None:
+    from dataclasses import asdict
+
     from flopwatch.output.console import print_table
     from flopwatch.records.published import PUBLICATIONS, load
 
@@ -240,6 +241,8 @@ def _print_as_published(publication: Publication, records: Sequence[Record]) -> 
 
 
 def _print_json(publication: Publication, records: Sequence[Record], layout: str) -> None:
+    from dataclasses import asdict
+
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.layouts.layouts import LAYOUTS
 

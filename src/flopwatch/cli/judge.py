@@ -12,7 +12,6 @@ import click
 
 from flopwatch.cli import options
 from flopwatch.cli.options import read_records, say, tell
-from flopwatch.output.units import printable
 
 if TYPE_CHECKING:
     from flopwatch.analysis.verdicts import Comparison, Judgement
@@ -251,6 +250,7 @@ def print_break_evens(records: Sequence[Record], given: Mapping[str, Any], as_js
     from flopwatch.errors import UsageError
     from flopwatch.output.case_tables import make_break_even_sheets
     from flopwatch.output.console import print_sheets
+    from flopwatch.output.units import printable
 
     variants = given["variants"]
     compared = [row for row in summarize(records) if row.verdict]

@@ -5,15 +5,13 @@ meaning in all commands; and what commands share besides: reading results, print
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from flopwatch.errors import UsageError
-from flopwatch.output.units import printable, printable_lines
 
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
@@ -161,8 +159,7 @@ class Hardware(Word):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class JobOption:
+class JobOption(NamedTuple):
     """A field of a training job on the command line."""
 
     help: str
@@ -297,9 +294,13 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
 def say(text: str) -> None:
     """An answer, in lines, to stdout, without escapes that a record may hold. JSON and CSV are
     safe by themselves."""
+    from flopwatch.output.units import printable_lines
+
     click.echo(printable_lines(text))
 
 
 def tell(sentence: str) -> None:
     """A remark, to stderr."""
+    from flopwatch.output.units import printable
+
     click.echo(printable(sentence), err=True)
