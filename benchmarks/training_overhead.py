@@ -35,8 +35,8 @@ from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.builder import build, find_blocks
 from flopwatch.models.training_loop import draw_sequences, make_workload
 from flopwatch.suites.suite import Workload
-from flopwatch.worker.rank_roles import Follower, Leader
-from flopwatch.worker.rank_team import Seat, Team
+from flopwatch.worker.communicator import Communicator, RankPlace
+from flopwatch.worker.rank_roles import OtherRank, RankZero
 from flopwatch.worker.sampling import time_phases
 
 REACH = 0.01
@@ -96,16 +96,16 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 def measure(rank: int, port: int, job: TrainingJob, given: dict[str, Any], results: Any) -> None:
     """One rank: the first leads, and sends the times of both."""
     torch.set_num_threads(1)
-    seat = Seat(
+    place = RankPlace(
         rank=rank,
         ranks=RANKS,
         local_rank=rank,
         local_ranks=RANKS,
-        machine_ranks=RANKS,
+        node_ranks=RANKS,
         address="127.0.0.1",
         port=port,
     )
-    team, clock = Team(seat, "cpu", PATIENCE_S), CpuClock()
+    comm, clock = Communicator(place, "cpu", PATIENCE_S), CpuClock()
     torch.manual_seed(0)
     by_hand = ByHand(job, given["way"])
 
@@ -115,13 +115,13 @@ def measure(rank: int, port: int, job: TrainingJob, given: dict[str, Any], resul
         return make_workload(parse_variant(job, given["way"]), "cpu")
 
     if rank > 0:
-        for _ in Follower(team, clock, make).follow():
+        for _ in OtherRank(comm, clock, make).follow_orders():
             pass
         times_s = {}
     else:
-        leader = Leader(team, clock, lambda: None)
-        times_s = take_turns(leader, make, given["rounds"])
-        leader.leave()
+        rank0 = RankZero(comm, clock, lambda: None)
+        times_s = take_turns(rank0, make, given["rounds"])
+        rank0.leave()
     all_by_hand: list[Any] = [None] * RANKS
     distributed.all_gather_object(all_by_hand, by_hand.steps_s)
     slowest_s = [max(times) for times in zip(*all_by_hand, strict=True)]
@@ -131,16 +131,16 @@ def measure(rank: int, port: int, job: TrainingJob, given: dict[str, Any], resul
 
 
 def take_turns(
-    leader: Leader, make: Callable[[str], Workload], rounds: int
+    rank0: RankZero, make: Callable[[str], Workload], rounds: int
 ) -> dict[str, list[float]]:
     names = ("ours", "by hand")
     loads = {}
     for name in names:
-        loads[name] = leader.lead(name, leader.build(name, partial(make, name)))
+        loads[name] = rank0.synchronize(name, rank0.build(name, partial(make, name)))
     times_s: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(WARMUP_ROUNDS + rounds):
         for name in random.sample(names, len(names)):
-            times_s[name].append(sum(time_phases(loads[name], 1, leader)) / 1e9)
+            times_s[name].append(sum(time_phases(loads[name], 1, rank0)) / 1e9)
     return {name: times[WARMUP_ROUNDS:] for name, times in times_s.items()}
 
 

@@ -86,13 +86,13 @@ def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hung workers have more time to say where they are: on a busy machine they need it."""
-    interrogate = Worker.interrogate
+    request_stack = Worker.request_stack
 
     def wait(worker: Worker) -> None:
-        interrogate(worker)
+        request_stack(worker)
         time.sleep(2.0)
 
-    monkeypatch.setattr(Worker, "interrogate", wait)
+    monkeypatch.setattr(Worker, "request_stack", wait)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from flopwatch.devices.tensor_memory import Memory
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Settings
 from flopwatch.suites.suite import Workload
-from flopwatch.worker.rank_roles import Alone
+from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Sampler
 
 
@@ -103,7 +103,7 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
         {"a": workload},
         baseline="a",
         settings=Settings(device="cuda"),
-        target=Alone(target.clock, target.evict),
+        target=SingleProcess(target.clock, target.evict),
         now_s=lambda: cuda.device_ns / 1e9,
     )
     assert sampler.run().stop == "precise"

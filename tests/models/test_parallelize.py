@@ -52,9 +52,9 @@ def train(job: TrainingJob, variant: str, steps: int = STEPS) -> dict[str, Any]:
         workload.journal.clear()
         run_once(workload)
         visits.append([visit.left is not None for visit in workload.journal.visits])
-    assert workload.study is not None
+    assert workload.curves is not None
     return {
-        "losses": [point["loss"] for point in workload.study()],
+        "losses": [point["loss"] for point in workload.curves()],
         "values": first.values,
         "visits": visits,
         "facts": workload.list_facts(),

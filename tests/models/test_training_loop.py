@@ -23,8 +23,8 @@ from flopwatch.models.training_loop import (
     make_workload,
 )
 from flopwatch.worker.agreement import WrongResult, compare, gather
+from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.sampling import run_once
-from flopwatch.worker.study import Diverged, take_points
 from tests.models.test_parallelize import TINY, make_job
 from tests.rank_tools import run_on_ranks
 
@@ -64,8 +64,8 @@ def test_it_learns() -> None:
     workload = make_workload(make_job(1), PLAIN)
     for _ in range(40):
         run_once(workload)
-    assert workload.study is not None
-    points = list(workload.study())
+    assert workload.curves is not None
+    points = list(workload.curves())
     assert [point["step"] for point in points] == list(range(1, 41))
     first, last = ([p["loss"] for p in points[where]] for where in (slice(10), slice(-10, None)))
     assert sum(last) < sum(first) - 0.2
@@ -102,9 +102,9 @@ def test_a_loss_that_is_not_finite_later_is_found_by_the_study() -> None:
     gather(workload, CpuClock())
     spoil(workload)
     run_once(workload)
-    assert workload.study is not None
+    assert workload.curves is not None
     with pytest.raises(Diverged, match="its training diverged: loss is nan in step 2"):
-        list(take_points(workload.study))
+        list(take_points(workload.curves))
 
 
 def spoil(workload: Any) -> None:

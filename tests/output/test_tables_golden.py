@@ -360,7 +360,7 @@ def test_deaths_are_explained() -> None:
         "died with SIGSEGV during sampling at mine.py:12 in forward"
     )
     assert explain_hang(5, "build", stack) == (
-        "nothing was heard for 5 s during build at mine.py:12 in forward; "
+        "no progress for 5 s during build at mine.py:12 in forward; "
         "raise --timeout if it is only slow"
     )
 

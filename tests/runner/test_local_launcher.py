@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flopwatch.runner.local_launcher import Watch, count_kills, find_room
+from flopwatch.runner.local_launcher import MemoryWatch, count_kills, find_available_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.runner.record_builder import explain_death
 from flopwatch.worker import limits
@@ -38,35 +38,35 @@ def test_kills_are_those_of_the_own_group_or_else_of_the_machine(
 
 def test_a_kill_that_the_system_has_counted_is_evidence() -> None:
     files = dict(GROUP_FILES)
-    watch = Watch(GIB, serve(files))
+    watch = MemoryWatch(GIB, serve(files))
     assert watch.explain(peak_bytes=None) is None
     files["vmstat"] = "oom_kill 10"  # in somebody else's group
     assert watch.explain(peak_bytes=None) is None
     files["memory_events"] = "oom_kill 3\n"
-    assert "has counted such a kill" in str(watch.explain(peak_bytes=None))
+    assert "has counted an out-of-memory kill" in str(watch.explain(peak_bytes=None))
 
 
 def test_a_process_that_was_about_as_large_as_it_may_be_is_evidence() -> None:
-    watch = Watch(10 * GIB, serve({}))
+    watch = MemoryWatch(10 * GIB, serve({}))
     assert watch.explain(PROCESS_BYTES + 7 * GIB) is None
     assert watch.explain(PROCESS_BYTES + 9 * GIB) == "it held 9.39 GiB of 10.0 GiB"
     # Libraries alone make no worker large, however little it may take.
-    assert Watch(GIB // 4, serve({})).explain(PROCESS_BYTES) is None
+    assert MemoryWatch(GIB // 4, serve({})).explain(PROCESS_BYTES) is None
 
 
 def test_ranks_of_a_machine_share_its_memory() -> None:
     total = psutil.virtual_memory().total
-    assert find_room({"kind": "describe"}) == total
+    assert find_available_bytes({"kind": "describe"}) == total
     limited = {"settings": {"memory_limit_bytes": 1000}}
-    assert find_room(limited) == 1000
-    assert find_room({**limited, "seat": {"local_ranks": 4}}) == 250
-    assert find_room({"settings": {"memory_limit_bytes": 2 * total}}) == total
+    assert find_available_bytes(limited) == 1000
+    assert find_available_bytes({**limited, "place": {"local_ranks": 4}}) == 250
+    assert find_available_bytes({"settings": {"memory_limit_bytes": 2 * total}}) == total
 
 
 def test_who_was_killed_without_evidence_has_not_run_out_of_memory() -> None:
     status, reason = explain_death(-9, "sampling", "")
     assert status == "crash"
-    assert reason.startswith("killed by SIGKILL during sampling, by somebody or by another program")
+    assert reason.startswith("killed by SIGKILL during sampling, by a user or another program")
     status, reason = explain_death(-9, "sampling", "", "it held 9 GiB of 10 GiB")
     assert status == "oom"
     assert "most likely because memory ran out: it held 9 GiB of 10 GiB; lower" in reason

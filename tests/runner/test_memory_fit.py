@@ -12,24 +12,25 @@ from flopwatch.records.store import read
 from flopwatch.runner import session
 from flopwatch.runner.memory_fit import (
     PROCESS_BYTES,
-    Room,
-    divide,
+    Capacity,
+    find_capacity,
     find_misfits,
-    find_room,
+    split_by_fit,
 )
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
-from flopwatch.worker.rank_team import Seat
+from flopwatch.worker.communicator import RankPlace
 from tests.runner.test_session import QUICK, SilentWatcher
 
 GIB = 2**30
 
 
-def test_groups_are_divided_by_what_fits() -> None:
+def test_groups_are_split_by_what_fits() -> None:
     mixed = make_group(small={"parameters": 1.0}, large={"parameters": 9.0})
-    divided = divide([mixed, make_group(large={"parameters": 9.0})], Room(process_bytes=5))
-    assert [group.variants for group in divided.fitting] == [("small",)]
-    assert [(group.variants, list(why)) for group, why in divided.misfits] == [
+    groups = [mixed, make_group(large={"parameters": 9.0})]
+    fitting, misfits = split_by_fit(groups, Capacity(process_bytes=5))
+    assert [group.variants for group in fitting] == [("small",)]
+    assert [(group.variants, list(why)) for group, why in misfits] == [
         (("large",), ["large"]),
         (("large",), ["large"]),
     ]
@@ -45,7 +46,7 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
     group = make_group(
         small={"parameters": GIB}, large={"parameters": 3 * GIB, "gradients": 2 * GIB}, unknown={}
     )
-    misfits = find_misfits(group, Room(process_bytes=4 * GIB))
+    misfits = find_misfits(group, Capacity(process_bytes=4 * GIB))
     assert list(misfits) == ["large"]
     needs = "it needs 5.00 GiB of memory (parameters 3.00 GiB, gradients 2.00 GiB)"
     assert misfits["large"].reason.startswith(needs)
@@ -54,22 +55,22 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
 
 
 def test_what_is_not_predicted_is_tried_even_where_there_is_next_to_no_room() -> None:
-    tight = find_room(Settings(memory_limit_bytes=1000), {})
+    tight = find_capacity(Settings(memory_limit_bytes=1000), {})
     assert find_misfits(make_group(unknown={}), tight) == {}
 
 
 def test_where_nobody_knows_the_room_all_are_tried() -> None:
-    assert find_misfits(make_group(huge={"parameters": 1e18}), Room()) == {}
+    assert find_misfits(make_group(huge={"parameters": 1e18}), Capacity()) == {}
 
 
 def test_the_room_is_the_limit_or_the_gpus() -> None:
     limited = Settings(memory_limit_bytes=4 * GIB)
-    assert find_room(limited, {}).process_bytes == 4 * GIB - PROCESS_BYTES
+    assert find_capacity(limited, {}).process_bytes == 4 * GIB - PROCESS_BYTES
     environment = {"torch": {"gpu": {"memory_bytes": 80 * GIB}}}
-    on_gpu = find_room(Settings(device="cuda"), environment)
+    on_gpu = find_capacity(Settings(device="cuda"), environment)
     assert on_gpu.process_bytes == 80 * GIB - PROCESS_BYTES
-    assert find_room(Settings(device="cuda"), {"torch": {}}).process_bytes is None
-    assert find_room(Settings(), {}).process_bytes is None
+    assert find_capacity(Settings(device="cuda"), {"torch": {}}).process_bytes is None
+    assert find_capacity(Settings(), {}).process_bytes is None
 
 
 def make_job(ranks: int, **memory: dict[str, float]) -> Group:
@@ -79,36 +80,36 @@ def make_job(ranks: int, **memory: dict[str, float]) -> Group:
 def test_ranks_share_the_memory_of_a_machine_but_not_that_of_gpus() -> None:
     group = make_job(2, small={"parameters": 3 * GIB})
     whole_bytes = 8 * GIB - PROCESS_BYTES
-    assert not find_misfits(group, Room(process_bytes=whole_bytes, is_shared=True))
+    assert not find_misfits(group, Capacity(process_bytes=whole_bytes, is_shared=True))
     assert find_misfits(make_job(4, small={"parameters": 3 * GIB}),
-                        Room(process_bytes=whole_bytes, is_shared=True))  # fmt: skip
+                        Capacity(process_bytes=whole_bytes, is_shared=True))  # fmt: skip
     assert not find_misfits(make_job(4, small={"parameters": 3 * GIB}),
-                            Room(process_bytes=whole_bytes))  # fmt: skip
+                            Capacity(process_bytes=whole_bytes))  # fmt: skip
 
 
-def test_more_ranks_than_seats_are_not_tried() -> None:
+def test_more_ranks_than_cores_or_gpus_are_not_tried() -> None:
     environment = {"torch": {"gpu": {"memory_bytes": GIB, "count": 4}}}
-    room = find_room(Settings(device="cuda"), environment)
-    assert find_misfits(make_job(4, small={}), room) == {}
-    reason = find_misfits(make_job(8, small={}), room)["small"].reason
+    capacity = find_capacity(Settings(device="cuda"), environment)
+    assert find_misfits(make_job(4, small={}), capacity) == {}
+    reason = find_misfits(make_job(8, small={}), capacity)["small"].reason
     assert reason.startswith("it needs 8 ranks, and there are 4 GPUs")
-    place = Seat(
-        rank=0, ranks=16, local_rank=0, local_ranks=4, machine_ranks=4, address="node0", port=1
+    place = RankPlace(
+        rank=0, ranks=16, local_rank=0, local_ranks=4, node_ranks=4, address="node0", port=1
     )
-    spread = find_room(Settings(device="cuda"), environment, place)
+    spread = find_capacity(Settings(device="cuda"), environment, place)
     assert find_misfits(make_job(8, small={}), spread) == {}
     assert "ranks in this job" in find_misfits(make_job(32, small={}), spread)["small"].reason
-    with pytest.raises(UsageError, match="4 ranks on a machine, and there are 2 GPUs; start it"):
-        find_room(Settings(device="cuda"), {"torch": {"gpu": {"count": 2}}}, place)
+    with pytest.raises(UsageError, match="4 ranks on a node, and there are 2 GPUs; start it"):
+        find_capacity(Settings(device="cuda"), {"torch": {"gpu": {"count": 2}}}, place)
     # A scheduler may show each process its own GPU alone.
-    find_room(Settings(device="cuda"), {"torch": {"gpu": {"count": 1}}}, place)
+    find_capacity(Settings(device="cuda"), {"torch": {"gpu": {"count": 1}}}, place)
 
 
 def test_what_variants_hold_apart_adds_up() -> None:
     group = make_group(small={"parameters": 3.0}, large={"parameters": 4.0})
-    room = Room(process_bytes=5)
-    assert find_misfits(group, room) == {}
-    reasons = find_misfits(replace(group, apart=True), room)
+    capacity = Capacity(process_bytes=5)
+    assert find_misfits(group, capacity) == {}
+    reasons = find_misfits(replace(group, apart=True), capacity)
     assert list(reasons) == ["large"]
     assert "--variant large --baseline large" in reasons["large"].reason
 

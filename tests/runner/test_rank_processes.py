@@ -27,13 +27,13 @@ from flopwatch.records.store import read
 from flopwatch.runner import session
 from flopwatch.runner.rank_processes import find_free_port
 from flopwatch.runner.torchrun_launcher import (
-    Gathering,
+    TorchrunRanks,
     assign,
     connect,
     find_place,
     listen,
 )
-from flopwatch.worker.rank_team import Seat, Team
+from flopwatch.worker.communicator import Communicator, RankPlace
 from flopwatch.worker.rank_times import Run, Share, Stop, average, combine, split
 from tests.rank_tools import run_on_ranks
 from tests.runner.test_session import QUICK, SilentWatcher
@@ -69,7 +69,7 @@ def build(case):
                 os.kill(os.getpid(), signal.SIGKILL)
             if case.variant == ("raises" if rank else "leader raises"):
                 raise ValueError(f"rank {rank} has had enough")
-        if case.variant == "late" and rank == 1 and "studied" in calls:
+        if case.variant == "late" and rank == 1 and "curves taken" in calls:
             raise ValueError("only its memory was left to be looked at")
         if case.variant == "hungry" and case.size > 11 and rank == 1:
             raise MemoryError("it is too much")
@@ -81,8 +81,8 @@ def build(case):
             distributed.all_reduce(summed)
         return summed + (case.variant == "wrong")
 
-    def study():
-        calls.append("studied")
+    def curves():
+        calls.append("curves taken")
         for step in (1.0, 2.0):
             total = torch.tensor(float(rank))
             distributed.all_reduce(total)
@@ -94,7 +94,7 @@ def build(case):
         compare="all",
         values=lambda: {"whole": distributed_sum(x)},
         journal=journal,
-        study=study,
+        curves=curves,
     )
 
 def distributed_sum(x):
@@ -139,7 +139,7 @@ def test_ranks_run_together_and_who_waits_is_known(suite: Path) -> None:
     slow = records["slow"]
     assert slow.check is not None
     assert {"whole", "work", "meet"} <= set(slow.check.errors)
-    assert slow.curves == {"step": [1.0, 2.0], "ranks": [1.0, 1.0]}  # a study is one of all ranks
+    assert slow.curves == {"step": [1.0, 2.0], "ranks": [1.0, 1.0]}  # of all ranks
     assert len(slow.ranks) == 2
     assert all(len(rank.waiting_ns) == len(slow.rounds) for rank in slow.ranks)
     # By medians: on a busy machine the fast one is late too, now and then.
@@ -268,8 +268,8 @@ def test_a_place_is_read_from_the_usual_variables() -> None:
     assert find_place({}) is None
     assert find_place({**VARIABLES, "WORLD_SIZE": "1"}) is None
     place = find_place(VARIABLES)
-    assert place == Seat(
-        rank=1, ranks=4, local_rank=1, local_ranks=2, machine_ranks=2, address="node0", port=29501
+    assert place == RankPlace(
+        rank=1, ranks=4, local_rank=1, local_ranks=2, node_ranks=2, address="node0", port=29501
     )
     named = find_place({**VARIABLES, "FLOPWATCH_PORT": "7"})
     assert named is not None
@@ -290,43 +290,43 @@ def test_a_port_in_use_is_one_sentence() -> None:
 
 
 def test_a_port_that_was_taken_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))  # a team tells everybody where it sits
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # it sets the variables of torchrun
     with socket.create_server(("", 0)) as taken:
-        seat = replace(make_place(taken.getsockname()[1]), ranks=1, local_ranks=1)
+        place = replace(make_place(taken.getsockname()[1]), ranks=1, local_ranks=1)
         with pytest.raises(WorkerError, match="is in use by another program; run it again"):
-            Team(seat, "cpu", patience_s=5.0)
+            Communicator(place, "cpu", patience_s=5.0)
 
 
-def test_ranks_that_do_not_come_are_named() -> None:
-    with pytest.raises(WorkerError, match="rank 1 of 2 did not come within 0.2 s"):
-        Gathering(make_place(find_free_port()), join_s=0.2)
+def test_ranks_that_do_not_connect_are_named() -> None:
+    with pytest.raises(WorkerError, match="rank 1 of 2 did not connect within 0.2 s"):
+        TorchrunRanks(make_place(find_free_port()), join_s=0.2)
     with pytest.raises(WorkerError, match="rank 0 is not to be reached at"):
         connect(make_place(find_free_port()), join_s=0.2)
 
 
-def test_seats_are_those_of_the_machines_that_take_part() -> None:
+def test_places_are_those_of_the_nodes_that_take_part() -> None:
     """Of two machines with four processes each."""
     places = {
         rank: replace(make_place(1), rank=rank, ranks=8, local_rank=rank % 4, local_ranks=4)
         for rank in range(8)
     }
     eight, six = assign(places, 8, 7), assign(places, 6, 7)
-    assert {(seat.local_ranks, seat.machine_ranks, seat.port) for seat in eight} == {(4, 4, 7)}
-    assert [seat.local_ranks for seat in six] == [4, 4, 4, 4, 2, 2]
-    assert {seat.machine_ranks for seat in six} == {6}  # they differ: as if there were one
+    assert {(place.local_ranks, place.node_ranks, place.port) for place in eight} == {(4, 4, 7)}
+    assert [place.local_ranks for place in six] == [4, 4, 4, 4, 2, 2]
+    assert {place.node_ranks for place in six} == {6}  # they differ: as if there were one
 
 
 def test_who_is_no_rank_of_the_job_is_not_let_in() -> None:
     place = make_place(find_free_port())
     strangers = [replace(place, rank=1, ranks=3), replace(place, rank=2), replace(place, rank=0)]
     with ThreadPoolExecutor() as pool:
-        hosting = pool.submit(Gathering, place, 60.0)
+        hosting = pool.submit(TorchrunRanks, place, 60.0)
         for stranger in strangers:
             with pytest.raises(WorkerError):
                 connect(stranger, join_s=0.3)
         line = connect(replace(place, rank=1), join_s=60.0)
-        gathering = hosting.result()
-    gathering.close()
+        ranks = hosting.result()
+    ranks.close()
     assert [message["event"] for message in line.receive()] == ["end"]
     line.close()
 
@@ -339,25 +339,25 @@ def test_clocks_of_other_machines_are_compared() -> None:
 
 def compare_shifted_clocks() -> float:
     """As rank 1, with a clock that is 5 s ahead, on a machine that was started at another time."""
-    from flopwatch.worker import rank_team
+    from flopwatch.worker import communicator
 
     rank = distributed.get_rank()
-    rank_team._read_boot_id = lambda: f"boot {rank}"
+    communicator._read_boot_id = lambda: f"boot {rank}"
     real_ns = time.perf_counter_ns
-    rank_team.time = SimpleNamespace(perf_counter_ns=lambda: real_ns() + 5_000_000_000 * rank)
-    made = object.__new__(rank_team.Team)
-    made.seat = replace(make_place(1), rank=rank, local_rank=rank)
+    communicator.time = SimpleNamespace(perf_counter_ns=lambda: real_ns() + 5_000_000_000 * rank)
+    made = object.__new__(communicator.Communicator)
+    made.place = replace(make_place(1), rank=rank, local_rank=rank)
     made._distributed, made._control = distributed, distributed.group.WORLD
     return made._compare_clocks()
 
 
-def make_place(port: int) -> Seat:
-    return Seat(
+def make_place(port: int) -> RankPlace:
+    return RankPlace(
         rank=0,
         ranks=2,
         local_rank=0,
         local_ranks=2,
-        machine_ranks=2,
+        node_ranks=2,
         address="127.0.0.1",
         port=port,
     )

@@ -154,18 +154,18 @@ return flopwatch.Workload(
     assert records["plain"].conditions == records["plain"].facts == {}
 
 
-STUDIED = """
-def study():
-    {study}
+CURVES = """
+def curves():
+    {curves}
 if case.variant == "plain":
     return lambda: 1.0
-return flopwatch.Workload(phases={{"call": lambda: 1.0}}, study=study)
+return flopwatch.Workload(phases={{"call": lambda: 1.0}}, curves=curves)
 """
 
 
 def test_a_study_gives_curves_from_the_same_seed(write_file: WriteFile) -> None:
-    study = "for step in range(3): yield {'step': step, 'loss': torch.rand(())}"
-    path = write_file(STUDIED.format(study=study), variants="['plain', 'a', 'b']")
+    curves = "for step in range(3): yield {'step': step, 'loss': torch.rand(())}"
+    path = write_file(CURVES.format(curves=curves), variants="['plain', 'a', 'b']")
     watcher = SilentWatcher()
     records = by_variant(run(path, watcher))
     assert [record.status for record in records.values()] == ["ok"] * 3
@@ -173,8 +173,8 @@ def test_a_study_gives_curves_from_the_same_seed(write_file: WriteFile) -> None:
     assert records["a"].curves["step"] == [0, 1, 2]
     assert len(set(records["a"].curves["loss"])) == 3
     assert records["a"].curves == records["b"].curves
-    assert watcher.said[1:] == ["mine: timed; studying a, b"]
-    assert not run(path).measured  # studies are resumed too
+    assert watcher.said[1:] == ["mine: timed; taking the curves of a, b"]
+    assert not run(path).measured  # curves are resumed too
 
 
 FAILED_STUDIES = {
@@ -183,36 +183,36 @@ FAILED_STUDIES = {
     "nan": (
         "yield {'loss': float('nan')}",
         "wrong",
-        "^its study diverged: loss is nan at point 3; the points before it are stored$",
+        "^its curve diverged: loss is nan at point 3; the points before it are stored$",
     ),
     "names": (
         "yield {'los': 1}",
         "crash",
-        "^the study's first point has loss, and point 3 los; yield the same names each time$",
+        "^the first point has loss, and point 3 los; yield the same names each time$",
     ),
     "segfault": (
         # The pause makes sure that what was yielded before is sent before it dies.
         "time.sleep(0.3); yield {'loss': 0}; os.kill(os.getpid(), signal.SIGSEGV)",
         "crash",
-        "^died with SIGSEGV during study at mine.py:",
+        "^died with SIGSEGV during curves at mine.py:",
     ),
     "hangs": (
         "time.sleep(0.3); yield {'loss': 0}; time.sleep(1000)",
         "timeout",
-        "^nothing was heard for 8 s during study at mine.py:",
+        "^no progress for 8 s during curves at mine.py:",
     ),
 }
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_study_that_fails_costs_only_its_variant_and_keeps_what_was_measured(
+def test_curves_that_fail_or_hang_costs_only_its_variant_and_keeps_what_was_measured(
     write_file: WriteFile,
 ) -> None:
-    study = "yield {'loss': 2}\n    yield {'loss': 1}\n"
+    curves = "yield {'loss': 2}\n    yield {'loss': 1}\n"
     for variant, (code, _, _) in FAILED_STUDIES.items():
-        study += f"    if case.variant == {variant!r}: {code}\n"
+        curves += f"    if case.variant == {variant!r}: {code}\n"
     variants = ["plain", *FAILED_STUDIES, "last"]
-    path = write_file(STUDIED.format(study=study), variants=repr(variants))
+    path = write_file(CURVES.format(curves=curves), variants=repr(variants))
     records = measure(path, silence_limit_s=8)
     for variant, (_, status, reason) in FAILED_STUDIES.items():
         record = records[variant]
@@ -228,8 +228,8 @@ def test_a_study_that_fails_costs_only_its_variant_and_keeps_what_was_measured(
 def test_a_study_may_take_longer_than_the_silence_limit_while_points_arrive(
     write_file: WriteFile,
 ) -> None:
-    study = "for step in range(18): time.sleep(0.5); yield {'step': step}"
-    odd = measure(write_file(STUDIED.format(study=study)), silence_limit_s=8)["odd"]
+    curves = "for step in range(18): time.sleep(0.5); yield {'step': step}"
+    odd = measure(write_file(CURVES.format(curves=curves)), silence_limit_s=8)["odd"]
     assert (odd.status, odd.message) == ("ok", None)
     assert odd.curves == {"step": list(range(18))}
 
@@ -238,10 +238,10 @@ def test_ctrl_c_during_a_study_keeps_what_was_measured(
     write_file: WriteFile, tmp_path: Path
 ) -> None:
     marker, out, told = tmp_path / "marker", tmp_path / "out.jsonl", tmp_path / "told"
-    study = "for step in range(10**6): time.sleep(0.01); yield {'step': step}; " + (
+    curves = "for step in range(10**6): time.sleep(0.01); yield {'step': step}; " + (
         f"step == 60 and open({str(marker)!r}, 'w')"
     )
-    path = write_file(STUDIED.format(study=study))
+    path = write_file(CURVES.format(curves=curves))
     with start(["run", path, "--case-budget", "0.3s", "--out", out], told) as process:
         wait_until(marker.exists)
         press_ctrl_c(process, told)

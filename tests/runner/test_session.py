@@ -172,7 +172,7 @@ def test_a_hang_is_ended_and_told_with_its_place(write_suite: Write, body: str, 
     records = by_variant(run(write_suite(body), settings=settings))
     assert records["odd"].status == "timeout"
     assert records["odd"].message is not None
-    assert f"nothing was heard for 8 s during {place} at mine.py:" in records["odd"].message
+    assert f"no progress for 8 s during {place} at mine.py:" in records["odd"].message
     assert records["plain"].status == "ok", records["plain"].message
 
 

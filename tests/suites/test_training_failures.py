@@ -15,11 +15,11 @@ from flopwatch.errors import UsageError, WorkerError
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.runner import rank_processes, session, torchrun_launcher
-from flopwatch.runner.memory_fit import Room, describe_idle, describe_misfits, divide
+from flopwatch.runner.memory_fit import Capacity, describe_idle, describe_misfits, split_by_fit
 from flopwatch.runner.record_builder import explain_hang_of_ranks
 from flopwatch.runner.schedule import Group
-from flopwatch.worker.rank_team import Seat
-from flopwatch.worker.study import Diverged, take_points
+from flopwatch.worker.communicator import RankPlace
+from flopwatch.worker.curve_points import Diverged, take_points
 from tests.runner.test_session import QUICK, SilentWatcher
 
 SUITE = """
@@ -122,7 +122,7 @@ def test_a_rank_that_waits_is_not_blamed_for_one_that_is_stopped(suite: Path) ->
     stopped = by_variant(report)["stopped"]
     assert stopped.status == "timeout"
     assert stopped.message == (
-        "rank 0 waits for another rank in all_reduce: nothing was heard for 8 s during sampling; "
+        "rank 0 waits for another rank in all_reduce: no progress for 8 s during sampling; "
         "rank 1 does not answer, as if it were stopped; raise --timeout if it is only slow"
     )
 
@@ -138,13 +138,13 @@ AT_WORK = make_stack("/home/me/mine.py", "work")
 def test_stacks_tell_who_did_not_get_as_far() -> None:
     tell = explain_hang_of_ranks
     end = "; raise --timeout if it is only slow"
-    waits = "rank 0 waits for another rank in all_reduce: nothing was heard for 5 s during check"
+    waits = "rank 0 waits for another rank in all_reduce: no progress for 5 s during check"
     assert tell(5, "check", [IN_COLLECTIVE, AT_WORK, IN_COLLECTIVE]) == (
         f"{waits}; rank 1 is at mine.py:7 in work{end}"
     )
     assert tell(5, "check", [IN_COLLECTIVE, None]) == waits + end  # on another machine
     assert tell(5, "check", [AT_WORK, IN_COLLECTIVE]) == (
-        f"rank 0: nothing was heard for 5 s during check at mine.py:7 in work{end}"
+        f"rank 0: no progress for 5 s during check at mine.py:7 in work{end}"
     )
 
 
@@ -230,14 +230,14 @@ def make_group(ranks: int, needed_bytes: float = 1.0) -> Group:
 
 
 def test_a_lack_of_cores_is_no_lack_of_memory() -> None:
-    room = Room(process_bytes=100, ranks=2)
+    capacity = Capacity(process_bytes=100, ranks=2)
     groups = [make_group(1), make_group(4), make_group(1, 1000.0), make_group(4)]
-    assert describe_misfits(divide(groups, room)) == [
+    assert describe_misfits(split_by_fit(groups, capacity)[1]) == [
         "2 cases cannot fit into memory; --force tries all the same",
         "4 cases will be skipped: it needs 4 ranks, and there are 2 cores; choose fewer with "
         "--ranks",
     ]
-    assert describe_misfits(divide([make_group(1)], room)) == []
+    assert describe_misfits(split_by_fit([make_group(1)], capacity)[1]) == []
 
 
 def test_ranks_that_stay_idle_are_told() -> None:
@@ -316,7 +316,9 @@ def test_who_is_not_welcome_knocks_seldom(monkeypatch: pytest.MonkeyPatch) -> No
     unset = SimpleNamespace(create_connection=connect)
     monkeypatch.setattr(torchrun_launcher, "socket", unset)
     monkeypatch.setattr(torchrun_launcher, "KEEP_ALIVE", {})
-    place = Seat(rank=1, ranks=2, local_rank=1, local_ranks=2, machine_ranks=2, address="", port=1)
+    place = RankPlace(
+        rank=1, ranks=2, local_rank=1, local_ranks=2, node_ranks=2, address="", port=1
+    )
     with pytest.raises(WorkerError, match="another program listens there"):
         torchrun_launcher.connect(place, join_s=0.5)
     assert 1 <= len(knocks) <= 3

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.runner.session import Options, Preview
     from flopwatch.settings import Device
-    from flopwatch.worker.rank_team import Seat
+    from flopwatch.worker.communicator import RankPlace
 
 
 @click.command()
@@ -147,7 +147,7 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     options = _make_options(**given, command=[*_name_starter(place), "run", *context.meta[WORDS]])
     if place is not None and place.rank > 0:  # torchrun has started several of us
         if not dry_run:
-            session.follow_runner(place)
+            session.serve_rank(place)
         return
     if dry_run:
         _print_preview(session.preview(options), as_json)
@@ -161,7 +161,7 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     sys.exit(1 if has_failed(report.judged) else 0)
 
 
-def _name_starter(place: Seat | None) -> list[str]:
+def _name_starter(place: RankPlace | None) -> list[str]:
     """What stands before the words that we were given."""
     if place is None:
         return ["flopwatch"]

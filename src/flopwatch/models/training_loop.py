@@ -46,8 +46,8 @@ from flopwatch.models.training_step import FICKLE, OPTIMIZERS
 from flopwatch.settings import Device
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.compilation import Compilation
+from flopwatch.worker.curve_points import Diverged
 from flopwatch.worker.instruments import Journal
-from flopwatch.worker.study import Diverged
 
 
 def draw_sequences(
@@ -202,7 +202,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
         reset=loop.prepare,
         values=loop.find_values,
         journal=journal,
-        study=loop.tell_losses,
+        curves=loop.tell_losses,
         conditions=loop.setting.conditions,
         facts=lambda: {**facts, **({} if compilation is None else compilation.finish())},
         notes=[*([emulation] if emulation else []), *list_notes(job.linear, device)],

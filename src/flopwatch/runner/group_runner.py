@@ -1,14 +1,12 @@
-"""The runner: order, budget, progress, resume. It never imports torch.
+"""Measuring groups: order, budget, failures. It never imports torch.
 
 One group after the other goes to a worker; its messages become records, which are stored as soon
-as the group is done. A worker that dies costs the variant that killed it: the others of the group
-are measured again without it.
+as the group is done. A worker that dies costs the variant that killed it: the rest of the group is
+measured again without it.
 
-Ctrl-C: the first press is a wish, the second an order.
-
-The wish is kept in mind until the current group is done. The order is only raised where the runner
-waits for a worker: anywhere else (while records are stored, for example) it could lose what was
-measured, and the run is about to stop anyway.
+The first Ctrl-C ends the run after the current group, the second at once. The second is only raised
+where the runner waits for a worker: anywhere else (while records are stored, for example) it could
+lose what was measured, and the run is about to stop anyway.
 """
 
 from __future__ import annotations
@@ -23,19 +21,18 @@ from types import FrameType
 from typing import Any, Protocol
 
 from flopwatch.devices import environment as machine
-from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import Cause, Record, Status
 from flopwatch.records.store import Store
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
-from flopwatch.runner.rank_processes import Crew, Muster, RankLost, start_crew
-from flopwatch.runner.record_builder import Draft, Harvest, Skip, explain_death, explain_hang
-from flopwatch.runner.schedule import Description, Group, fit_budget, longest_s
+from flopwatch.runner.rank_processes import RankLauncher, RankLost, RankWorkers, start_ranks
+from flopwatch.runner.record_builder import RecordBuilder, Skip, explain_death
+from flopwatch.runner.schedule import Group, fit_budget, longest_s
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.catalog import SuiteFile
 
 
 class Interrupts:
-    """Where it `is_urgent`, the first press is an order already."""
+    """Where it `is_urgent`, the first Ctrl-C already stops at once."""
 
     def __init__(self, *, is_urgent: bool = False) -> None:
         self.count = 0
@@ -72,7 +69,7 @@ class Interrupts:
 
 
 class Watcher(Protocol):
-    """Whoever shows a run's progress."""
+    """Shows a run's progress."""
 
     def begin(self, groups: Sequence[Group], settings: Settings) -> None: ...
     def begin_group(self, group: Group) -> None: ...
@@ -87,7 +84,7 @@ class Context:
 
     suite_file: SuiteFile
     launcher: Launcher
-    muster: Muster
+    rank_launcher: RankLauncher
     settings: Settings
     environment: dict[str, Any]
     cache_bytes: int | None
@@ -95,92 +92,8 @@ class Context:
     interrupts: Interrupts = field(default_factory=Interrupts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What a run stored, and whether the user cut it short."""
-
-    records: list[Record]
-    interrupted: bool
-
-
 def new_run_id() -> str:
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What of a suite is to be measured."""
-
-    quick: bool
-    preset: str | None
-    chosen: Mapping[str, Sequence[str]]
-    """Values in place of the suite's own, by axis."""
-    baseline: str | None
-    ranks: int | None
-    """How many somebody else has started, where nobody has chosen how many to use."""
-
-
-def describe(
-    launcher: Launcher, suite_file: SuiteFile, asked: Asked, settings: Settings
-) -> Description:
-    """Ask a worker what the suite file declares, with chosen values in place of its own."""
-    reply = _ask(
-        launcher.start,
-        {
-            "kind": "describe",
-            "suite_path": str(suite_file.path),
-            **asdict(asked),
-            "device": settings.device,
-        },
-        settings,
-        f"{suite_file.path.name} cannot be loaded",
-    )
-    if reply.pop("event") == "refused":
-        raise UsageError(reply["reason"])
-    return Description(**reply)
-
-
-def read_torch_environment(launcher: Launcher, settings: Settings) -> dict[str, Any]:
-    """What only a process with torch can tell: its build, and the allocator in force."""
-    request = {"kind": "environment", "settings": asdict(settings)}
-    reply = _ask(launcher.start, request, settings, "the measuring process cannot describe itself")
-    return {"torch": reply["torch"], "allocator": reply["allocator"]}
-
-
-def measure_rates(
-    launcher: Launcher, dtypes: Sequence[str], settings: Settings
-) -> dict[str, float]:
-    """FLOP/s of a product in each of the dtypes; none where that cannot be told: an estimate is no
-    reason for a run to fail."""
-    request = {"kind": "rates", "dtypes": dtypes, "settings": asdict(settings)}
-    try:
-        reply = _ask(launcher.start, request, settings, "the rate of products cannot be measured")
-    except SuiteError:
-        return {}
-    rates: dict[str, float] = reply["rates"]
-    return rates
-
-
-def call(
-    launcher: Launcher,
-    function: str,
-    arguments: Mapping[str, Any],
-    settings: Settings,
-    start: Callable[[dict[str, Any]], Worker | Crew] | None = None,
-) -> Any:
-    """What ``package.module:function`` returns in a worker, as plain data. `start` is for one that
-    is not alone."""
-    request = {
-        "kind": "call",
-        "function": function,
-        "arguments": arguments,
-        "settings": asdict(settings),
-    }
-    complaint = f"{function.partition(':')[2]} failed"
-    reply = _ask(start or launcher.start, request, settings, complaint)
-    if reply["event"] == "refused":
-        raise UsageError(reply["reason"])
-    return reply["value"]
 
 
 def measure_groups(
@@ -190,11 +103,8 @@ def measure_groups(
     store: Store,
     watcher: Watcher,
     budget_s: float | None = None,
-) -> Measured:
-    """Measure all groups and store their records.
-
-    The first Ctrl-C finishes the current group, the second stops at once.
-    """
+) -> list[Record]:
+    """Measure all groups and store their records, unless Ctrl-C ends the run."""
     stored: list[Record] = []
     started_s = time.monotonic()
     interrupts = context.interrupts
@@ -203,7 +113,7 @@ def measure_groups(
         for position, group in enumerate(groups):
             left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)
             settings = fit_budget(left_s, groups[position:], context.settings)
-            # By a hair's breadth too little is enough: shares that were divided sum up to it.
+            # Shares that were divided sum up to the budget only approximately.
             if left_s is not None and left_s < 0.99 * longest_s([group], settings):
                 used_up = Skip("budget", "the run's budget was used up")
                 records = skip(group, context, dict.fromkeys(group.variants, used_up))
@@ -216,36 +126,53 @@ def measure_groups(
             watcher.end_group(group, records)
             if interrupts.count:
                 break
-    return Measured(records=stored, interrupted=bool(interrupts.count))
+    return stored
 
 
 def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Record]:
     """Records of all variants of the group, in the group's order."""
     records: dict[str, Record] = {}
-    waiting = list(group.variants)
+    waiting = group.variants
     while waiting:
-        harvest = Harvest(tuple(waiting))
-        ending = _run_worker(harvest, replace(group, variants=tuple(waiting)), context, watcher)
-        finished = [variant for variant in waiting if variant not in ending.unfinished]
-        for variant in finished:
-            draft = harvest.drafts[variant]
-            records[variant] = _make_record(harvest, draft, group, context, ending.interrupted)
-        waiting = list(ending.unfinished)
+        builder, ending = _run_worker(replace(group, variants=waiting), context, watcher)
+        environment = _read_environment(context)
+        for variant in waiting:
+            if variant not in ending.unfinished:
+                records[variant] = builder.finish(
+                    variant, environment, interrupted=ending.interrupted
+                )
+        waiting = ending.unfinished
     return [records[variant] for variant in group.variants]
 
 
 def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
     """Try whether a group can run at all; the records of what failed."""
-    harvest = Harvest(group.variants)
     limit_bytes = context.settings.memory_limit_bytes
     if limit_bytes is not None:
         spared = replace(context.settings, memory_limit_bytes=int(PROBE_SHARE * limit_bytes))
         context = replace(context, settings=spared)
-    ending = _run_worker(harvest, group, context, watcher, is_probe=True)
+    builder, ending = _run_worker(group, context, watcher, is_probe=True)
     if ending.interrupted:
         raise KeyboardInterrupt
-    failed = [draft for draft in harvest.drafts.values() if draft.status != "ok"]
-    return [_make_record(harvest, draft, group, context) for draft in failed]
+    ok, environment = builder.list_ok(), _read_environment(context)
+    return [builder.finish(v, environment) for v in group.variants if v not in ok]
+
+
+def skip(group: Group, context: Context, reasons: Mapping[str, Skip]) -> list[Record]:
+    """Records of variants that are not tried, with their reasons by variant."""
+    builder = _make_builder(group, context)
+    for variant, why in reasons.items():
+        builder.fail(variant, "skipped", why.reason, why.cause)
+    environment = _read_environment(context)
+    return [builder.finish(variant, environment) for variant in group.variants]
+
+
+def _make_builder(group: Group, context: Context) -> RecordBuilder:
+    return RecordBuilder(group, run=context.run, settings=context.settings)
+
+
+def _read_environment(context: Context) -> dict[str, Any]:
+    return {**context.environment, "load": machine.load()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,7 +184,18 @@ class Ending:
     interrupted: bool = False
 
 
-def _start(group: Group, context: Context, *, is_probe: bool = False) -> Worker | Crew:
+def _run_worker(
+    group: Group, context: Context, watcher: Watcher, *, is_probe: bool = False
+) -> tuple[RecordBuilder, Ending]:
+    builder = _make_builder(group, context)
+    ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
+    if builder.is_port_taken:  # since it was chosen: the next try has another one
+        builder = _make_builder(group, context)
+        ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
+    return builder, ending
+
+
+def _start(group: Group, context: Context, *, is_probe: bool) -> Worker | RankWorkers:
     request = {
         "kind": "group",
         "suite_path": str(context.suite_file.path),
@@ -270,140 +208,79 @@ def _start(group: Group, context: Context, *, is_probe: bool = False) -> Worker 
     }
     if group.ranks is None:
         return context.launcher.start(request)
-    return start_crew(context.launcher, context.muster, request, group.ranks)
-
-
-def _run_worker(
-    harvest: Harvest, group: Group, context: Context, watcher: Watcher, *, is_probe: bool = False
-) -> Ending:
-    ending = _run_once(harvest, group, context, watcher, is_probe=is_probe)
-    if harvest.is_port_taken:  # since it was chosen: the next try has another one
-        harvest.start_over()
-        ending = _run_once(harvest, group, context, watcher, is_probe=is_probe)
-    return ending
+    return start_ranks(context.launcher, context.rank_launcher, request, group.ranks)
 
 
 def _run_once(
-    harvest: Harvest, group: Group, context: Context, watcher: Watcher, *, is_probe: bool
+    builder: RecordBuilder, group: Group, context: Context, watcher: Watcher, *, is_probe: bool
 ) -> Ending:
     with closing(_start(group, context, is_probe=is_probe)) as worker:
         limit_s = context.settings.silence_limit_s
         try:
             for message in worker.events(limit_s, waiting=context.interrupts.raised):
-                harvest.take(message)
-                if message["event"] == "samples" and harvest.progress:
-                    watcher.progress(harvest.progress)
-                if message["event"] == "finished" and message["studies"]:
-                    watcher.say(f"{group.label}: timed; studying {', '.join(message['studies'])}")
+                builder.take(message)
+                if message["event"] == "samples" and builder.progress:
+                    watcher.progress(builder.progress)
+                if message["event"] == "finished" and message["curves"]:
+                    with_curves = ", ".join(message["curves"])
+                    watcher.say(f"{group.label}: timed; taking the curves of {with_curves}")
         except KeyboardInterrupt:
             for message in worker.terminate():
-                harvest.take(message)
+                builder.take(message)
             return Ending(interrupted=True)
         except RankLost as lost:
             worker.kill()
-            if not harvest.unfinished():  # all is measured
+            if not builder.list_unfinished():  # all is measured
                 return Ending()
-            trouble = lost.trouble
-            return _blame(harvest, worker, trouble.status, str(trouble), trouble.cause)
+            failure = lost.failure
+            return _blame(builder, worker, failure.status, str(failure), failure.cause)
         except Hung:
-            if not harvest.unfinished():  # all is measured; it only does not go home
+            if not builder.list_unfinished():  # all is measured; only the process does not end
                 return Ending()
-            worker.interrogate()
+            worker.request_stack()
             reason = worker.explain_hang(limit_s)
             worker.kill()
-            return _blame(harvest, worker, "timeout", reason)
-        return _conclude(harvest, worker)
+            return _blame(builder, worker, "timeout", reason)
+        return _conclude(builder, worker)
 
 
-def _conclude(harvest: Harvest, worker: Worker | Crew) -> Ending:
+def _conclude(builder: RecordBuilder, worker: Worker | RankWorkers) -> Ending:
     """What the end of a worker means for its variants."""
-    if not harvest.unfinished():
+    if not builder.list_unfinished():
         return Ending()
-    if harvest.exhausted:
-        return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
-    if harvest.broken is not None:
-        for draft in harvest.unfinished():
-            draft.fail(harvest.broken_status, harvest.broken)
+    if builder.needs_restart:
+        return Ending(unfinished=tuple(builder.list_ok()))
+    if builder.broken is not None:
+        for variant in builder.list_unfinished():
+            builder.fail(variant, builder.broken["status"], builder.broken["reason"])
         return Ending()
     assert worker.exit_code is not None
     status, reason = explain_death(
         worker.exit_code, worker.board.read().stage, worker.log_tail(), worker.find_shortage()
     )
-    return _blame(harvest, worker, status, worker.title + reason)
+    return _blame(builder, worker, status, worker.title + reason)
 
 
 def _blame(
-    harvest: Harvest,
-    worker: Worker | Crew,
+    builder: RecordBuilder,
+    worker: Worker | RankWorkers,
     status: Status,
     reason: str,
     cause: Cause | None = None,
 ) -> Ending:
-    """Fail the variant that was in work; if others are unfinished, all need another worker, since
+    """Fail the variant that was in work; if any other is unfinished, all need another worker, since
     only times of one worker can be compared.
 
-    If none was in work, it is something they share, and another worker would fare no better.
+    If none was in work, it is something they share, and another worker would fail as well.
     """
-    culprit = worker.board.read().variant_index
-    if culprit is None:
-        for draft in harvest.unfinished():
-            draft.fail(status, reason, cause)
+    position = worker.board.read().variant_index
+    if position is None:
+        for variant in builder.list_unfinished():
+            builder.fail(variant, status, reason, cause)
         return Ending()
-    blamed = list(harvest.drafts.values())[culprit]
-    if blamed.status == "ok":  # it may have given its reason itself
-        blamed.fail(status, reason, cause)
-    if not harvest.unfinished():
+    blamed = list(builder.records)[position]
+    if builder.records[blamed].status == "ok":  # it may have reported its reason itself
+        builder.fail(blamed, status, reason, cause)
+    if not builder.list_unfinished():
         return Ending()
-    return Ending(unfinished=tuple(draft.variant for draft in harvest.unfailed()))
-
-
-def skip(group: Group, context: Context, reasons: Mapping[str, Skip]) -> list[Record]:
-    """Records of variants that are not tried, with their reasons by variant."""
-    harvest = Harvest(group.variants)
-    for variant, draft in harvest.drafts.items():
-        draft.fail("skipped", reasons[variant].reason, reasons[variant].cause)
-    return [_make_record(harvest, draft, group, context) for draft in harvest.drafts.values()]
-
-
-def _make_record(
-    harvest: Harvest, draft: Draft, group: Group, context: Context, interrupted: bool = False
-) -> Record:
-    return harvest.make_record(
-        draft,
-        group=group,
-        run=context.run,
-        settings=context.settings,
-        environment={**context.environment, "load": machine.load()},
-        interrupted=interrupted,
-    )
-
-
-def _ask(
-    start: Callable[[dict[str, Any]], Worker | Crew],
-    request: dict[str, Any],
-    settings: Settings,
-    complaint: str,
-) -> dict[str, Any]:
-    """The single reply of a worker to a question; anything else is a SuiteError."""
-    with closing(start(request)) as worker:
-        try:
-            replies = list(worker.events(settings.silence_limit_s))
-        except RankLost as lost:
-            worker.kill()
-            raise SuiteError(f"{complaint}: {lost}") from None
-        except Hung:
-            worker.interrogate()
-            reason = explain_hang(settings.silence_limit_s, "loading", worker.log_tail())
-            worker.kill()
-            raise SuiteError(f"{complaint}: {reason}") from None
-        except KeyboardInterrupt:
-            worker.kill()
-            raise
-        if not replies:
-            assert worker.exit_code is not None
-            shortage = worker.find_shortage()
-            _, reason = explain_death(worker.exit_code, "loading", worker.log_tail(), shortage)
-            raise SuiteError(f"{complaint}: {reason}")
-        if replies[0]["event"] == "broken":
-            raise SuiteError(f"{complaint}: {replies[0]['reason']}")
-        return replies[0]
+    return Ending(unfinished=tuple(builder.list_ok()))

@@ -4,10 +4,8 @@ The runner's side of the process boundary. It blocks on the worker's pipe, never
 imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
 a silence that is too long.
 
-What speaks for it that a worker was killed for lack of memory.
-
-Who is killed learns no reason, and anybody may have done it. But the system counts whom it kills
-when memory runs out, and knows how large each process was.
+A process that is killed gets no reason. But the system counts its kills when memory runs out, and
+knows how large each process was: both are signs of an out-of-memory kill.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from flopwatch.runner.record_builder import explain_hang
 from flopwatch.worker.channel import Board, make_board
 
 NEAR = 0.8
-"""Share of the memory that there is, from which on it may well have run out between two looks."""
+"""A process that held this share of the memory may well have run out of it."""
 COUNTER = "oom_kill"
 
 Read = Callable[[str], str]
@@ -52,7 +50,7 @@ def read_text(path: str) -> str:
 
 def count_kills(read: Read = read_text) -> int | None:
     """How often the system has killed for lack of memory: in this process's control group, or else
-    on the whole machine; None where it does not tell."""
+    on the whole machine; None where it is not known."""
     for path in (*_list_group_files(read("/proc/self/cgroup")), "/proc/vmstat"):
         for line in read(path).splitlines():
             name, _, number = line.partition(" ")
@@ -78,44 +76,44 @@ def _list_group_files(groups: str) -> list[str]:
     return files
 
 
-class Watch:
-    """Of one worker, from its start on. `room_bytes` is what it can take."""
+class MemoryWatch:
+    """Of one worker, from its start on. `available_bytes` is what it can take."""
 
-    def __init__(self, room_bytes: int, read: Read = read_text) -> None:
+    def __init__(self, available_bytes: int, read: Read = read_text) -> None:
         self._read = read
-        self._room_bytes = room_bytes
+        self._available_bytes = available_bytes
         self._kills = count_kills(read)
 
     def explain(self, peak_bytes: int | None) -> str | None:
-        """What speaks for a lack of memory; None where nothing does. `peak_bytes` is the worker's
+        """The sign of an out-of-memory kill; None where there is none. `peak_bytes` is the worker's
         largest resident size, where that is known."""
         kills = count_kills(self._read)
         if kills is not None and self._kills is not None and kills > self._kills:
-            return "the system has counted such a kill since it was started"
+            return "the system has counted an out-of-memory kill since it was started"
         # Libraries are resident too, and shared with other processes.
-        if peak_bytes is None or peak_bytes - PROCESS_BYTES < NEAR * self._room_bytes:
+        if peak_bytes is None or peak_bytes - PROCESS_BYTES < NEAR * self._available_bytes:
             return None
-        return f"it held {format_bytes(peak_bytes)} of {format_bytes(self._room_bytes)}"
+        return f"it held {format_bytes(peak_bytes)} of {format_bytes(self._available_bytes)}"
 
 
-def find_room(request: Mapping[str, Any]) -> int:
-    """What the worker of a request can take: ranks of one machine share what there is."""
+def find_available_bytes(request: Mapping[str, Any]) -> int:
+    """What the worker of a request can take: ranks of one node share its memory."""
     total_bytes: int = psutil.virtual_memory().total
     limit_bytes = request.get("settings", {}).get("memory_limit_bytes") or total_bytes
-    sharers: int = (request.get("seat") or {}).get("local_ranks", 1)
+    sharers: int = (request.get("place") or {}).get("local_ranks", 1)
     return int(min(total_bytes, limit_bytes)) // sharers
 
 
 LOG_TAIL_BYTES = 4096
 LOG_LIMIT_BYTES = 1 << 20
 ANSWER_S = 1.0
-"""Who does not say in this time where it is does not run at all."""
+"""A process that does not write its stack in this time is stopped."""
 CAN_FORK_SERVER = sys.platform == "linux"
 """Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
 
 
 class Hung(Exception):
-    """The worker has said nothing for too long."""
+    """The worker has been silent for too long."""
 
 
 class Process(Protocol):
@@ -143,32 +141,32 @@ class Worker:
     log: IO[bytes]
     board_file: IO[bytes]
     board: Board
-    watch: Watch
+    watch: MemoryWatch
     exit_code: int | None = None
     title = ""
     """What reasons of its end begin with."""
     _pending: bytes = b""
     """The beginning of a message whose end has not arrived."""
-    _asked_at: int = 0
-    """Where its log ended when it was asked where it is."""
+    _stack_begins_at: int = 0
+    """Where its log ended when its stack was requested."""
 
     def events(
         self,
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-        look_around: Callable[[], Sequence[int]] = tuple,
+        check_others: Callable[[], Sequence[int]] = tuple,
     ) -> Iterator[dict[str, Any]]:
         """Its messages until it ends. Raises Hung when it is silent for too long.
 
         `waiting` is entered only while nothing is half done, which is when an interrupt may be
-        raised. `look_around` is called before each wait and gives other descriptors to wait for.
+        raised. `check_others` is called before each wait and gives other descriptors to wait for.
         """
         pipe = self.events_pipe.fileno()
         exited = self.process.exit_descriptor()
         own = [pipe] if exited is None else [pipe, exited]
         open_ = True
         while open_:
-            watched = [*own, *look_around()]
+            watched = [*own, *check_others()]
             with waiting():
                 ready = poll_readable(watched, silence_limit_s)
             if not ready:
@@ -203,26 +201,26 @@ class Worker:
             _signal(self.process.pid, signal.SIGKILL)
             self.finish()
 
-    def interrogate(self) -> None:
+    def request_stack(self) -> None:
         """Have a hung worker write the Python stack it is at to its log."""
-        self._asked_at = self.log.seek(0, os.SEEK_END)
+        self._stack_begins_at = self.log.seek(0, os.SEEK_END)
         _signal(self.process.pid, signal.SIGUSR1)
         deadline_s = time.monotonic() + ANSWER_S
-        while time.monotonic() < deadline_s and not self.hear_answer():
+        while time.monotonic() < deadline_s and not self.read_stack():
             time.sleep(0.01)
         time.sleep(0.2)  # for the rest of it
 
-    def hear_answer(self) -> str:
-        """What it has written since it was asked; nothing where it is stopped."""
-        self.log.seek(self._asked_at)
+    def read_stack(self) -> str:
+        """What it has written since `request_stack`; nothing where it is stopped."""
+        self.log.seek(self._stack_begins_at)
         return self.log.read().decode(errors="replace")
 
     def explain_hang(self, silence_limit_s: float) -> str:
-        """Once it was asked."""
+        """After `request_stack`."""
         return explain_hang(silence_limit_s, self.board.read().stage, self.log_tail())
 
     def find_shortage(self) -> str | None:
-        """What speaks for it that it ended for lack of memory."""
+        """The sign of an out-of-memory kill, if there is one."""
         return self.watch.explain(self.process.peak_bytes)
 
     def log_tail(self) -> str:
@@ -238,7 +236,7 @@ class Worker:
             file.close()
 
     def trim_log(self) -> None:
-        """Only the last words are of interest, and a chatty workload has many."""
+        """Only the end is of interest, and a workload may print a lot."""
         if os.fstat(self.log.fileno()).st_size > LOG_LIMIT_BYTES:
             os.ftruncate(self.log.fileno(), 0)
 
@@ -281,7 +279,7 @@ class Launcher:
         read_end, write_end = os.pipe()
         log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
         board_file, board = make_board()
-        watch = Watch(find_room(request))
+        watch = MemoryWatch(find_available_bytes(request))
         descriptors = [write_end, log.fileno(), board_file.fileno()]
         process: Process
         try:
@@ -350,7 +348,7 @@ class Server:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """End it; it leaves by itself once nobody can ask it for anything any more."""
+        """Closing the connection ends it."""
         self._connection.close()
         try:
             self._process.wait(timeout=5)
@@ -420,5 +418,5 @@ def poll_readable(descriptors: Sequence[int], patience_s: float) -> set[int]:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it was faster
+    with suppress(ProcessLookupError):  # it has ended
         os.kill(pid, number)

@@ -1,13 +1,11 @@
-"""Whether a case fits into memory, told before it is tried.
+"""Whether a case fits into memory, before it is tried; and the largest value that fits.
 
-A suite may predict what a process with a case needs, by part. What is certain to fail would fill
-the memory of the machine, for minutes, to learn what was known: it is skipped, with the numbers.
+A suite may predict what a process with a case needs, by part. What cannot fit is skipped, with the
+numbers: to try it would fill the memory of the machine for minutes.
 
-The largest value of an axis that fits into memory, found by trying.
-
-Each try is a run of the whole group in processes of its own: what it needs is known for certain
-only then. Values are doubled until one fails, and then halved between the last that fitted and the
-first that did not. What failed is a record like any other failure.
+The largest value of an axis that fits is found by trying. Each try is a run of the whole group in
+processes of its own. Values are doubled until one fails, and then halved between the last that
+fitted and the first that did not. What failed is a record like any other failure.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_bytes, plural
@@ -23,26 +21,25 @@ from flopwatch.records.record import Record, Status
 from flopwatch.runner.record_builder import Skip
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
-from flopwatch.worker.rank_team import Seat
+from flopwatch.worker.communicator import RankPlace
 
 PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
-    """What there is for a group."""
+class Capacity:
+    """The memory and the ranks that a group can have."""
 
     process_bytes: int | None = None
-    """For the tensors of a process that is alone; None where that is not known, or does not
-    matter."""
+    """For the tensors of a single process; None where it is not known, or not limited."""
     is_shared: bool = False
-    """Whether ranks of one machine share it: all but those with a GPU each do."""
+    """Whether ranks of one node share it: all but those with a GPU each do."""
     local_ranks: int | None = None
-    """How many ranks there can be on one machine; None: any number."""
+    """How many ranks there can be on one node; None: any number."""
     ranks: int | None = None
     """How many there can be at all."""
-    seats: str = "cores"
+    rank_units: str = "cores"
     """What every rank needs one of."""
 
     def count_bytes(self, group: Group) -> int | None:
@@ -53,57 +50,56 @@ class Room:
         return max(0, (self.process_bytes + PROCESS_BYTES) // sharers - PROCESS_BYTES)
 
 
-def find_room(
-    settings: Settings, environment: Mapping[str, Any], place: Seat | None = None
-) -> Room:
-    """`place` is this process's in a job that somebody else has started."""
+def find_capacity(
+    settings: Settings, environment: Mapping[str, Any], place: RankPlace | None = None
+) -> Capacity:
+    """`place` is that of this process in a job that torchrun has started."""
     gpu = environment.get("torch", {}).get("gpu") or {}
     on_cpu = settings.device == "cpu"
     total_bytes = settings.memory_limit_bytes if on_cpu else gpu.get("memory_bytes")
     cores = environment.get("machine", {}).get("usable_cores")
     devices = cores if on_cpu else gpu.get("count")
-    room = Room(
+    capacity = Capacity(
         process_bytes=None if total_bytes is None else max(0, total_bytes - PROCESS_BYTES),
         is_shared=on_cpu,
         local_ranks=devices,
         ranks=devices,
-        seats="cores" if on_cpu else "GPUs",
+        rank_units="cores" if on_cpu else "GPUs",
     )
     if place is None:
-        return room
+        return capacity
     # A scheduler may show each process one GPU, its own.
     if not on_cpu and devices is not None and 1 < devices < place.local_ranks:
         raise UsageError(
-            f"this job has {place.local_ranks} ranks on a machine, and there are {devices} GPUs; "
+            f"this job has {place.local_ranks} ranks on a node, and there are {devices} GPUs; "
             f"start it with --nproc-per-node {devices}"
         )
     ranks = place.ranks
-    return replace(room, local_ranks=place.local_ranks, ranks=ranks, seats="ranks in this job")
+    return replace(
+        capacity, local_ranks=place.local_ranks, ranks=ranks, rank_units="ranks in this job"
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Division:
-    fitting: list[Group]
-    """What is left of the groups to be tried."""
-    misfits: list[tuple[Group, dict[str, Skip]]]
-    """Groups of nothing but variants that cannot fit, each with the reasons by variant."""
+Misfits = list[tuple[Group, dict[str, Skip]]]
+"""Groups of nothing but variants that cannot fit, each with the reasons by variant."""
 
 
-def divide(groups: Iterable[Group], room: Room) -> Division:
+def split_by_fit(groups: Iterable[Group], capacity: Capacity) -> tuple[list[Group], Misfits]:
+    """What can be tried of the groups, and what cannot fit."""
     fitting, misfits = [], []
     for group in groups:
-        reasons = find_misfits(group, room)
+        reasons = find_misfits(group, capacity)
         left = tuple(variant for variant in group.variants if variant not in reasons)
         if left:
             fitting.append(replace(group, variants=left))
         if reasons:
             misfits.append((replace(group, variants=tuple(reasons)), reasons))
-    return Division(fitting=fitting, misfits=misfits)
+    return fitting, misfits
 
 
-def describe_misfits(divided: Division) -> list[str]:
+def describe_misfits(misfits: Misfits) -> list[str]:
     """A sentence for each reason, however many cases have it."""
-    skips = [skip for _, by_variant in divided.misfits for skip in by_variant.values()]
+    skips = [skip for _, by_variant in misfits for skip in by_variant.values()]
     too_large = [skip for skip in skips if skip.cause == "does-not-fit"]
     counts = Counter(skip.reason for skip in skips if skip.cause != "does-not-fit")
     sentences = [f"{plural(n, 'case')} will be skipped: {reason}" for reason, n in counts.items()]
@@ -114,7 +110,7 @@ def describe_misfits(divided: Division) -> list[str]:
 
 
 def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
-    """That of so many ranks which somebody has started some have nothing to do, if so."""
+    """That some of the ranks which torchrun has started have nothing to do, if so."""
     used = sorted({group.ranks for group in groups if group.ranks is not None})
     if not used or used[-1] >= ranks:
         return None
@@ -124,38 +120,38 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
     )
 
 
-def find_misfits(group: Group, room: Room) -> dict[str, Skip]:
+def find_misfits(group: Group, capacity: Capacity) -> dict[str, Skip]:
     """The variants that cannot fit, each with the reason."""
-    if group.ranks is not None and room.ranks is not None and group.ranks > room.ranks:
+    if group.ranks is not None and capacity.ranks is not None and group.ranks > capacity.ranks:
         reason = (
-            f"it needs {group.ranks} ranks, and there are {room.ranks} {room.seats}; choose fewer "
-            "with --ranks"
+            f"it needs {group.ranks} ranks, and there are {capacity.ranks} {capacity.rank_units}; "
+            "choose fewer with --ranks"
         )
         return dict.fromkeys(group.variants, Skip("too-few-ranks", reason))
-    room_bytes = room.count_bytes(group)
-    if room_bytes is None:
+    available_bytes = capacity.count_bytes(group)
+    if available_bytes is None:
         return {}
     reasons: dict[str, Skip] = {}
     taken_bytes = 0.0
     for variant in sorted(group.variants, key=lambda variant: variant != group.baseline):
         parts = group.memory.get(variant, {})
         needed_bytes = sum(parts.values())
-        if needed_bytes > room_bytes:
-            reasons[variant] = Skip("does-not-fit", explain(parts, room_bytes))
-        elif group.apart and taken_bytes + needed_bytes > room_bytes:
+        if needed_bytes > available_bytes:
+            reasons[variant] = Skip("does-not-fit", explain(parts, available_bytes))
+        elif group.apart and taken_bytes + needed_bytes > available_bytes:
             reasons[variant] = Skip(
                 "does-not-fit",
                 f"it needs {format_bytes(int(needed_bytes))} of memory beside the other variants, "
                 f"which take {format_bytes(int(taken_bytes))}, and there are "
-                f"{format_bytes(room_bytes)}; measure it alone: --variant {variant} --baseline "
-                f"{variant}",
+                f"{format_bytes(available_bytes)}; measure it alone: --variant {variant} "
+                f"--baseline {variant}",
             )
         else:
             taken_bytes += needed_bytes
     return reasons
 
 
-def explain(parts: Mapping[str, float], room_bytes: int) -> str:
+def explain(parts: Mapping[str, float], available_bytes: int) -> str:
     """
     >>> explain({"parameters": 6 * 2**30}, 2**32).partition(";")[0]
     'it needs 6.00 GiB of memory (parameters 6.00 GiB), and there are 4.00 GiB'
@@ -163,18 +159,12 @@ def explain(parts: Mapping[str, float], room_bytes: int) -> str:
     listed = ", ".join(f"{part} {format_bytes(int(size))}" for part, size in parts.items() if size)
     return (
         f"it needs {format_bytes(int(sum(parts.values())))} of memory ({listed}), and there are "
-        f"{format_bytes(room_bytes)}; --force tries it all the same"
+        f"{format_bytes(available_bytes)}; --force tries it all the same"
     )
 
 
 TOO_MUCH: tuple[Status, ...] = ("oom", "timeout")
-"""What a smaller value may mend."""
-
-
-class Found(NamedTuple):
-    group: Group | None
-    """With the largest values that fit; None where none does."""
-    failures: list[Record]
+"""Failures that a smaller value may avoid."""
 
 
 def find_largest(values: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -200,10 +190,12 @@ def find_largest(values: Sequence[int], fits: Callable[[int], bool]) -> int | No
     return values[good] if good >= 0 else None
 
 
-def fill_in(group: Group, attempt: Callable[[Group], list[Record]]) -> Found:
-    """The group with a value for each axis that is to be as large as fits. `attempt` tries a group
-    and gives the records of what failed. Variants that fail for another reason than memory are
-    left out: no smaller value would help them."""
+def find_largest_values(
+    group: Group, attempt: Callable[[Group], list[Record]]
+) -> tuple[Group | None, list[Record]]:
+    """The group with a value for each axis that is to be as large as fits, None where none does;
+    and what failed. `attempt` tries a group and gives the records of what failed. Variants that
+    fail for another reason than memory are left out: no smaller value would help them."""
     failures: list[Record] = []
     left = group.variants
 
@@ -221,9 +213,9 @@ def fill_in(group: Group, attempt: Callable[[Group], list[Record]]) -> Found:
     for axis, values in group.candidates.items():
         largest = find_largest(values, fits)
         if largest is None or not left:
-            return Found(None, failures)
+            return None, failures
         group = put(group, axis, largest)
-    return Found(replace(group, variants=left), failures)
+    return replace(group, variants=left), failures
 
 
 def put(group: Group, axis: str, value: int) -> Group:

@@ -1,9 +1,9 @@
 """The worker processes of a job of several ranks, seen from the runner.
 
-Rank 0 is a worker like any other: what it says is what the runner hears. The other ranks are its
-companions, of which the runner wants to know only one thing: whether one of them is in trouble. A
-rank that dies leaves the others waiting in a collective, so then all of them end, at once; and
-what rank 0 complains of meanwhile (a lost connection) is not the reason.
+Rank 0 is a worker like any other: the runner reads its messages. Of the other ranks the runner only
+needs to know whether one has failed. A rank that dies leaves the rest waiting in a collective, so
+then all of them are ended at once; and what rank 0 reports meanwhile (a lost connection) is not the
+reason.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from flopwatch.records.record import Cause, Status
 from flopwatch.runner.local_launcher import Launcher, Worker, poll_readable
 from flopwatch.runner.record_builder import explain_death, explain_hang_of_ranks
 from flopwatch.worker.channel import Board
-from flopwatch.worker.rank_team import Seat
+from flopwatch.worker.communicator import RankPlace
 
 Request = dict[str, Any]
 LOCALHOST = "127.0.0.1"
 GRACE_S = 3.0
-"""Where rank 0 has lost a connection, the rank at the other end has so long to tell its reason; and
-where all is done, to leave."""
+"""Where rank 0 has lost a connection, the rank at the other end has so long to report its reason;
+and where all is done, to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
-    """What became of a rank."""
+class RankFailure:
+    """Why a rank has failed."""
 
     rank: int
     status: Status
@@ -46,32 +46,30 @@ class Trouble:
 class RankLost(Exception):
     """A job has lost one of its ranks."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        super().__init__(str(trouble))
-        self.trouble = trouble
+    def __init__(self, failure: RankFailure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
-class Companion(Protocol):
-    """Another rank's process, here or elsewhere."""
+class OtherRankProcess(Protocol):
+    """The process of a rank other than 0, on this node or another."""
 
     def list_descriptors(self) -> Sequence[int]:
-        """Become readable when it is worth a look."""
+        """Become readable when there is something to check."""
 
-    def look(self) -> Trouble | None:
+    def check(self) -> RankFailure | None:
         """Without waiting for anything."""
 
-    def has_left(self) -> bool:
-        """Whether its process has ended."""
+    def has_ended(self) -> bool: ...
 
-    def ask_where(self) -> str | None:
-        """The Python stack that it is at, empty where it does not answer; None where it cannot be
-        asked."""
+    def read_stack(self) -> str | None:
+        """Its Python stack, empty where it does not answer; None where it cannot be asked."""
 
     def kill(self) -> None: ...
 
 
-class Neighbour:
-    """A companion on this machine: a worker of ours."""
+class LocalRank:
+    """A rank on this node: a worker of this process."""
 
     def __init__(self, rank: int, worker: Worker) -> None:
         self.rank = rank
@@ -84,14 +82,14 @@ class Neighbour:
     def list_descriptors(self) -> Sequence[int]:
         exited = self._worker.process.exit_descriptor()
         pipe = [self._worker.events_pipe.fileno()] if self._is_open else []
-        return pipe if exited is None or self.has_left() else [*pipe, exited]
+        return pipe if exited is None or self.has_ended() else [*pipe, exited]
 
-    def look(self) -> Trouble | None:
+    def check(self) -> RankFailure | None:
         self._read()
         self._worker.trim_log()
         failure = self._failure
         if failure is not None and not failure.get("is_loss"):
-            return Trouble(rank=self.rank, status=failure["status"], reason=failure["reason"])
+            return RankFailure(rank=self.rank, status=failure["status"], reason=failure["reason"])
         exited = self._worker.process.exit_descriptor()
         if self._worker.exit_code is None and exited is not None and poll_readable([exited], 0):
             self._worker.finish()
@@ -101,16 +99,16 @@ class Neighbour:
         stage = self._worker.board.read().stage
         shortage = self._worker.find_shortage()
         status, reason = explain_death(code, stage, self._worker.log_tail(), shortage)
-        return Trouble(rank=self.rank, status=status, reason=reason)
+        return RankFailure(rank=self.rank, status=status, reason=reason)
 
-    def has_left(self) -> bool:
+    def has_ended(self) -> bool:
         return self._worker.exit_code is not None
 
-    def ask_where(self) -> str | None:
-        if self.has_left():
+    def read_stack(self) -> str | None:
+        if self.has_ended():
             return None
-        self._worker.interrogate()
-        return self._worker.hear_answer()
+        self._worker.request_stack()
+        return self._worker.read_stack()
 
     def kill(self) -> None:
         self._worker.close()
@@ -130,130 +128,133 @@ class Neighbour:
 
 
 @dataclass(kw_only=True)
-class Crew:
-    """All ranks of a job; what the runner does with a worker, it does with this."""
+class RankWorkers:
+    """All ranks of a job, with the methods of a single Worker."""
 
-    leader: Worker
-    companions: Sequence[Companion]
+    rank0: Worker
+    other_ranks: Sequence[OtherRankProcess]
     title = "rank 0: "
 
     @property
     def board(self) -> Board:
-        return self.leader.board
+        return self.rank0.board
 
     @property
     def exit_code(self) -> int | None:
-        return self.leader.exit_code
+        return self.rank0.exit_code
 
     def events(
         self,
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Iterator[dict[str, Any]]:
-        """The leader's messages until it ends. Raises Hung, and RankLost where another rank ends
+        """The messages of rank 0 until it ends. Raises Hung, and RankLost where another rank ends
         before it should."""
-        for message in self.leader.events(silence_limit_s, waiting, self._look):
+        for message in self.rank0.events(silence_limit_s, waiting, self._check):
             if message.get("is_loss"):
                 self._wait_for_reason()
             yield message
-        self._look()
+        self._check()
 
     def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
-        yield from self.leader.terminate(patience_s)
+        yield from self.rank0.terminate(patience_s)
         self.kill()
 
-    def interrogate(self) -> None:
-        self.leader.interrogate()
+    def request_stack(self) -> None:
+        self.rank0.request_stack()
 
     def explain_hang(self, silence_limit_s: float) -> str:
-        """Once the leader was asked: mostly it only waits for another one, which is asked now."""
-        others = [companion.ask_where() for companion in self.companions]
-        answers = [self.leader.hear_answer(), *others]
-        return explain_hang_of_ranks(silence_limit_s, self.board.read().stage, answers)
+        """After `request_stack`. Mostly rank 0 waits for another rank, so all are asked."""
+        others = [rank.read_stack() for rank in self.other_ranks]
+        stacks = [self.rank0.read_stack(), *others]
+        return explain_hang_of_ranks(silence_limit_s, self.board.read().stage, stacks)
 
     def find_shortage(self) -> str | None:
-        return self.leader.find_shortage()
+        return self.rank0.find_shortage()
 
     def log_tail(self) -> str:
-        return self.leader.log_tail()
+        return self.rank0.log_tail()
 
     def kill(self) -> None:
-        self.leader.kill()
-        for companion in self.companions:
-            companion.kill()
+        self.rank0.kill()
+        for rank in self.other_ranks:
+            rank.kill()
 
     def close(self) -> None:
-        """Those that have nothing left to do leave by themselves."""
-        deadline_s = time.monotonic() + (GRACE_S if self.leader.exit_code == 0 else 0)
-        while time.monotonic() < deadline_s and not all(c.has_left() for c in self.companions):
-            for companion in self.companions:
-                companion.look()
+        """Ranks that have nothing left to do end by themselves."""
+        deadline_s = time.monotonic() + (GRACE_S if self.rank0.exit_code == 0 else 0)
+        while time.monotonic() < deadline_s and not all(r.has_ended() for r in self.other_ranks):
+            for rank in self.other_ranks:
+                rank.check()
             time.sleep(0.005)
-        self.leader.close()
-        for companion in self.companions:
-            companion.kill()
+        self.rank0.close()
+        for rank in self.other_ranks:
+            rank.kill()
 
-    def _look(self) -> list[int]:
+    def _check(self) -> list[int]:
         """What to wait for next. Raises RankLost."""
-        for companion in self.companions:
-            trouble = companion.look()
-            if trouble is not None:
-                raise RankLost(trouble)
-        return [d for one in self.companions for d in one.list_descriptors()]
+        for rank in self.other_ranks:
+            failure = rank.check()
+            if failure is not None:
+                raise RankLost(failure)
+        return [d for rank in self.other_ranks for d in rank.list_descriptors()]
 
     def _wait_for_reason(self) -> None:
         deadline_s = time.monotonic() + GRACE_S
         while time.monotonic() < deadline_s:
-            self._look()
+            self._check()
             time.sleep(0.01)
 
 
-class Muster(Protocol):
-    """Where the other ranks of jobs come from."""
+class RankLauncher(Protocol):
+    """Starts the other ranks of jobs."""
 
-    def call_up(self, request: Request, ranks: int) -> tuple[list[Companion], Seat]:
-        """Companions for a leader, and its own seat."""
+    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
+        """All ranks but 0, and the place of rank 0."""
 
     def close(self) -> None: ...
 
 
-class LocalMuster:
-    """Ranks on this machine: every one has a launcher of its own, made when it is first needed."""
+class LocalRanks:
+    """Ranks on this node: every one has a launcher of its own, made when it is first needed."""
 
     def __init__(self, make_launcher: Callable[[], Launcher]) -> None:
         self._make_launcher = make_launcher
         self._launchers: list[Launcher] = []
 
-    def call_up(self, request: Request, ranks: int) -> tuple[list[Companion], Seat]:
+    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         while len(self._launchers) < ranks - 1:
             self._launchers.append(self._make_launcher())
         port = find_free_port()
-        leader, *others = [
-            Seat(
+        rank0, *others = [
+            RankPlace(
                 rank=rank,
                 ranks=ranks,
                 local_rank=rank,
                 local_ranks=ranks,
-                machine_ranks=ranks,
+                node_ranks=ranks,
                 address=LOCALHOST,
                 port=port,
             )
             for rank in range(ranks)
         ]
-        companions: list[Companion] = [
-            Neighbour(seat.rank, launcher.start({**request, "seat": asdict(seat)}))
-            for seat, launcher in zip(others, self._launchers, strict=False)
+        started: list[OtherRankProcess] = [
+            LocalRank(place.rank, launcher.start({**request, "place": asdict(place)}))
+            for place, launcher in zip(others, self._launchers, strict=False)
         ]
-        return companions, leader
+        return started, rank0
 
     def close(self) -> None:
         for launcher in self._launchers:
             launcher.close()
 
 
-def start_crew(launcher: Launcher, muster: Muster, request: Request, ranks: int) -> Crew:
-    companions, seat = muster.call_up(request, ranks)
-    return Crew(leader=launcher.start({**request, "seat": asdict(seat)}), companions=companions)
+def start_ranks(
+    launcher: Launcher, rank_launcher: RankLauncher, request: Request, ranks: int
+) -> RankWorkers:
+    other_ranks, place = rank_launcher.start(request, ranks)
+    rank0 = launcher.start({**request, "place": asdict(place)})
+    return RankWorkers(rank0=rank0, other_ranks=other_ranks)
 
 
 def find_free_port() -> int:

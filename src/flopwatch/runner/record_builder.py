@@ -1,14 +1,14 @@
 """From a worker's messages to records.
 
-A draft collects what a worker says of one variant while it lives, so that whatever becomes of the
-worker, what it had measured is there to be stored.
+A group has one record for each variant from the start, which every message of its worker completes,
+so that whatever happens to the worker, what it had measured can be stored.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,222 +26,175 @@ class Skip(NamedTuple):
     reason: str
 
 
-@dataclass(kw_only=True)
-class Draft:
-    """One variant's record in the making."""
+class RecordBuilder:
+    """The records of one group, from all that one worker reports about it."""
 
-    variant: str
-    status: Status = "ok"
-    reason: str | None = None
-    cause: Cause | None = None
-    samples_ns: dict[str, list[float]] = field(default_factory=dict)
-    rounds: list[int] = field(default_factory=list)
-    loops: list[int] = field(default_factory=list)
-    ranks: list[Rank] = field(default_factory=list)
-    instrumented_ns: list[float] = field(default_factory=list)
-    regions: dict[str, Region] = field(default_factory=dict)
-    curves: dict[str, list[float]] = field(default_factory=dict)
-    peak_memory_bytes: int | None = None
-    memory: dict[str, PhaseMemory] = field(default_factory=dict)
-    resident_bytes: int | None = None
-    first_call_page_faults: int | None = None
-    flops: dict[str, dict[str, float]] = field(default_factory=dict)
-    bytes: dict[str, float] = field(default_factory=dict)
-    job: dict[str, Any] | None = None
-    conditions: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)
-    check: Check | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def add_samples(self, content: dict[str, Any]) -> None:
-        self.rounds += content["rounds"]
-        self.loops += content["loops"]
-        columns = zip(*content["ns"], strict=True) if content["ns"] else ()
-        for phase, column in zip(content["phases"], columns, strict=False):
-            self.samples_ns.setdefault(phase, []).extend(column)
-        for row in content["ranks"]:
-            self._add_shares(content["phases"], row)
-        self.instrumented_ns += content["instrumented_ns"]
-        for name, new in content["regions"].items():
-            region = self.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
-            region.samples_ns.extend(new["samples_ns"])
-
-    def _add_shares(self, phases: list[str], row: list[dict[str, Any]]) -> None:
-        """What each rank took in one sample."""
-        while len(self.ranks) < len(row):
-            self.ranks.append(
-                Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[])
+    def __init__(self, group: Group, *, run: str, settings: Settings) -> None:
+        self.records = {
+            variant: Record(
+                case_id=group.case_id(variant),
+                group_id=group.id,
+                run_id=run,
+                suite=group.suite,
+                variant=variant,
+                baseline=group.baseline,
+                params=dict(group.params),
+                status="ok",
+                kind="parts" if variant in group.parts else "whole",
+                parts_of=group.parts.get(variant),
+                layout=group.layout,
+                job=_copy(group.jobs.get(variant)),
+                predicted_memory_bytes=dict(group.memory.get(variant, {})),
+                prediction=_copy(group.predictions.get(variant)),
+                settings=settings,
             )
-        for rank, share in zip(self.ranks, row, strict=True):
-            for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
-                rank.samples_ns[phase].append(elapsed_ns)
-            rank.waiting_ns.append(share["waiting_ns"])
-            rank.transfer_ns.append(share["transfer_ns"])
-
-    def add_points(self, points: list[dict[str, float]]) -> None:
-        for point in points:
-            for name, value in point.items():
-                self.curves.setdefault(name, []).append(value)
-
-    def fail(self, status: Status, reason: str, cause: Cause | None = None) -> None:
-        self.status, self.reason, self.cause = status, reason, cause
-
-
-class Harvest:
-    """All that one worker said about one group."""
-
-    def __init__(self, variants: tuple[str, ...]) -> None:
-        self.drafts = {variant: Draft(variant=variant) for variant in variants}
+            for variant in group.variants
+        }
         self.finished: dict[str, Any] | None = None
-        self.unstudied: set[str] = set()
-        """Once sampling is finished: variants whose study is still to come."""
         self.progress: dict[str, Any] = {}
-        self.broken: str | None = None
-        self.broken_status: Status = "crash"
-        self.is_port_taken = False
-        """Nothing has begun, since ranks could not meet there; at another port they may."""
-        self.exhausted = False
-        self.sources: dict[str, str] = {}
+        self.needs_restart = False
+        """Whether the worker has asked for new processes for what is left."""
+        self.broken: dict[str, Any] | None = None
+        """The message that the suite could not be loaded, or ranks could not meet."""
+        self._curves_to_come: set[str] = set()
+        """Once sampling is finished: variants whose curves are still to be taken."""
+        self._sources: dict[str, str] = {}
 
-    def start_over(self) -> None:
-        """Forget a worker that has not begun."""
-        self.drafts = {variant: Draft(variant=variant) for variant in self.drafts}
-        self.broken, self.broken_status, self.is_port_taken = None, "crash", False
+    @property
+    def is_port_taken(self) -> bool:
+        """Whether nothing has begun, since ranks could not meet at their port; another may do."""
+        return self.broken is not None and bool(self.broken["is_port_taken"])
 
-    def unfailed(self) -> list[Draft]:
-        return [draft for draft in self.drafts.values() if draft.status == "ok"]
+    def list_ok(self) -> list[str]:
+        """The variants that have not failed."""
+        return [variant for variant, record in self.records.items() if record.status == "ok"]
 
-    def unfinished(self) -> list[Draft]:
+    def list_unfinished(self) -> list[str]:
         """Those that have not failed, but would be cut short if the worker ended now."""
-        return [draft for draft in self.unfailed() if self.is_cut_short(draft)]
+        return [variant for variant in self.list_ok() if self._is_cut_short(variant)]
 
-    def is_cut_short(self, draft: Draft) -> bool:
-        return self.finished is None or draft.variant in self.unstudied
+    def _is_cut_short(self, variant: str) -> bool:
+        return self.finished is None or variant in self._curves_to_come
+
+    def fail(self, variant: str, status: Status, reason: str, cause: Cause | None = None) -> None:
+        self._update(variant, status=status, message=reason, cause=cause)
 
     def take(self, message: dict[str, Any]) -> None:
-        """File one message."""
-        handler = getattr(self, f"_take_{message['event']}")
-        handler(message)
+        """Add one message of the worker."""
+        getattr(self, f"_take_{message['event']}")(message)
+
+    def _update(self, variant: str, **changes: Any) -> None:
+        self.records[variant] = replace(self.records[variant], **changes)
 
     def _take_built(self, message: dict[str, Any]) -> None:
-        draft = self.drafts[message["variant"]]
-        draft.check = _check(message["check"])
-        draft.flops, draft.bytes = message["flops"], message["bytes"]
-        draft.job = message["job"]
-        draft.conditions, draft.facts = message["conditions"], message["facts"]
-        draft.first_call_page_faults = message["first_call_page_faults"]
-        draft.notes = message["notes"]
+        names = ("flops", "bytes", "conditions", "facts", "first_call_page_faults", "notes")
+        changes = {name: message[name] for name in names}
+        changes |= {} if message["job"] is None else {"job": message["job"]}
+        self._update(message["variant"], check=_read_check(message["check"]), **changes)
 
     def _take_failed(self, message: dict[str, Any]) -> None:
-        draft = self.drafts[message["variant"]]
-        draft.check = _check(message["check"]) or draft.check
-        draft.fail(message["status"], message["reason"])
-        self.unstudied.discard(draft.variant)
+        variant = message["variant"]
+        check = _read_check(message["check"])
+        if check is not None:
+            self._update(variant, check=check)
+        self.fail(variant, message["status"], message["reason"])
+        self._curves_to_come.discard(variant)
 
     def _take_samples(self, message: dict[str, Any]) -> None:
         for variant, content in message["samples"].items():
-            self.drafts[variant].add_samples(content)
+            _add_samples(self.records[variant], content)
         self.progress = message["progress"] or {}
 
     def _take_finished(self, message: dict[str, Any]) -> None:
         self.finished = message
-        self.unstudied = set(message["studies"])
+        self._curves_to_come = set(message["curves"])
 
     def _take_points(self, message: dict[str, Any]) -> None:
-        self.drafts[message["variant"]].add_points(message["points"])
+        curves = self.records[message["variant"]].curves
+        for point in message["points"]:
+            for name, value in point.items():
+                curves.setdefault(name, []).append(value)
 
-    def _take_studied(self, message: dict[str, Any]) -> None:
-        self.unstudied.discard(message["variant"])
+    def _take_curves_taken(self, message: dict[str, Any]) -> None:
+        self._curves_to_come.discard(message["variant"])
 
     def _take_memory(self, message: dict[str, Any]) -> None:
-        draft = self.drafts[message["variant"]]
-        draft.resident_bytes, draft.peak_memory_bytes = (
-            message["resident_bytes"],
-            message["peak_bytes"],
+        self._update(
+            message["variant"],
+            resident_bytes=message["resident_bytes"],
+            peak_memory_bytes=message["peak_bytes"],
+            memory=msgspec.convert(message["phases"], dict[str, PhaseMemory]),
         )
-        draft.memory = msgspec.convert(message["phases"], dict[str, PhaseMemory])
 
     def _take_broken(self, message: dict[str, Any]) -> None:
-        self.broken = message["reason"]
-        self.broken_status = message["status"]
-        self.is_port_taken = message["is_port_taken"]
+        self.broken = message
 
-    def _take_exhausted(self, message: dict[str, Any]) -> None:
-        self.exhausted = True
+    def _take_restart(self, message: dict[str, Any]) -> None:
+        self.needs_restart = True
 
     def _take_sources(self, message: dict[str, Any]) -> None:
-        self.sources = message["sources"]
+        self._sources = message["sources"]
 
-    def make_record(
-        self,
-        draft: Draft,
-        *,
-        group: Group,
-        run: str,
-        settings: Settings,
-        environment: dict[str, Any],
-        interrupted: bool = False,
+    def finish(
+        self, variant: str, environment: dict[str, Any], *, interrupted: bool = False
     ) -> Record:
+        """The record, with what is known once the worker has ended."""
         finished = self.finished or {}
         stop: Stop | None = finished.get("stop")
-        if interrupted and self.is_cut_short(draft):
+        if interrupted and self._is_cut_short(variant):
             stop = "interrupted"
-        taken = len(draft.rounds)
+        taken = len(self.records[variant].rounds)
         warmup_samples = self.progress.get("warmup_rounds")
         if warmup_samples is None or warmup_samples >= taken:
             warmup_samples = taken
-            if interrupted and draft.status == "ok":
-                draft.fail("skipped", "interrupted before its warm-up was over", "interrupted")
-        return Record(
-            case_id=group.case_id(draft.variant),
-            group_id=group.id,
-            run_id=run,
-            suite=group.suite,
-            variant=draft.variant,
-            baseline=group.baseline,
-            params=dict(group.params),
-            status=draft.status,
-            message=draft.reason,
-            cause=draft.cause,
-            kind="parts" if draft.variant in group.parts else "whole",
-            parts_of=group.parts.get(draft.variant),
-            layout=group.layout,
-            job=draft.job or _copy(group.jobs.get(draft.variant)),
-            samples_ns=draft.samples_ns,
-            rounds=draft.rounds,
-            calls_per_sample=draft.loops,
+            if interrupted and self.records[variant].status == "ok":
+                self.fail(
+                    variant, "skipped", "interrupted before its warm-up was over", "interrupted"
+                )
+        record = self.records[variant]
+        return replace(
+            record,
             warmup_samples=warmup_samples,
             steady=self.progress.get("steady") if taken else None,
             stop_reason=stop if taken else None,
             rebuilt_rounds=finished.get("rebuilt_rounds", []),
-            flops=draft.flops,
-            bytes=draft.bytes,
-            conditions=draft.conditions,
-            facts=draft.facts,
-            ranks=draft.ranks,
-            instrumented_ns=draft.instrumented_ns,
-            regions=draft.regions,
-            curves=draft.curves,
-            peak_memory_bytes=draft.peak_memory_bytes,
-            memory=draft.memory,
-            resident_bytes=draft.resident_bytes,
-            predicted_memory_bytes=dict(group.memory.get(draft.variant, {})),
-            first_call_page_faults=draft.first_call_page_faults,
-            check=draft.check,
-            prediction=_copy(group.predictions.get(draft.variant)),
-            notes=draft.notes + finished.get("notes", []),
-            settings=settings,
+            notes=record.notes + finished.get("notes", []),
             environment=environment,
-            sources=self.sources,
+            sources=self._sources,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+def _add_samples(record: Record, content: dict[str, Any]) -> None:
+    record.rounds.extend(content["rounds"])
+    record.calls_per_sample.extend(content["loops"])
+    columns = zip(*content["ns"], strict=True) if content["ns"] else ()
+    for phase, column in zip(content["phases"], columns, strict=False):
+        record.samples_ns.setdefault(phase, []).extend(column)
+    for row in content["ranks"]:
+        _add_shares(record.ranks, content["phases"], row)
+    record.instrumented_ns.extend(content["instrumented_ns"])
+    for name, new in content["regions"].items():
+        region = record.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
+        region.samples_ns.extend(new["samples_ns"])
+
+
+def _add_shares(ranks: list[Rank], phases: list[str], row: list[dict[str, Any]]) -> None:
+    """What each rank took in one sample."""
+    while len(ranks) < len(row):
+        ranks.append(Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[]))
+    for rank, share in zip(ranks, row, strict=True):
+        for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
+            rank.samples_ns[phase].append(elapsed_ns)
+        rank.waiting_ns.append(share["waiting_ns"])
+        rank.transfer_ns.append(share["transfer_ns"])
 
 
 def explain_death(
     exit_code: int, stage: str, log_tail: str, shortage: str | None = None
 ) -> tuple[Status, str]:
-    """Status and reason of a worker that ended without a word; `shortage` is what speaks for a lack
-    of memory."""
+    """Status and reason of a worker that ended without a report; `shortage` is a sign of an
+    out-of-memory kill."""
     if exit_code == -signal.SIGKILL and shortage is not None:
         return "oom", (
             f"killed by the system during {stage}, most likely because memory ran out: {shortage}; "
@@ -249,14 +202,14 @@ def explain_death(
         )
     if exit_code == -signal.SIGKILL:
         return "crash", (
-            f"killed by SIGKILL during {stage}, by somebody or by another program, and nothing "
-            "speaks for a lack of memory; --rerun measures it again"
+            f"killed by SIGKILL during {stage}, by a user or another program: no sign of an "
+            "out-of-memory kill; --rerun measures it again"
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         hint = SIGNAL_HINTS.get(name, "")
-        return "crash", f"died with {name} during {stage}{hint}{_dying_words(log_tail)}"
-    return "crash", f"left with exit code {exit_code} during {stage}{_dying_words(log_tail)}"
+        return "crash", f"died with {name} during {stage}{hint}{_describe_end(log_tail)}"
+    return "crash", f"left with exit code {exit_code} during {stage}{_describe_end(log_tail)}"
 
 
 SIGNAL_HINTS = {
@@ -265,42 +218,42 @@ SIGNAL_HINTS = {
 
 
 SHORTAGES = ("bad_alloc", "cannot allocate memory", "resource temporarily unavailable")
-"""What libraries say before they end a process that gets no memory, in small letters."""
+"""What libraries print before they end a process that gets no memory, in small letters."""
 
 
-def _dying_words(log_tail: str) -> str:
-    """The last words; and where memory was short, those that say so."""
-    words = _last_words(log_tail)
+def _describe_end(log_tail: str) -> str:
+    """The last line of the log; and where memory was short, the line that says so."""
+    last = _find_last_line(log_tail)
     for line in log_tail.splitlines():
         complaint = line.strip()[:200]
-        if any(text in complaint.lower() for text in SHORTAGES) and complaint not in words:
-            return f"{words} ({complaint})"
-    return words
+        if any(text in complaint.lower() for text in SHORTAGES) and complaint not in last:
+            return f"{last} ({complaint})"
+    return last
 
 
 def explain_hang(silence_limit_s: float, stage: str, log_tail: str) -> str:
     return (
-        f"nothing was heard for {silence_limit_s:g} s during {stage}{_last_words(log_tail)}; "
+        f"no progress for {silence_limit_s:g} s during {stage}{_find_last_line(log_tail)}; "
         "raise --timeout if it is only slow"
     )
 
 
-def explain_hang_of_ranks(silence_limit_s: float, stage: str, answers: Sequence[str | None]) -> str:
-    """By the stacks that the ranks gave when they were asked: who waits is not to blame."""
-    first, *others = answers
+def explain_hang_of_ranks(silence_limit_s: float, stage: str, stacks: Sequence[str | None]) -> str:
+    """By the stacks of all ranks: a rank that waits in a collective is not the cause."""
+    first, *others = stacks
     collective = find_collective(first or "")
     if collective is None:
-        begin = f"rank 0: nothing was heard for {silence_limit_s:g} s during {stage}"
-        told = [begin + _last_words(first or "")]
+        begin = f"rank 0: no progress for {silence_limit_s:g} s during {stage}"
+        found = [begin + _find_last_line(first or "")]
     else:
         begin = f"rank 0 waits for another rank in {collective}"
-        told = [f"{begin}: nothing was heard for {silence_limit_s:g} s during {stage}"]
-    for rank, answer in enumerate(others, 1):
-        if answer == "":
-            told.append(f"rank {rank} does not answer, as if it were stopped")
-        elif answer is not None and collective is not None and find_collective(answer) is None:
-            told.append(f"rank {rank} is{_last_words(answer) or ' elsewhere'}")
-    return "; ".join([*told, "raise --timeout if it is only slow"])
+        found = [f"{begin}: no progress for {silence_limit_s:g} s during {stage}"]
+    for rank, stack in enumerate(others, 1):
+        if stack == "":
+            found.append(f"rank {rank} does not answer, as if it were stopped")
+        elif stack is not None and collective is not None and find_collective(stack) is None:
+            found.append(f"rank {rank} is{_find_last_line(stack) or ' elsewhere'}")
+    return "; ".join([*found, "raise --timeout if it is only slow"])
 
 
 def find_collective(stack: str) -> str | None:
@@ -315,7 +268,7 @@ def find_collective(stack: str) -> str | None:
     return frames[0].rpartition(" in ")[2]
 
 
-def _last_words(log_tail: str) -> str:
+def _find_last_line(log_tail: str) -> str:
     """The user's own line in the stack that faulthandler wrote, or else the last line."""
     lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
     stack = [line for line in lines if line.startswith('File "') and "/flopwatch/" not in line]
@@ -326,9 +279,9 @@ def _last_words(log_tail: str) -> str:
     return f" ({plain[-1][:200]})" if plain else ""
 
 
-def _copy(prediction: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _copy(prediction: Any) -> dict[str, Any] | None:
     return None if prediction is None else dict(prediction)
 
 
-def _check(content: dict[str, Any] | None) -> Check | None:
+def _read_check(content: dict[str, Any] | None) -> Check | None:
     return None if content is None else msgspec.convert(content, Check)

@@ -8,7 +8,6 @@ memory will do so again, unless it is given more. What was interrupted or skippe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from flopwatch.settings import Settings
 from flopwatch.worker.failure import is_unchanged
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resumption:
-    left: list[Group]
-    """What is still to be measured."""
-    answered: list[Record]
-    """The records that answer for the rest, the newest of each case."""
-
-
 def resume(
     groups: Iterable[Group],
     records: Iterable[Record],
@@ -34,10 +25,9 @@ def resume(
     settings: Settings,
     environment: dict[str, Any],
     suite_path: Path,
-) -> Resumption:
-    """Divide the groups into what is done and what is left.
-
-    Where a variant is missing, the baseline is measured again beside it.
+) -> tuple[list[Group], list[Record]]:
+    """What is still to be measured, and the records that answer for the rest, the newest of each
+    case. Where a variant is missing, the baseline is measured again with it.
     """
     wanted = likeness(environment, settings)
     answers = {
@@ -55,7 +45,7 @@ def resume(
         answered += done.values()
         if missing:
             left.append(group.keep(missing))
-    return Resumption(left=left, answered=answered)
+    return left, answered
 
 
 def is_answer(record: Record, settings: Settings) -> bool:
@@ -65,7 +55,7 @@ def is_answer(record: Record, settings: Settings) -> bool:
     then = record.settings
     if record.status != "ok":
         limits = {
-            "oom": not _is_roomier(settings.memory_limit_bytes, then.memory_limit_bytes),
+            "oom": not _is_larger(settings.memory_limit_bytes, then.memory_limit_bytes),
             "timeout": then.silence_limit_s >= settings.silence_limit_s,
         }
         return limits.get(record.status, True)
@@ -76,13 +66,13 @@ def is_answer(record: Record, settings: Settings) -> bool:
         "budget": then.budget_s >= 0.75 * settings.budget_s
         and len(record.rounds) - record.warmup_samples >= settings.min_rounds,
     }
-    # Times do not depend on the seed; what a study gives does.
-    is_same_study = not record.curves or then.seed == settings.seed
-    return is_same_study and reasons.get(record.stop_reason or "", False)
+    # Times do not depend on the seed; curves do.
+    is_same_curve = not record.curves or then.seed == settings.seed
+    return is_same_curve and reasons.get(record.stop_reason or "", False)
 
 
-def _is_roomier(limit_bytes: int | None, than_bytes: int | None) -> bool:
-    """By more than the free memory, of which the default is a share, varies by itself."""
+def _is_larger(limit_bytes: int | None, than_bytes: int | None) -> bool:
+    """By more than the free memory, of which the default is a share, varies between runs."""
     if limit_bytes is None or than_bytes is None:
         return False
     return limit_bytes > 1.1 * than_bytes

@@ -18,22 +18,21 @@ from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
-from flopwatch.runner import group_runner
-from flopwatch.runner.group_runner import Interrupts
+from flopwatch.runner import group_runner, worker_calls
+from flopwatch.runner.group_runner import Context, Interrupts, Watcher
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.runner.memory_fit import (
     TOO_MUCH,
-    Division,
-    Room,
+    Capacity,
     describe_idle,
     describe_misfits,
-    divide,
-    fill_in,
-    find_room,
+    find_capacity,
+    find_largest_values,
+    split_by_fit,
 )
-from flopwatch.runner.rank_processes import LocalMuster, Muster, Request, start_crew
+from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, Request, start_ranks
 from flopwatch.runner.record_builder import Skip
-from flopwatch.runner.resume import Resumption, resume
+from flopwatch.runner.resume import resume
 from flopwatch.runner.schedule import (
     RANKS,
     Description,
@@ -47,15 +46,15 @@ from flopwatch.runner.schedule import (
     require_budget,
 )
 from flopwatch.runner.torchrun_launcher import (
-    Attendant,
-    Gathering,
+    RankServer,
+    TorchrunRanks,
     connect,
     find_place,
 )
 from flopwatch.settings import Device, Settings
 from flopwatch.suites.catalog import SuiteFile, find_suite
 from flopwatch.worker import allocator, limits
-from flopwatch.worker.rank_team import Seat
+from flopwatch.worker.communicator import RankPlace
 
 RESULTS = Path("results")
 MEMORY_SHARE = 0.9
@@ -63,7 +62,7 @@ MEMORY_SHARE = 0.9
 the machine from swapping."""
 
 CALL_LIMIT_S = 3600.0
-"""A called function says nothing until it returns, and a few steps of a large model take long."""
+"""A called function sends nothing until it returns, and steps of a large model take long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +78,7 @@ class Options:
     chosen: Sequence[str] = ()
     """Values in place of the suite's own, as ``axis=value,value``."""
     baseline: str | None = None
-    """The variant that the others are compared with, where it is not the suite's own choice."""
+    """The variant to compare with, where it is not the suite's own choice."""
     quick: bool = False
     preset: str | None = None
     """The name of other grids of the suite, to be measured instead of its own."""
@@ -89,7 +88,7 @@ class Options:
     force: bool = False
     skip_corrupt: bool = False
     command: Sequence[str] = ()
-    """The words of the command line; none where a program asked."""
+    """The words of the command line; none where a program calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +116,7 @@ class Report:
     """Records of earlier runs that made measuring unnecessary."""
     interrupted: bool
     tried: Sequence[Record] = ()
-    """Of the measured ones, tries of what turned out to be too large, where something smaller was
-    found that fits."""
+    """Of the measured ones, tries of what was too large, where something smaller fits."""
 
     @property
     def judged(self) -> list[Record]:
@@ -136,37 +134,37 @@ def preview(options: Options) -> Preview:
     settings = _settle(options, facts, instruction_set.cuda_devices)
     with _launch(instruction_set, settings, preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, settings)
-        # Only a GPU's memory has to be asked for, from a process with torch.
-        knows = settings.device == "cpu"
-        environment = facts if knows else _complete(facts, instruction_set, launcher, settings)
-        divided = divide(groups, _find_room(options, settings, environment))
-        require_budget(options.budget_s, divided.fitting)
-        estimate = _estimate(options, divided.fitting, launcher, settings)
+        # Only a process with torch knows a GPU's memory.
+        is_known = settings.device == "cpu"
+        environment = facts if is_known else _complete(facts, instruction_set, launcher, settings)
+        fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
+        require_budget(options.budget_s, fitting)
+        estimate = _estimate(options, fitting, launcher, settings)
     return Preview(
         suite=description.name,
         groups=groups,
-        misfits={group.id: reasons for group, reasons in divided.misfits},
+        misfits={group.id: reasons for group, reasons in misfits},
         estimate=estimate,
         on_request=description.list_unasked(parse_filters(options.filters)),
         presets=[name for name in description.presets if name != options.preset],
     )
 
 
-def run(options: Options, watcher: group_runner.Watcher) -> Report:
+def run(options: Options, watcher: Watcher) -> Report:
     """Measure what is not measured yet."""
     suite_file = find_suite(options.suite)
     instruction_set = instruction_sets.probe()
     facts = machine.machine(suite_file.path.parent)
     settings = _settle(options, facts, instruction_set.cuda_devices)
     with (
-        closing(_find_muster(lambda: _launch(instruction_set, settings))) as muster,
+        closing(_find_rank_launcher(lambda: _launch(instruction_set, settings))) as rank_launcher,
         _launch(instruction_set, settings) as launcher,
     ):
         description, groups = _plan(options, suite_file, launcher, settings)
-        context = group_runner.Context(
+        context = Context(
             suite_file=suite_file,
             launcher=launcher,
-            muster=muster,
+            rank_launcher=rank_launcher,
             settings=settings,
             environment={
                 **_complete(facts, instruction_set, launcher, settings),
@@ -174,16 +172,16 @@ def run(options: Options, watcher: group_runner.Watcher) -> Report:
             },
             cache_bytes=system_files.read_last_level_caches_bytes(),
             run=group_runner.new_run_id(),
-            # Who has started several processes kills them soon after it has asked them to end.
+            # torchrun kills its processes soon after it has asked them to end.
             interrupts=Interrupts(is_urgent=find_place() is not None),
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
 
 
-def follow_runner(place: Seat) -> None:
-    """As one of the ranks that torchrun has started, but not the first: start this rank's workers
-    when the runner, which is the first, says so."""
-    # Ctrl-C reaches all processes of a job, and what becomes of it the runner decides.
+def serve_rank(place: RankPlace) -> None:
+    """As any rank but 0 of those that torchrun has started: start this rank's workers when the
+    runner, which is rank 0, asks for them."""
+    # Ctrl-C reaches all processes of a job, and the runner decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     instruction_set = instruction_sets.probe()
 
@@ -192,15 +190,15 @@ def follow_runner(place: Seat) -> None:
 
     with (
         closing(connect(place)) as line,
-        closing(Attendant(line, place.rank, launch)) as attendant,
+        closing(RankServer(line, place.rank, launch)) as server,
     ):
-        attendant.attend()
+        server.serve()
 
 
-def _find_muster(launch: Callable[[], Launcher]) -> Muster:
-    """Other ranks are processes that torchrun has started, or else ours."""
+def _find_rank_launcher(launch: Callable[[], Launcher]) -> RankLauncher:
+    """Ranks are processes that torchrun has started, or else our own."""
     place = find_place()
-    return LocalMuster(launch) if place is None else Gathering(place)
+    return LocalRanks(launch) if place is None else TorchrunRanks(place)
 
 
 def read_environment() -> dict[str, Any]:
@@ -225,18 +223,20 @@ def call(
     """What ``package.module:function`` returns, as plain data, from a process that is set up like
     one that measures: with torch, threads, a limit on memory, and only instructions that work.
 
-    Where the process dies, the tool says so and goes on. With `ranks`, so many processes call it at
-    once, torch.distributed between them, and the first one's answer counts.
+    With `ranks`, so many processes call it at once, torch.distributed between them, and the answer
+    is that of rank 0.
     """
     instruction_set = instruction_sets.probe()
     patient = Settings(silence_limit_s=CALL_LIMIT_S)
     options = Options(suite="", settings=patient, device=device, threads=threads)
     settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
-    muster = LocalMuster(lambda: _launch(instruction_set, settings))
-    with _launch(instruction_set, settings) as launcher, closing(muster):
-        start = None if ranks is None else partial(start_crew, launcher, muster, ranks=ranks)
+    local_ranks = LocalRanks(lambda: _launch(instruction_set, settings))
+    with _launch(instruction_set, settings) as launcher, closing(local_ranks):
+        start: worker_calls.Start = launcher.start
+        if ranks is not None:
+            start = partial(start_ranks, launcher, local_ranks, ranks=ranks)
         given = {**arguments, "device": settings.device}
-        return group_runner.call(launcher, function, given, settings, start)
+        return worker_calls.call(start, function, given, settings)
 
 
 def _launch(
@@ -261,69 +261,64 @@ def _complete(
     launcher: Launcher,
     settings: Settings,
 ) -> dict[str, Any]:
-    """The machine's facts with what only a worker can tell."""
+    """The machine's facts with what only a worker knows."""
     environment = {
         **facts,
         "isa": instruction_sets.describe(instruction_set),
-        **group_runner.read_torch_environment(launcher, settings),
+        **worker_calls.read_torch_environment(launcher, settings),
     }
     peaks = find_peaks(environment, settings)
     return environment if peaks is None else {**environment, "peaks": shorten(peaks)}
-
-
-def _refuse_cold_ranks(groups: Sequence[Group], settings: Settings) -> None:
-    if settings.cache == "cold" and any(group.ranks is not None for group in groups):
-        raise UsageError(
-            "--cache cold is not for jobs of ranks, whose steps are far larger than any cache; "
-            "leave it out"
-        )
 
 
 def _measure_what_is_left(
     options: Options,
     description: Description,
     groups: list[Group],
-    context: group_runner.Context,
-    watcher: group_runner.Watcher,
+    context: Context,
+    watcher: Watcher,
 ) -> Report:
     out = options.out or RESULTS / f"{description.name}.jsonl"
-    divided = divide(groups, _find_room(options, context.settings, context.environment))
+    capacity = _find_capacity(options, context.settings, context.environment)
+    fitting, misfits = split_by_fit(groups, capacity)
     with Store.open(out) as store:
-        if (told := store.repaired) is not None:
-            watcher.say(told)
-        require_budget(options.budget_s, divided.fitting)
+        if (repaired := store.repaired) is not None:
+            watcher.say(repaired)
+        require_budget(options.budget_s, fitting)
         known = [] if options.rerun else _read_known(options, out, watcher)
-        groups, failures, tried = _fill_in(divided.fitting, known, context, store, watcher)
+        groups, failures, tried = _choose_largest(fitting, known, context, store, watcher)
         fitted = fit_budget(options.budget_s, groups, context.settings)
-        resumption = _resume(groups, known, replace(context, settings=fitted))
-        skipped_before = {record.case_id for record in known if record.is_misfit}
-        if resumption.answered:
-            number = len(resumption.answered)
-            watcher.say(f"{number} cases are in {out} already; --rerun measures them again")
-        _announce(options, resumption.left, divided, context, watcher)
-        left = _predict(resumption.left, context)
+        left, answered = _resume(groups, known, replace(context, settings=fitted))
+        if answered:
+            watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
+        for sentence in describe_misfits(misfits):
+            watcher.say(sentence)
+        _announce(options, left, context, watcher)
         measured = group_runner.measure_groups(
-            left, context, store=store, watcher=watcher, budget_s=options.budget_s
+            _predict(left, context),
+            context,
+            store=store,
+            watcher=watcher,
+            budget_s=options.budget_s,
         )
         # Last, as the largest are in most grids.
-        skipped = [
-            r for group, why in divided.misfits for r in group_runner.skip(group, context, why)
-        ]
+        skipped = [r for group, why in misfits for r in group_runner.skip(group, context, why)]
+        skipped_before = {record.case_id for record in known if record.is_misfit}
         for record in skipped:
             if record.case_id not in skipped_before:
                 store.append(record)
-        if store.repaired is not None and store.repaired != told:
+        if store.repaired is not None and store.repaired != repaired:
             watcher.say(store.repaired)  # another run on the same file was killed meanwhile
     return Report(
         out=out,
-        measured=[*failures, *measured.records, *skipped],
-        answered=resumption.answered,
-        interrupted=measured.interrupted,
+        measured=[*failures, *measured, *skipped],
+        answered=answered,
+        interrupted=bool(context.interrupts.count),
         tried=tried,
     )
 
 
-def _read_known(options: Options, out: Path, watcher: group_runner.Watcher) -> list[Record]:
+def _read_known(options: Options, out: Path, watcher: Watcher) -> list[Record]:
     contents = read(out, skip_corrupt=options.skip_corrupt)
     for warning in contents.warnings:
         watcher.say(warning)
@@ -331,8 +326,8 @@ def _read_known(options: Options, out: Path, watcher: group_runner.Watcher) -> l
 
 
 def _resume(
-    groups: Sequence[Group], known: Sequence[Record], context: group_runner.Context
-) -> Resumption:
+    groups: Sequence[Group], known: Sequence[Record], context: Context
+) -> tuple[list[Group], list[Record]]:
     return resume(
         groups,
         known,
@@ -342,24 +337,24 @@ def _resume(
     )
 
 
-def _fill_in(
+def _choose_largest(
     groups: Sequence[Group],
     known: Sequence[Record],
-    context: group_runner.Context,
+    context: Context,
     store: Store,
-    watcher: group_runner.Watcher,
+    watcher: Watcher,
 ) -> tuple[list[Group], list[Record], list[Record]]:
-    """The groups, with the largest values that fit where that was asked for; what failed while they
-    were looked for; and of that, what only showed that something was too large."""
+    """The groups, with the largest values that fit where the user asks for them; what failed while
+    they were searched; and of that, what was only too large."""
     filled: list[Group] = []
     failures: list[Record] = []
     tried: list[Record] = []
 
     def attempt(group: Group) -> list[Record]:
-        earlier = _resume([group], known, context)
-        # Who fails ends a try, so that of the others nothing is known, nor needed.
-        failed = [record for record in earlier.answered if record.status != "ok"]
-        if failed or not earlier.left:
+        left, answered = _resume([group], known, context)
+        # A failure ends a try: nothing is known of the other variants, nor needed.
+        failed = [record for record in answered if record.status != "ok"]
+        if failed or not left:
             return failed
         failed = group_runner.attempt(group, context, watcher)
         watcher.say(f"{group.label} {'does not run' if failed else 'fits'}")
@@ -368,16 +363,16 @@ def _fill_in(
         return failed
 
     for group in groups:
-        found = fill_in(group, attempt)
-        failures += found.failures
-        if found.group is not None:
-            filled.append(found.group)
-            tried += [record for record in found.failures if record.status in TOO_MUCH]
+        found, failed = find_largest_values(group, attempt)
+        failures += failed
+        if found is not None:
+            filled.append(found)
+            tried += [record for record in failed if record.status in TOO_MUCH]
     return filled, failures, tried
 
 
-def _predict(groups: Sequence[Group], context: group_runner.Context) -> list[Group]:
-    """With what is to be expected of them, said before anything is measured."""
+def _predict(groups: Sequence[Group], context: Context) -> list[Group]:
+    """The groups with predictions, made before anything is measured."""
     from flopwatch.prediction.calibration import predict_group
 
     return [
@@ -389,13 +384,10 @@ def _predict(groups: Sequence[Group], context: group_runner.Context) -> list[Gro
 def _announce(
     options: Options,
     left: Sequence[Group],
-    divided: Division,
-    context: group_runner.Context,
-    watcher: group_runner.Watcher,
+    context: Context,
+    watcher: Watcher,
 ) -> None:
     """Say what is about to happen; refuse a budget that cannot hold it."""
-    for sentence in describe_misfits(divided):
-        watcher.say(sentence)
     place = find_place()
     idle = None if place is None else describe_idle(left, place.ranks)
     if idle is not None:
@@ -405,14 +397,16 @@ def _announce(
         watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
 
 
-def _find_room(options: Options, settings: Settings, environment: Mapping[str, Any]) -> Room:
-    """With --force, whatever is tried: but never more ranks than there are GPUs or processes."""
+def _find_capacity(
+    options: Options, settings: Settings, environment: Mapping[str, Any]
+) -> Capacity:
+    """With --force all is tried, but never more ranks than there are GPUs or processes."""
     place = find_place()
-    room = find_room(settings, environment, place)
+    capacity = find_capacity(settings, environment, place)
     if not options.force:
-        return room
+        return capacity
     is_soft = place is None and settings.device == "cpu"
-    return replace(room, process_bytes=None, ranks=None if is_soft else room.ranks)
+    return replace(capacity, process_bytes=None, ranks=None if is_soft else capacity.ranks)
 
 
 def _estimate(
@@ -420,7 +414,7 @@ def _estimate(
 ) -> Estimate:
     fitted = fit_budget(options.budget_s, groups, settings)
     dtypes = list_dtypes(groups)
-    rates = group_runner.measure_rates(launcher, dtypes, settings) if dtypes else {}
+    rates = worker_calls.measure_rates(launcher, dtypes, settings) if dtypes else {}
     return estimate_run(groups, fitted, rates, options.budget_s)
 
 
@@ -430,18 +424,21 @@ def _plan(
     if options.quick and options.preset is not None:
         raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
-    chosen = parse_filters(options.chosen, "--set")
     place = find_place()
-    asked = group_runner.Asked(
-        quick=options.quick,
-        preset=options.preset,
-        chosen=chosen,
-        baseline=options.baseline,
-        ranks=None if place is None or RANKS in filters else place.ranks,
-    )
-    description = group_runner.describe(launcher, suite_file, asked, settings)
+    choices = {
+        "quick": options.quick,
+        "preset": options.preset,
+        "chosen": parse_filters(options.chosen, "--set"),
+        "baseline": options.baseline,
+        "ranks": None if place is None or RANKS in filters else place.ranks,
+    }
+    description = worker_calls.describe(launcher, suite_file, choices, settings)
     groups = make_groups(description, filters)
-    _refuse_cold_ranks(groups, settings)
+    if settings.cache == "cold" and any(group.ranks is not None for group in groups):
+        raise UsageError(
+            "--cache cold is not for jobs of ranks, whose steps are far larger than any cache; "
+            "leave it out"
+        )
     return description, groups
 
 

@@ -1,16 +1,16 @@
-"""Ranks that somebody else has started: torchrun, or a scheduler that sets its variables.
+"""Ranks that torchrun has started, or a scheduler that sets the same variables.
 
-Then there are as many flopwatch processes as ranks, on one machine or on several, all with the same
-command line. That of rank 0 is the runner. The others connect to it, and each starts a worker for
-its rank whenever it is told to, so that a rank that dies is a record here too, and the run goes on.
+Then there are as many flopwatch processes as ranks, on one node or on several, all with the same
+command line. That of rank 0 is the runner. The other ranks connect to it, and each starts a worker
+when the runner asks for it, so that a rank that dies is a record here too, and the run goes on.
 
     torchrun --nproc-per-node 8 -m flopwatch run training ...
 
-They talk in JSON lines over TCP, to MASTER_ADDR at the port after MASTER_PORT, which torchrun uses
+They exchange JSON lines over TCP, at MASTER_ADDR at the port after MASTER_PORT, which torchrun uses
 itself; FLOPWATCH_PORT names another one.
 
-    to the runner    hello (a rank and where it sits), trouble, left
-    to the others    welcome, start (a worker, with this request), stop, end
+    to the runner         hello (a rank and its place), failure, ended
+    to the other ranks    welcome, start (a worker, with this request), stop, end
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from flopwatch.errors import UsageError, WorkerError
 from flopwatch.runner.local_launcher import Launcher, poll_readable
 from flopwatch.runner.rank_processes import (
     LOCALHOST,
-    Companion,
-    Neighbour,
+    LocalRank,
+    OtherRankProcess,
+    RankFailure,
     Request,
-    Trouble,
     find_free_port,
 )
-from flopwatch.worker.rank_team import JOIN_S, Seat
+from flopwatch.worker.communicator import JOIN_S, RankPlace
 
 PORT = "FLOPWATCH_PORT"
 IDLE_S = 60.0
 GONE = "its flopwatch process is gone"
 KEEP_ALIVE = {(socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1}
-"""A machine that is lost says nothing more; it is missed after half a minute."""
+"""The loss of a node is noticed after half a minute."""
 if hasattr(socket, "TCP_KEEPIDLE"):
     KEEP_ALIVE |= {
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 10,
@@ -51,9 +51,9 @@ if hasattr(socket, "TCP_KEEPIDLE"):
     }
 
 
-def find_place(environ: Mapping[str, str] = os.environ) -> Seat | None:
-    """Where this process sits in a job of several ranks; None where it is alone. The port is the
-    one that flopwatch uses."""
+def find_place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
+    """This process in a job of several ranks; None where there are none. The port is the one that
+    flopwatch uses."""
     if environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in environ:
         return None
     rank, ranks = _read_number(environ, "RANK"), _read_number(environ, "WORLD_SIZE")
@@ -62,12 +62,12 @@ def find_place(environ: Mapping[str, str] = os.environ) -> Seat | None:
     else:
         port = _read_number(environ, "MASTER_PORT") + 1
     local_ranks = _read_number(environ, "LOCAL_WORLD_SIZE")
-    return Seat(
+    return RankPlace(
         rank=rank,
         ranks=ranks,
         local_rank=_read_number(environ, "LOCAL_RANK"),
         local_ranks=local_ranks,
-        machine_ranks=local_ranks,
+        node_ranks=local_ranks,
         address=environ.get("MASTER_ADDR") or LOCALHOST,
         port=port,
     )
@@ -119,53 +119,55 @@ class Line:
         self._connection.close()
 
 
-class Stranger:
-    """A companion that another flopwatch process looks after, on this machine or on another."""
+class RemoteRank:
+    """A rank whose worker another flopwatch process has started, on this node or on another."""
 
     def __init__(self, rank: int, line: Line, job: int) -> None:
         self.rank = rank
         self._line = line
         self._job = job
-        self._has_left = False
+        self._has_ended = False
 
     def list_descriptors(self) -> Sequence[int]:
-        return [self._line.fileno()] if self._line.is_open and not self._has_left else []
+        return [self._line.fileno()] if self._line.is_open and not self._has_ended else []
 
-    def look(self) -> Trouble | None:
+    def check(self) -> RankFailure | None:
         for message in self._line.receive():
             if message["job"] != self._job:
                 continue  # of a job that is over
-            if message["event"] == "trouble":
-                return Trouble(rank=self.rank, status=message["status"], reason=message["reason"])
-            self._has_left = True
-        if not self._line.is_open and not self._has_left:
+            if message["event"] == "failure":
+                return RankFailure(
+                    rank=self.rank, status=message["status"], reason=message["reason"]
+                )
+            self._has_ended = True
+        if not self._line.is_open and not self._has_ended:
             # No answer to what was asked: it can be measured once ranks are there again.
-            return Trouble(rank=self.rank, status="skipped", reason=GONE, cause="rank-lost")
+            return RankFailure(rank=self.rank, status="skipped", reason=GONE, cause="rank-lost")
         return None
 
-    def has_left(self) -> bool:
-        return self._has_left or not self._line.is_open
+    def has_ended(self) -> bool:
+        return self._has_ended or not self._line.is_open
 
-    def ask_where(self) -> str | None:
+    def read_stack(self) -> str | None:
         return None
 
     def kill(self) -> None:
-        if not self.has_left():
+        if not self.has_ended():
             self._line.send(event="stop", job=self._job)
 
 
-class Gathering:
-    """Of all ranks of a job, at its rank 0: where companions come from."""
+class TorchrunRanks:
+    """All ranks of a job, at its rank 0."""
 
-    def __init__(self, place: Seat, join_s: float = JOIN_S) -> None:
+    def __init__(self, place: RankPlace, join_s: float = JOIN_S) -> None:
         self._place = place
         self._lines: dict[int, Line] = {}
-        self._seats = {0: place}
+        self._places = {0: place}
         self._job = 0
         with closing(listen(place)) as listener:
             self._welcome(listener, join_s)
 
-    def call_up(self, request: Request, ranks: int) -> tuple[list[Companion], Seat]:
+    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         lost = [rank for rank in range(1, ranks) if not self._lines[rank].is_open]
         if lost:
             raise WorkerError(
@@ -173,14 +175,14 @@ class Gathering:
                 "from there"
             )
         self._job += 1
-        seats = assign(self._seats, ranks, find_free_port())
-        for seat in seats[1:]:
-            given = {**request, "seat": asdict(seat)}
-            self._lines[seat.rank].send(event="start", job=self._job, request=given)
-        companions: list[Companion] = [
-            Stranger(seat.rank, self._lines[seat.rank], self._job) for seat in seats[1:]
-        ]
-        return companions, seats[0]
+        rank0, *others = assign(self._places, ranks, find_free_port())
+        started: list[OtherRankProcess] = []
+        for place in others:
+            line = self._lines[place.rank]
+            given = {**request, "place": asdict(place)}
+            line.send(event="start", job=self._job, request=given)
+            started.append(RemoteRank(place.rank, line, self._job))
+        return started, rank0
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -194,49 +196,49 @@ class Gathering:
             if not poll_readable([listener.fileno()], left_s):
                 missing = sorted(set(range(1, self._place.ranks)) - set(self._lines))
                 raise WorkerError(
-                    f"rank {missing[0]} of {self._place.ranks} did not come within {join_s:g} s; "
-                    f"can it reach {self._place.address}:{self._place.port}? {PORT} names another "
-                    "port"
+                    f"rank {missing[0]} of {self._place.ranks} did not connect within {join_s:g} "
+                    f"s; can it reach {self._place.address}:{self._place.port}? {PORT} names "
+                    "another port"
                 )
             line = Line(listener.accept()[0])
             hello = _await_hello(line)
             if hello is None or hello.ranks != self._place.ranks or not self._awaits(hello.rank):
-                line.close()  # somebody else
+                line.close()  # of another job
                 continue
             line.send(event="welcome")
             self._lines[hello.rank] = line
-            self._seats[hello.rank] = hello
+            self._places[hello.rank] = hello
 
     def _awaits(self, rank: int) -> bool:
         return 0 < rank < self._place.ranks and rank not in self._lines
 
 
-def assign(places: Mapping[int, Seat], ranks: int, port: int) -> list[Seat]:
-    """Seats of the first ranks, for one job."""
-    seats = [replace(places[rank], rank=rank, ranks=ranks, port=port) for rank in range(ranks)]
-    seats = [replace(seat, local_ranks=_count_neighbours(seat, seats)) for seat in seats]
-    numbers = {seat.local_ranks for seat in seats}
-    machine_ranks = numbers.pop() if len(numbers) == 1 else ranks
-    return [replace(seat, machine_ranks=machine_ranks) for seat in seats]
+def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankPlace]:
+    """Places of the first ranks, for one job."""
+    assigned = [replace(places[rank], rank=rank, ranks=ranks, port=port) for rank in range(ranks)]
+    assigned = [replace(place, local_ranks=_count_local(place, assigned)) for place in assigned]
+    numbers = {place.local_ranks for place in assigned}
+    node_ranks = numbers.pop() if len(numbers) == 1 else ranks
+    return [replace(place, node_ranks=node_ranks) for place in assigned]
 
 
-def _await_hello(line: Line) -> Seat | None:
+def _await_hello(line: Line) -> RankPlace | None:
     poll_readable([line.fileno()], 5.0)
     with suppress(ValueError, KeyError, IndexError, msgspec.ValidationError):
-        return msgspec.convert(line.receive()[0]["seat"], Seat)
+        return msgspec.convert(line.receive()[0]["place"], RankPlace)
     return None
 
 
-def _count_neighbours(seat: Seat, seats: Sequence[Seat]) -> int:
-    """Ranks of the same machine that take part: local ranks are numbered from 0 on every one, and
-    machines are filled one after the other."""
-    first = seat.rank - seat.local_rank
-    return sum(first <= other.rank < first + seat.local_ranks for other in seats)
+def _count_local(place: RankPlace, places: Sequence[RankPlace]) -> int:
+    """Ranks of the same node that take part: local ranks are numbered from 0 on every node, and
+    nodes are filled one after the other."""
+    first = place.rank - place.local_rank
+    return sum(first <= other.rank < first + place.local_ranks for other in places)
 
 
-def listen(place: Seat) -> socket.socket:
-    """Where all ranks are on this machine, nobody else can connect; where they are not, a name of
-    this machine may well mean another of its addresses elsewhere."""
+def listen(place: RankPlace) -> socket.socket:
+    """On the loopback interface where all ranks are on this node; else on all interfaces, since the
+    name of this node may resolve to another of its addresses elsewhere."""
     is_local = place.local_ranks == place.ranks
     try:
         if is_local:
@@ -255,10 +257,10 @@ def listen(place: Seat) -> socket.socket:
         ) from None
 
 
-def connect(place: Seat, join_s: float = JOIN_S) -> Line:
+def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:
     address = LOCALHOST if place.local_ranks == place.ranks else place.address
     deadline_s = time.monotonic() + join_s
-    reason = "nobody answers there"
+    reason = "no answer"
     while time.monotonic() < deadline_s:
         try:
             connection = socket.create_connection((address, place.port), timeout=5.0)
@@ -268,20 +270,19 @@ def connect(place: Seat, join_s: float = JOIN_S) -> Line:
             continue
         connection.settimeout(None)
         line = Line(connection)
-        line.send(event="hello", seat=asdict(place))
+        line.send(event="hello", place=asdict(place))
         if _is_welcome(line, deadline_s):
             return line
         line.close()
         reason = "another program listens there"
         time.sleep(0.2)  # it may be the runner of a job that is just ending
     raise WorkerError(
-        f"rank 0 is not to be reached at {address}:{place.port} ({reason}); {PORT} names another "
-        "port"
+        f"rank 0 cannot be reached at {address}:{place.port} ({reason}); {PORT} names another port"
     )
 
 
 def _is_welcome(line: Line, deadline_s: float) -> bool:
-    """The runner may still have to say so to others, or not be the one that listens."""
+    """Whether it is the runner of this job that listens."""
     poll_readable([line.fileno()], max(0.0, deadline_s - time.monotonic()))
     try:
         return bool(line.receive()[0]["event"] == "welcome")
@@ -289,23 +290,23 @@ def _is_welcome(line: Line, deadline_s: float) -> bool:
         return False
 
 
-class Attendant:
-    """Starts and watches one rank's workers, for the runner."""
+class RankServer:
+    """Starts and watches the workers of one rank other than 0, for the runner."""
 
     def __init__(self, line: Line, rank: int, make_launcher: Callable[[Request], Launcher]) -> None:
         self._line = line
         self._rank = rank
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
-        self._worker: Neighbour | None = None
+        self._worker: LocalRank | None = None
         self._job = 0
 
-    def attend(self) -> None:
-        """Until there is nothing left to do, or the runner is gone."""
+    def serve(self) -> None:
+        """Until the runner says that all is done, or is gone."""
         while self._line.is_open:
             watched = [] if self._worker is None else self._worker.list_descriptors()
             poll_readable([self._line.fileno(), *watched], IDLE_S)
-            self._look()
+            self._check_worker()
             for message in self._line.receive():
                 if message["event"] == "end":
                     return
@@ -320,21 +321,21 @@ class Attendant:
         self._end_worker()
         self._job, request = message["job"], message["request"]
         self._launcher = self._launcher or self._make_launcher(request)
-        self._worker = Neighbour(self._rank, self._launcher.start(request))
+        self._worker = LocalRank(self._rank, self._launcher.start(request))
 
     def stop(self, message: dict[str, Any]) -> None:
         if message["job"] == self._job:
             self._end_worker()
-            self._line.send(event="left", job=self._job)
+            self._line.send(event="ended", job=self._job)
 
-    def _look(self) -> None:
+    def _check_worker(self) -> None:
         if self._worker is None:
             return
-        trouble = self._worker.look()
-        if trouble is not None:
-            self._line.send(event="trouble", job=self._job, **asdict(trouble))
-        if trouble is not None or self._worker.has_left():
-            self._line.send(event="left", job=self._job)
+        failure = self._worker.check()
+        if failure is not None:
+            self._line.send(event="failure", job=self._job, **asdict(failure))
+        if failure is not None or self._worker.has_ended():
+            self._line.send(event="ended", job=self._job)
             self._end_worker()
 
     def _end_worker(self) -> None:
@@ -343,4 +344,4 @@ class Attendant:
         self._worker = None
 
 
-HANDLERS = {"start": Attendant.start, "stop": Attendant.stop}
+HANDLERS = {"start": RankServer.start, "stop": RankServer.stop}

@@ -90,8 +90,8 @@ class Workload:
     """Puts instruments into the workload (hooks, say) for as long as its context lasts, which
     start and stop the stopwatch. Every plain sample is then followed by one with instruments, and
     what they cost is known."""
-    study: Callable[[], Iterable[Mapping[str, float]]] | None = None
-    """Runs once, after the timing, for what samples cannot tell, such as how well a model learns.
+    curves: Callable[[], Iterable[Mapping[str, float]]] | None = None
+    """Runs once, after the timing, for what times do not show, such as how well a model learns.
     Each mapping that it yields is a point of the record's curves."""
     values: Callable[[], Mapping[str, Any]] | None = None
     """Tensors by name that must agree with the reference's, besides: called once, after the first

@@ -1,12 +1,10 @@
 """What a worker and the runner share: a pipe of JSON lines, and a board of two bytes.
 
-The board is shared memory that says which variant is in work and at which stage. A process that
-dies by a signal can say nothing any more; the board still tells whom it was measuring.
+The board is shared memory that holds which variant is in work and at which stage. A process that
+dies by a signal sends no message; the board still shows what it was measuring.
 
-How samples and points reach the runner while they are taken: in batches, now and then.
-
-What was taken is not lost when the runner asks the worker to end: the batch that has gathered by
-then is the worker's last word.
+Samples and points are sent in batches while they are taken. When the runner asks the worker to end,
+the worker sends its last batch first, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ STAGES = (
     "reference",
     "sampling",
     "memory",
-    "study",
+    "curves",
     "finish",
 )
 BOARD_BYTES = 2
@@ -83,7 +81,7 @@ class Channel:
         self._descriptor = events_descriptor
         self._busy = 0
         self._ending = False
-        self._say_last_words: Callable[[], None] = lambda: None
+        self._send_last: Callable[[], None] = lambda: None
         self.board = board
 
     def send(self, event: str, **content: Any) -> None:
@@ -92,9 +90,9 @@ class Channel:
             while data:
                 data = data[os.write(self._descriptor, data) :]
 
-    def on_terminate(self, say_last_words: Callable[[], None]) -> None:
+    def on_terminate(self, send_last: Callable[[], None]) -> None:
         """On SIGTERM, call this and end the process."""
-        self._say_last_words = say_last_words
+        self._send_last = send_last
         signal.signal(signal.SIGTERM, self._on_terminate)
 
     @contextmanager
@@ -116,7 +114,7 @@ class Channel:
     def _end(self) -> None:
         self._busy += 1  # once is enough
         try:
-            self._say_last_words()
+            self._send_last()
         finally:
             os._exit(0)
 
@@ -152,7 +150,7 @@ class SampleStream(Observer):
         self._sent_instrumented = dict(self._sent)
 
     def announce(self, variant: str) -> None:
-        # Before every run, not after every round: a round of many slow variants is no silence.
+        # Before every run, not after every round: a round of many slow variants takes long.
         if time.monotonic() - self._last_s >= SEND_EVERY_S:
             self.send()
         self._channel.board.point_at(self._index[variant])
@@ -197,7 +195,7 @@ class SampleStream(Observer):
 
 
 class PointStream:
-    """Sends the points of one variant's study."""
+    """Sends the points of one variant's curves."""
 
     def __init__(self, channel: Channel, variant: str) -> None:
         self._channel = channel

@@ -17,7 +17,7 @@ from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Status
 from flopwatch.worker import limits
 from flopwatch.worker.agreement import WrongResult
-from flopwatch.worker.study import Diverged
+from flopwatch.worker.curve_points import Diverged
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MEASURED_PARTS = ("suites/builtin/", "layers/", "models/")

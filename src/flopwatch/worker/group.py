@@ -1,4 +1,4 @@
-"""A group on its way through a worker: built, checked, sampled, studied."""
+"""A group in a worker: built, checked, sampled, and its curves and memory taken."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flopwatch.suites.suite import Suite, Workload
 from flopwatch.worker import agreement, limits
 from flopwatch.worker.channel import NOBODY, Channel, PointStream, SampleStream
 from flopwatch.worker.compilation import is_compiler_used
+from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.failure import classify, explain, is_loss_of_peer, tell
 from flopwatch.worker.limits import from_seed
-from flopwatch.worker.rank_roles import Alone, Leader
+from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.sampling import First, Sampler, run_once
-from flopwatch.worker.study import Diverged, take_points
 
-TOGETHER = (agreement.WrongResult, Diverged, Unsupported)
-"""What goes wrong on all ranks alike, or after all are done."""
+ON_ALL_RANKS = (agreement.WrongResult, Diverged, Unsupported)
+"""Errors that all ranks have, or that come after all are done."""
 
 PROBES = 3
 
 
-class Disbanded(Exception):
-    """Ranks have lost each other: whatever is left to do needs new ones."""
+class NeedsNewProcess(Exception):
+    """Memory ran out, or ranks have lost each other: the rest needs new processes."""
 
 
 class Group:
@@ -45,7 +45,7 @@ class Group:
         settings: Settings,
         target: Target,
         channel: Channel,
-        leader: Alone | Leader,
+        rank0: SingleProcess | RankZero,
     ) -> None:
         # The baseline first: it is the reference of the others where the suite declares none.
         self.cases = sorted(cases, key=lambda case: case.variant != baseline)
@@ -55,14 +55,14 @@ class Group:
         self.settings = settings
         self.target = target
         self.channel = channel
-        self.leader = leader
+        self.rank0 = rank0
         self.workloads: dict[str, Workload] = {}
         self.first_calls: dict[str, First] = {}
         self._first_s = 0.0
         """What building and running all variants for the first time has taken."""
         self._baseline_values: dict[str, Any] | None = None
         self._is_lent = False
-        """Whether these are only in case that another variant has no reference."""
+        """Whether these are only kept for variants without a reference."""
 
     def measure(self, *, is_probe: bool = False) -> None:
         """All that there is to do; a probe only tries whether the group can run."""
@@ -73,12 +73,12 @@ class Group:
             self.try_out()
             return
         self.sample()
-        self.study()
-        self.measure_memory()  # last: whatever goes wrong in it costs nobody their times
+        self.take_curves()
+        self.measure_memory()  # last: whatever goes wrong in it does not lose times
 
     def try_out(self) -> None:
-        """Run all a few times more: only the first run has made what an optimizer keeps, and memory
-        comes to lie in pieces."""
+        """Run all a few times more: only the first run has made the optimizer's state, and memory
+        gets fragmented."""
         for _ in range(PROBES):
             for variant, workload in list(self.workloads.items()):
                 self.channel.board.write(self.index[variant], "sampling")
@@ -86,13 +86,13 @@ class Group:
                     run_once(workload)
                 except Exception as error:
                     self.fail(variant, error)
-        self.channel.send("finished", stop=None, notes=[], studies=[], rebuilt_rounds=[])
+        self.channel.send("finished", stop=None, notes=[], curves=[], rebuilt_rounds=[])
 
     def build(self) -> None:
-        """Build and check all. Disbanded where memory ran out.
+        """Build and check all. NeedsNewProcess where memory ran out.
 
-        Memory that was freed by the one that failed is not always found again by the next: a heap
-        that is never given back comes to lie in pieces. Who fits must not fail for that.
+        The heap is fragmented after a failure: what one variant has freed is not always usable for
+        the next, which must not fail for that.
         """
         for case in self.cases:
             position = self.index[case.variant]
@@ -100,21 +100,21 @@ class Group:
                 self.channel.board.write(position, "build")
                 started_s = time.perf_counter()
                 make = partial(from_seed, self.settings.seed, self.suite.build_case, case)
-                workload = self.leader.build(case.variant, make)
+                workload = self.rank0.build(case.variant, make)
                 self.channel.board.write(position, "check")
-                first = self.leader.gather(case.variant, workload)
+                first = self.rank0.gather(case.variant, workload)
                 self._first_s += time.perf_counter() - started_s
-                shares = self.leader.take_shares(1)
+                shares = self.rank0.take_shares(1)
                 check, notes = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
                 job = self.suite.describe_job(case)
-                facts = {**workload.list_facts(), **self.leader.list_facts()}
+                facts = {**workload.list_facts(), **self.rank0.list_facts()}
             except Exception as error:
                 self.fail(case.variant, error)
                 if classify(error) == "oom":
-                    raise Disbanded from None
+                    raise NeedsNewProcess from None
                 continue
-            self.workloads[case.variant] = self.leader.lead(case.variant, workload)
+            self.workloads[case.variant] = self.rank0.synchronize(case.variant, workload)
             self.first_calls[case.variant] = First(phase_ns=first.phase_ns, shares=shares)
             self.channel.send(
                 "built",
@@ -139,18 +139,18 @@ class Group:
             self.workloads,
             baseline=self.baseline,
             settings=self.settings,
-            target=self.leader,
+            target=self.rank0,
             observer=stream,
             first_calls=self.first_calls,
         ).run(renewal if self._can_renew() else None)
         stream.send()
-        studies = [variant for variant, load in self.workloads.items() if load.study is not None]
+        curves = [variant for variant, load in self.workloads.items() if load.curves is not None]
         notes = self.target.notes()
         self.channel.send(
             "finished",
             stop=outcome.stop,
             notes=notes,
-            studies=studies,
+            curves=curves,
             rebuilt_rounds=renewal.rounds,
         )
 
@@ -158,13 +158,13 @@ class Group:
         """Whether workloads may be built more than once, and gain by it."""
         return (
             self.settings.device == "cpu"
-            and isinstance(self.leader, Alone)
-            and all(load.renewable and load.study is None for load in self.workloads.values())
+            and isinstance(self.rank0, SingleProcess)
+            and all(load.renewable and load.curves is None for load in self.workloads.values())
             and not is_compiler_used()
         )
 
     def _build_anew(self, variant: str) -> Workload:
-        self.channel.board.point_at(self.index[variant])  # should it crash, this is whom to blame
+        self.channel.board.point_at(self.index[variant])  # the variant to blame for a crash
         case = next(case for case in self.cases if case.variant == variant)
         self.workloads[variant] = from_seed(self.settings.seed, self.suite.build_case, case)
         return self.workloads[variant]
@@ -176,9 +176,9 @@ class Group:
             try:
                 memory = self.target.measure_memory(prepare, workload.phases)
             except Exception:
-                if isinstance(self.leader, Leader):
-                    raise Disbanded from None
-                memory = None  # it was timed without fault; not to be watched is not its own
+                if isinstance(self.rank0, RankZero):
+                    raise NeedsNewProcess from None
+                memory = None  # its times are good; only its memory is not known
             if memory is not None:
                 self.channel.send(
                     "memory",
@@ -188,52 +188,52 @@ class Group:
                     phases=msgspec.to_builtins(memory.phases),
                 )
 
-    def study(self) -> None:
+    def take_curves(self) -> None:
         for variant, workload in list(self.workloads.items()):
-            if workload.study is None:
+            if workload.curves is None:
                 continue
-            self.channel.board.write(self.index[variant], "study")
+            self.channel.board.write(self.index[variant], "curves")
             stream = PointStream(self.channel, variant)
             try:
-                for point in from_seed(self.settings.seed, take_points, workload.study):
+                for point in from_seed(self.settings.seed, take_points, workload.curves):
                     stream.add(point)
             except Exception as error:
                 stream.send()
                 self.fail(variant, error)
-                if isinstance(self.leader, Leader):  # others may be at another point of theirs
-                    raise Disbanded from None
+                if isinstance(self.rank0, RankZero):  # other ranks may be at another point
+                    raise NeedsNewProcess from None
             else:
                 stream.send()
-                self.channel.send("studied", variant=variant)
+                self.channel.send("curves_taken", variant=variant)
 
     def fail(self, variant: str, error: Exception) -> None:
         self.workloads.pop(variant, None)
         failure = describe_failure(error)
-        is_alone = isinstance(self.leader, Leader) and not isinstance(error, TOGETHER)
-        if is_alone:
+        is_of_rank0 = isinstance(self.rank0, RankZero) and not isinstance(error, ON_ALL_RANKS)
+        if is_of_rank0:
             failure["reason"] = f"rank 0: {failure['reason']}"
         self.channel.send("failed", variant=variant, **failure)
-        if is_alone:
-            # The others may be waiting in a collective that this rank will never come to.
-            raise Disbanded
-        self.leader.drop(variant)
+        if is_of_rank0:
+            # Other ranks may be waiting in a collective that this rank will never reach.
+            raise NeedsNewProcess
+        self.rank0.drop(variant)
 
     def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
         """Compare with the suite's reference, or else with the baseline."""
         is_baseline = case.variant == self.baseline
-        against, expected, warning = "the reference", None, None
+        against, expected, why_not = "the reference", None, None
         try:
             expected = self._run_reference(case)
         except Exception as error:
-            # Not the variant's fault: it is measured, but nobody can say that it is right.
-            warning = f"its reference failed: {explain(error)}"
-        if expected is None and warning is None:
+            # Not the variant's fault: it is measured, but not checked.
+            why_not = f"its reference failed: {explain(error)}"
+        if expected is None and why_not is None:
             if is_baseline:
                 self._baseline_values = values
                 return None, []
             against, expected = self.baseline, self._baseline_values
             if expected is None:
-                warning = f"its reference, {self.baseline}, is not measured here"
+                why_not = f"its reference, {self.baseline}, is not measured here"
         check = None
         if expected is not None:
             tolerance = self.suite.tolerance(case)
@@ -241,7 +241,7 @@ class Group:
         if is_baseline:  # kept all the same, unless it is wrong: not all need have a reference
             self._baseline_values, self._is_lent = values, True
         if expected is None:
-            return None, [f"not checked: {warning}"]
+            return None, [f"not checked: {why_not}"]
         notes = [] if check else ["not checked: its phases return nothing that can be compared"]
         return check, notes
 

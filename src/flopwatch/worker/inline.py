@@ -26,7 +26,7 @@ from flopwatch.lazy import require
 from flopwatch.output.units import format_interval, format_speedup, format_time, plural
 from flopwatch.settings import Cache, Device, Settings
 from flopwatch.suites.suite import Workload
-from flopwatch.worker.rank_roles import Alone
+from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Outcome, Sampler
 
 Function = Callable[[], Any]
@@ -167,7 +167,7 @@ def _sample(
         workloads,
         baseline=next(iter(functions)),
         settings=settings,
-        target=Alone(target.clock, target.evict),
+        target=SingleProcess(target.clock, target.evict),
     )
     outcome: Outcome = sampler.run()
     totals = {one.variant: one.totals_ns[outcome.warmup_rounds :] for one in sampler.series}

@@ -6,22 +6,22 @@ the board. It sends
 
     described   what a suite file declares                       (request "describe")
     refused     something was asked for that cannot be had       (requests "describe" and "call")
-    environment what only a process with torch can tell          (request "environment")
-    rates       how fast products are here                       (request "rates")
+    environment what only a process with torch knows             (request "environment")
+    rates       how fast matmuls are here                        (request "rates")
     returned    what a function of ours returned                 (request "call")
     built       a variant was built and agreed with its reference
     failed      a variant that raised: status and reason
-    exhausted   memory ran out while building, or ranks lost each other; what is left needs fresh
+    restart     memory ran out while building, or ranks lost each other; what is left needs new
                 processes
     samples     samples since the last message, and progress
-    finished    how sampling ended, and whose studies follow
+    finished    how sampling ended, and of which variants curves follow
     memory      what a run of a variant holds, by phase
-    points      of a variant's study, since the last message
-    studied     a variant's study is over
+    points      of a variant's curves, since the last message
+    curves_taken  a variant's curves are complete
     sources     project files that the group was built from
     broken      the suite itself could not be loaded
 
-and everything that it has no words for (a signal, a hang) the runner sees from outside.
+and everything that it cannot report (a signal, a hang) the runner sees from outside.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from flopwatch.suites.grids import VARIANT, Grid, unite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import allocator, limits
 from flopwatch.worker.channel import NOBODY, Board, Channel
+from flopwatch.worker.communicator import Communicator, PortTaken, RankPlace, choose_device
 from flopwatch.worker.failure import digest_sources, is_loss_of_peer, tell
-from flopwatch.worker.group import Disbanded, Group, describe_failure
-from flopwatch.worker.rank_roles import Alone, Follower, Leader
-from flopwatch.worker.rank_team import PortTaken, Seat, Team, choose_device
+from flopwatch.worker.group import Group, NeedsNewProcess, describe_failure
+from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
 
 Request = dict[str, Any]
 
@@ -69,7 +69,7 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
     try:
         HANDLERS[request["kind"]](request, channel)
     except Exception as error:
-        # To say what was wrong takes some memory, too.
+        # Describing the error takes some memory, too.
         status, reason = tell(error, limits.lift_memory())
         channel.send(
             "broken",
@@ -193,7 +193,7 @@ def _sum_flops(suite: Suite, case: Case) -> dict[str, float]:
 
 
 def report_rates(request: Request, channel: Channel) -> None:
-    """How fast products are, in each of the dtypes."""
+    """How fast matmuls are, in each of the dtypes."""
     settings = msgspec.convert(request["settings"], Settings)
     _apply(settings)
     clock = open_target(settings.device).clock
@@ -202,7 +202,7 @@ def report_rates(request: Request, channel: Channel) -> None:
 
 
 def report_environment(request: Request, channel: Channel) -> None:
-    """What only a process with torch can tell, under the settings of the run."""
+    """What only a process with torch knows, under the settings of the run."""
     settings = msgspec.convert(request["settings"], Settings)
     in_force = _apply(settings)
     channel.send("environment", torch=environment.torch_build(), allocator=in_force)
@@ -210,11 +210,11 @@ def report_environment(request: Request, channel: Channel) -> None:
 
 def call(request: Request, channel: Channel) -> None:
     """Call a function of ours that needs torch, for a command that must not have it. Where there
-    are ranks, all of them do, and the first one tells what it got."""
-    settings, seat = msgspec.convert(request["settings"], Settings), _find_seat(request)
-    _apply(settings, seat)
-    if seat is not None:
-        Team(seat, settings.device, settings.silence_limit_s)
+    are ranks, all of them call it, and rank 0 returns its value."""
+    settings, place = msgspec.convert(request["settings"], Settings), _find_place(request)
+    _apply(settings, place)
+    if place is not None:
+        Communicator(place, settings.device, settings.silence_limit_s)
     module, _, name = request["function"].partition(":")
     try:
         value = getattr(import_module(module), name)(**request["arguments"])
@@ -226,13 +226,13 @@ def call(request: Request, channel: Channel) -> None:
 
 def measure_group(request: Request, channel: Channel) -> None:
     settings = msgspec.convert(request["settings"], Settings)
-    seat = _find_seat(request)
-    _apply(settings, seat)
+    place = _find_place(request)
+    _apply(settings, place)
     if request["probe"] and settings.device == "cuda":
         limits.leave_spare()
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
-    # Told early, so that a crash while building is known by its sources too; and again at the
+    # Sent early, so that a crash while building is known by its sources too; and again at the
     # end, when build functions have imported what they need.
     channel.send("sources", sources=digest_sources(suite_path))
     target = open_target(settings.device, request["cache_bytes"])
@@ -240,47 +240,47 @@ def measure_group(request: Request, channel: Channel) -> None:
         Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
         for variant in request["variants"]
     ]
-    leader: Alone | Leader = Alone(target.clock, target.evict)
-    if seat is not None:
+    rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict)
+    if place is not None:
         channel.board.write(NOBODY, "joining")
-        team = Team(seat, settings.device, settings.silence_limit_s)
-        if not team.leads:
-            _follow(team, suite, cases, settings, target, channel)
-            team.part()
+        comm = Communicator(place, settings.device, settings.silence_limit_s)
+        if not comm.is_rank0:
+            _serve_rank0(comm, suite, cases, settings, target, channel)
+            comm.close()
             return
-        leader = Leader(team, target.clock, target.evict)
-    group = Group(suite, cases, request["baseline"], settings, target, channel, leader)
+        rank0 = RankZero(comm, target.clock, target.evict)
+    group = Group(suite, cases, request["baseline"], settings, target, channel, rank0)
     try:
         group.measure(is_probe=request["probe"])
-    except Disbanded:
-        channel.send("exhausted")
+    except NeedsNewProcess:
+        channel.send("restart")
         return
-    leader.leave()
+    rank0.leave()
     channel.board.write(NOBODY, "finish")
-    if isinstance(leader, Leader):
-        leader.team.part()
+    if isinstance(rank0, RankZero):
+        rank0.comm.close()
     channel.send("sources", sources=digest_sources(suite_path))
 
 
-def _follow(
-    team: Team,
+def _serve_rank0(
+    comm: Communicator,
     suite: Suite,
     cases: Sequence[Case],
     settings: Settings,
     target: Target,
     channel: Channel,
 ) -> None:
-    """As a rank that does not lead. What goes wrong here ends the team."""
+    """As any rank but 0. What goes wrong here ends the job."""
     by_variant = {case.variant: case for case in cases}
-    stages = {"build": "build", "gather": "check", "study": "study"}
-    follower = Follower(
-        team,
+    stages = {"build": "build", "gather": "check", "curves": "curves"}
+    other_rank = OtherRank(
+        comm,
         target.clock,
         lambda variant: suite.build_case(by_variant[variant]),
         settings.seed,
     )
     try:
-        for word in follower.follow():
+        for word in other_rank.follow_orders():
             channel.board.write(NOBODY, stages.get(word, "sampling"))
     except Exception as error:
         channel.send("failed", **describe_failure(error))
@@ -299,17 +299,17 @@ def _settle_in(log: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
 
-def _find_seat(request: Request) -> Seat | None:
-    """Where this process sits among ranks; None where it is alone."""
-    seat = request.get("seat")
-    return None if seat is None else msgspec.convert(seat, Seat)
+def _find_place(request: Request) -> RankPlace | None:
+    """This process among ranks; None where there are none."""
+    place = request.get("place")
+    return None if place is None else msgspec.convert(place, RankPlace)
 
 
-def _apply(settings: Settings, seat: Seat | None = None) -> str:
-    """Ranks of one machine share what it has."""
-    if seat is not None and settings.device == "cuda":
-        choose_device(seat)  # before anything touches one
-    sharers = 1 if seat is None else seat.local_ranks
+def _apply(settings: Settings, place: RankPlace | None = None) -> str:
+    """Ranks of one node share its memory and cores."""
+    if place is not None and settings.device == "cuda":
+        choose_device(place)  # before anything touches one
+    sharers = 1 if place is None else place.local_ranks
     limit_bytes = settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)
     limits.limit_threads(max(1, settings.threads // sharers))

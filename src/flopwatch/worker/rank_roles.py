@@ -1,6 +1,7 @@
-"""Who leads a group through its measurement: alone, or in front of other ranks.
+"""What the processes of a group do: one process alone, rank 0, or another rank.
 
-A rank that follows: it does what the leader orders.
+Rank 0 builds, checks, samples and reports as a single process does, and orders every other rank to
+do the same at the same time.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from flopwatch.errors import SuiteError, Unsupported
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
+from flopwatch.worker.communicator import Communicator, resolve
+from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.instruments import Visit
 from flopwatch.worker.limits import Collector, from_seed
-from flopwatch.worker.rank_team import Team, resolve
 from flopwatch.worker.rank_times import Run, Share, average, combine, split
 from flopwatch.worker.sampling import mark_phases
-from flopwatch.worker.study import Diverged, take_points
 
 
-class Alone:
-    """Who leads nobody: a worker without company."""
+class SingleProcess:
+    """A worker without other ranks."""
 
     def __init__(self, clock: Clock, evict: Callable[[], None]) -> None:
         self.clock = clock
@@ -37,7 +38,7 @@ class Alone:
     def gather(self, variant: str, workload: Workload) -> Gathered:
         return agreement.gather(workload, self.clock)
 
-    def lead(self, variant: str, workload: Workload) -> Workload:
+    def synchronize(self, variant: str, workload: Workload) -> Workload:
         return workload
 
     def take_shares(self, loops: int) -> list[Share]:
@@ -53,14 +54,14 @@ class Alone:
         pass
 
 
-class Leader:
-    """Who leads a team. As a clock, what it says of a run is true for all ranks."""
+class RankZero:
+    """Rank 0 of a job. As a clock, its times are those of all ranks together."""
 
-    def __init__(self, team: Team, clock: Clock, evict: Callable[[], None]) -> None:
+    def __init__(self, comm: Communicator, clock: Clock, evict: Callable[[], None]) -> None:
         self.name = f"{clock.name} of all ranks"
         self.clock: Clock = self
         self.evict = evict
-        self.team = team
+        self.comm = comm
         self._clock = clock
         self._run_number = 0
         self._began_ns: dict[int, float] = {}
@@ -74,41 +75,41 @@ class Leader:
         return self._clock.resolution_ns
 
     def build(self, variant: str, make: Callable[[], Workload]) -> Workload:
-        self.team.order("build", variant)
+        self.comm.order("build", variant)
         return make()
 
     def gather(self, variant: str, workload: Workload) -> Gathered:
-        self.team.order("gather", variant)
-        found, shares = self.team.gather(workload, self._clock)
+        self.comm.order("gather", variant)
+        found, shares = self.comm.gather(workload, self._clock)
         self._shares = [shares]
         return found
 
     def drop(self, variant: str) -> None:
-        self.team.order("drop", variant)
+        self.comm.order("drop", variant)
 
     def leave(self) -> None:
-        self.team.order("leave")
+        self.comm.order("leave")
 
-    def lead(self, variant: str, workload: Workload) -> Workload:
+    def synchronize(self, variant: str, workload: Workload) -> Workload:
         """The same workload, whose every run is one of all ranks."""
         if workload.instrument is not None:
-            raise SuiteError("a workload of several ranks has instruments, which it must not")
+            raise SuiteError("a workload of several ranks has instruments; leave them out")
 
         def reset() -> None:
             self._keep_journal()
             self._run_number += 1
-            self.team.order("run", variant, self._run_number)
+            self.comm.order("run", variant, self._run_number)
             self._workload = workload
-            self._began_ns[self._run_number] = self.team.start_together(workload)
+            self._began_ns[self._run_number] = self.comm.start_together(workload)
 
-        study = workload.study
+        curves = workload.curves
 
-        def study_together() -> Iterable[Mapping[str, float]]:
-            assert study is not None
-            self.team.order("study", variant)
-            return study()
+        def take_curves() -> Iterable[Mapping[str, float]]:
+            assert curves is not None
+            self.comm.order("curves", variant)
+            return curves()
 
-        return replace(workload, reset=reset, study=None if study is None else study_together)
+        return replace(workload, reset=reset, curves=None if curves is None else take_curves)
 
     def mark(self) -> tuple[int, Any]:
         return self._run_number, self._clock.mark()
@@ -122,14 +123,14 @@ class Leader:
             [mark for _, mark in marks],
             self._journals.get(number, ()),
         )
-        self.team.order("report", number)
-        runs: list[Run] = self.team.collect(own)
+        self.comm.order("report", number)
+        runs: list[Run] = self.comm.collect(own)
         self._forget(number)
         self._shares.append(split(runs))
         return combine(runs)
 
     def list_facts(self) -> dict[str, float]:
-        return {"machines": self.team.machines}
+        return {"nodes": self.comm.nodes}
 
     def take_shares(self, loops: int) -> list[Share]:
         """By rank, of the last sample, which was of so many runs."""
@@ -149,25 +150,25 @@ class Leader:
                 del kept[number]
 
 
-class Follower:
-    """`build` makes a variant, by name; `seed` is what all that is random begins with."""
+class OtherRank:
+    """Any rank but 0. `build` makes a variant, by name, from the common `seed`."""
 
     def __init__(
-        self, team: Team, clock: Clock, build: Callable[[str], Workload], seed: int = 0
+        self, comm: Communicator, clock: Clock, build: Callable[[str], Workload], seed: int = 0
     ) -> None:
-        self._team = team
+        self._comm = comm
         self._clock = clock
         self._make = build
         self._seed = seed
         self._workloads: dict[str, Workload] = {}
         self._runs: dict[int, Run] = {}
 
-    def follow(self) -> Iterator[str]:
-        """Carry out orders until there are none left; yields each one's word before it does, for
-        who watches this rank."""
+    def follow_orders(self) -> Iterator[str]:
+        """Carry out orders until rank 0 says that all is done; yields the name of each order
+        first."""
         with Collector(time.perf_counter) as collector:
             while True:
-                word, *given = self._team.await_order()
+                word, *given = self._comm.await_order()
                 if word == "leave":
                     return
                 yield word
@@ -175,33 +176,33 @@ class Follower:
                 collector.collect_if_due()
 
     def _build(self, variant: str) -> None:
-        with suppress(Unsupported):  # the leader has found that out as well
+        with suppress(Unsupported):  # rank 0 reports it
             self._workloads[variant] = from_seed(self._seed, self._make, variant)
 
     def _gather(self, variant: str) -> None:
-        with suppress(Diverged):  # likewise
-            self._team.gather(self._workloads[variant], self._clock)
+        with suppress(Diverged):  # rank 0 reports it
+            self._comm.gather(self._workloads[variant], self._clock)
 
     def _run(self, variant: str, number: int) -> None:
         workload = self._workloads[variant]
         began_ns: list[float] = []
         started = replace(
-            workload, reset=lambda: began_ns.append(self._team.start_together(workload))
+            workload, reset=lambda: began_ns.append(self._comm.start_together(workload))
         )
         marks = mark_phases(started, self._clock)
         visits = workload.journal.visits if workload.journal is not None else ()
         self._runs[number] = resolve(self._clock, began_ns[0], marks, visits)
 
     def _report(self, number: int) -> None:
-        self._team.collect(self._runs[number])
+        self._comm.collect(self._runs[number])
         self._runs = {later: run for later, run in self._runs.items() if later > number}
 
-    def _study(self, variant: str) -> None:
-        study = self._workloads[variant].study
-        assert study is not None
-        # As far as the leader comes, if all see the same; else the leader ends the team.
+    def _curves(self, variant: str) -> None:
+        curves = self._workloads[variant].curves
+        assert curves is not None
+        # As far as rank 0 gets, if all have the same values; else rank 0 ends the job.
         with suppress(Diverged):
-            for _ in from_seed(self._seed, take_points, study):
+            for _ in from_seed(self._seed, take_points, curves):
                 pass
 
     def _drop(self, variant: str) -> None:

@@ -214,10 +214,10 @@ def add_study(case: flopwatch.Case, made: flopwatch.Workload) -> flopwatch.Workl
 
     # Another Python has other sources: losses on them are not comparable.
     conditions = {**made.conditions, "text": read_standard_library().digest}
-    return replace(made, conditions=conditions, study=lambda: study(case))
+    return replace(made, conditions=conditions, curves=lambda: train(case))
 
 
-def study(case: flopwatch.Case) -> Iterator[dict[str, float]]:
+def train(case: flopwatch.Case) -> Iterator[dict[str, float]]:
     """Train a fresh model on the standard library's sources."""
     import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flopwatch.errors import SuiteError, UsageError
-from flopwatch.runner import group_runner, session
+from flopwatch.runner import session, worker_calls
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.settings import Settings
 
@@ -22,24 +22,24 @@ def launcher() -> Iterator[Launcher]:
 
 def test_what_a_function_returns_comes_back_as_plain_data(launcher: Launcher) -> None:
     arguments = {"text": "small:layers=3"}
-    shape = group_runner.call(
-        launcher, "flopwatch.jobs.model_shapes:find_shape", arguments, SETTINGS
+    shape = worker_calls.call(
+        launcher.start, "flopwatch.jobs.model_shapes:find_shape", arguments, SETTINGS
     )
     assert (shape["layers"], shape["architecture"]) == (3, "decoder")
 
 
 def test_our_own_errors_come_back_as_their_sentence(launcher: Launcher) -> None:
     with pytest.raises(UsageError, match="^there is no model 'huge'; choose one of small"):
-        group_runner.call(
-            launcher, "flopwatch.jobs.model_shapes:find_shape", {"text": "huge"}, SETTINGS
+        worker_calls.call(
+            launcher.start, "flopwatch.jobs.model_shapes:find_shape", {"text": "huge"}, SETTINGS
         )
 
 
 def test_a_death_is_told_and_survived(launcher: Launcher) -> None:
     with pytest.raises(SuiteError, match="^abort failed: died with SIGABRT"):
-        group_runner.call(launcher, "os:abort", {}, SETTINGS)
+        worker_calls.call(launcher.start, "os:abort", {}, SETTINGS)
     with pytest.raises(SuiteError, match="^sqrt failed: TypeError: "):
-        group_runner.call(launcher, "math:sqrt", {}, SETTINGS)
+        worker_calls.call(launcher.start, "math:sqrt", {}, SETTINGS)
 
 
 def test_a_device_that_is_not_there_is_one_sentence() -> None:

@@ -1,17 +1,17 @@
-"""The ranks of a job, seen from inside one of them.
+"""How the ranks of a job talk to each other, seen from inside one of them.
 
-Rank 0 leads: it builds, checks, samples and reports as a worker without company does. Before
-whatever all ranks must do together it gives an order, which the others wait for. Orders and reports
-go over a group of their own (gloo, on the CPU), so that they meet none of the job's collectives,
-and only between runs, so that none of it is timed.
+Rank 0 builds, checks, samples and reports as a single process does. Before whatever all ranks must
+do together it broadcasts an order, which the other ranks wait for. Orders and reports go over a
+process group of their own (gloo, on the CPU), so that they meet none of the job's collectives, and
+only between runs, so that none of it is timed.
 
     build    V      make variant V
     gather   V      run it once, for the check
     run      V, N   run it, as run number N
-    report   N      tell how run N went
-    study    V      run its study
+    report   N      send the times of run N
+    curves   V      take its curves
     drop     V      forget it
-    leave           nothing is left to do
+    leave           all is done
 """
 
 from __future__ import annotations
@@ -35,71 +35,71 @@ from flopwatch.worker.rank_times import Run, Share, Stop
 
 BACKENDS: dict[Device, str] = {"cpu": "gloo", "cuda": "nccl"}
 START_AFTER_NS = 1_000_000
-"""Time for the word of a common start to reach all ranks."""
+"""Time for the common start to reach all ranks."""
 SPARE_S = 30.0
-"""So much later than the runner, ranks lose patience themselves."""
+"""Ranks time out so much later than the runner does."""
 JOIN_S = 60.0
-"""Ranks are started together; one that is so much later does not come."""
+"""Ranks are started together; one that is later than this is taken for lost."""
 PINGS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-    """One rank's place in a job, as the runner assigns it."""
+class RankPlace:
+    """One rank in a job, as the runner or torchrun assigns it."""
 
     rank: int
     ranks: int
     local_rank: int
-    """Among the ranks of its machine; on GPUs the number of its device."""
+    """Among the ranks of its node; on GPUs the number of its device."""
     local_ranks: int
-    """How many there are on its machine."""
-    machine_ranks: int
-    """The same on every machine; where machines differ, all ranks, as if there were one."""
+    """How many there are on its node."""
+    node_ranks: int
+    """The same on every node; where nodes differ, all ranks, as if there were one node."""
     address: str
     port: int
-    """Where rank 0 waits for the others."""
+    """Where rank 0 listens."""
 
 
 class PortTaken(WorkerError):
-    """Where ranks were to meet, another program has come first."""
+    """Another program has taken the port of rank 0."""
 
 
-class Team:
+class Communicator:
     """All ranks, from one of them."""
 
-    def __init__(self, seat: Seat, device: Device, patience_s: float) -> None:
+    def __init__(self, place: RankPlace, device: Device, patience_s: float) -> None:
         from torch import distributed
 
-        _publish(seat)
-        store = _open_store(seat)
+        _publish(place)
+        store = _open_store(place)
         distributed.init_process_group(
             BACKENDS[device],
             store=store,
-            rank=seat.rank,
-            world_size=seat.ranks,
+            rank=place.rank,
+            world_size=place.ranks,
             timeout=timedelta(seconds=patience_s + SPARE_S),
         )
-        self.seat = seat
+        self.place = place
         self._device = device
         self._distributed = distributed
-        # Who waits for an order waits as long as it takes: the runner sees to it that it ends.
+        # A rank waits for orders as long as it takes: the runner ends it.
         self._control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
         self._offset_ns = self._compare_clocks()
 
     @property
-    def leads(self) -> bool:
-        return self.seat.rank == 0
+    def is_rank0(self) -> bool:
+        return self.place.rank == 0
 
     def order(self, *words: Any) -> None:
-        """Only for who leads."""
-        self._tell(words)
+        """By rank 0."""
+        self._broadcast(words)
 
     def await_order(self) -> tuple[Any, ...]:
-        words: tuple[Any, ...] = self._tell(None)
+        words: tuple[Any, ...] = self._broadcast(None)
         return words
 
     def start_together(self, workload: Workload) -> float:
-        """Prepare for a run, wait until all others have, and start at the same time; the time of
+        """Prepare for a run, wait until all ranks have, and start at the same time; the time of
         the start on the clock that all share."""
         if workload.reset is not None:
             workload.reset()
@@ -110,14 +110,14 @@ class Team:
 
             torch.cuda.synchronize()
         self._distributed.barrier(group=self._control)
-        start_ns = self._tell(self._now_ns() + START_AFTER_NS)
+        start_ns = self._broadcast(self._now_ns() + START_AFTER_NS)
         while self._now_ns() < start_ns:
             pass  # sleeping would end at another time on every rank
         return self._now_ns()
 
     def collect(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank, for who leads; nothing for the others."""
-        values = [None] * self.seat.ranks if self.leads else None
+        """All values, by rank, on rank 0; nothing on other ranks."""
+        values = [None] * self.place.ranks if self.is_rank0 else None
         self._distributed.gather_object(value, values, dst=0, group=self._control)
         return values or []
 
@@ -131,7 +131,7 @@ class Team:
         shares = [Share(row, 0.0, 0.0) for row in rows]
         return replace(found, phase_ns=slowest_ns), shares
 
-    def part(self) -> None:
+    def close(self) -> None:
         """When all is done; nccl wants it."""
         with suppress(Exception):
             self._distributed.destroy_process_group()
@@ -139,28 +139,28 @@ class Team:
     def _now_ns(self) -> float:
         return time.perf_counter_ns() - self._offset_ns
 
-    def _tell(self, value: Any) -> Any:
-        """The leader's value, for all."""
+    def _broadcast(self, value: Any) -> Any:
+        """The value of rank 0, on all ranks."""
         box = [value]
         self._distributed.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
     def _compare_clocks(self) -> float:
-        """How far this rank's clock is ahead of the leader's: the half-way point of the shortest of
-        some exchanges. On one machine all have the same clock."""
+        """How far this rank's clock is ahead of rank 0's: the half-way point of the shortest of
+        some exchanges. On one node all have the same clock."""
         mine = _read_boot_id()
-        boots: list[str | None] = [None] * self.seat.ranks
+        boots: list[str | None] = [None] * self.place.ranks
         self._distributed.all_gather_object(boots, mine, group=self._control)
-        self.machines = len(set(boots))
+        self.nodes = len(set(boots))
         offset_ns = 0.0
         for rank, theirs in enumerate(boots):
             if theirs is None or theirs != boots[0]:
                 found_ns = self._exchange_times(rank)
-                offset_ns = found_ns if rank == self.seat.rank else offset_ns
+                offset_ns = found_ns if rank == self.place.rank else offset_ns
         return offset_ns
 
     def _exchange_times(self, rank: int) -> float:
-        if rank == 0 or self.seat.rank not in (0, rank):
+        if rank == 0 or self.place.rank not in (0, rank):
             return 0.0
         trips = [self._ping(rank) for _ in range(PINGS)]
         return min(trips)[1]  # the shortest one's
@@ -170,8 +170,8 @@ class Team:
         import torch
 
         box = torch.zeros(1, dtype=torch.int64)
-        peer = 0 if self.seat.rank else rank
-        if self.leads:
+        peer = 0 if self.place.rank else rank
+        if self.is_rank0:
             self._distributed.recv(box, src=peer, group=self._control)
             box[0] = time.perf_counter_ns()
             self._distributed.send(box, dst=peer, group=self._control)
@@ -186,63 +186,66 @@ class Team:
 def resolve(clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Any]) -> Run:
     """A run, from the marks that were made at its start and after each phase."""
 
-    def tell(mark: Any) -> float:
+    def find_time_ns(mark: Any) -> float:
         (elapsed_ns,) = clock.elapsed_ns([marks[0], mark])
         return began_ns + elapsed_ns
 
     return Run(
         began_ns,
-        tuple(tell(mark) for mark in marks[1:]),
-        tuple(Stop(tell(v.arrived), None if v.left is None else tell(v.left)) for v in visits),
+        tuple(find_time_ns(mark) for mark in marks[1:]),
+        tuple(
+            Stop(find_time_ns(v.arrived), None if v.left is None else find_time_ns(v.left))
+            for v in visits
+        ),
     )
 
 
-def _open_store(seat: Seat) -> Any:
-    """Where ranks find each other. Made by hand: by a URL, ranks under torchrun would all look for
+def _open_store(place: RankPlace) -> Any:
+    """The key-value store of the process group. Not by a URL: ranks under torchrun would all use
     torchrun's own."""
     from torch import distributed
 
     try:
         return distributed.TCPStore(  # type: ignore[attr-defined]
-            seat.address,
-            seat.port,
-            seat.ranks,
-            is_master=seat.rank == 0,
+            place.address,
+            place.port,
+            place.ranks,
+            is_master=place.rank == 0,
             timeout=timedelta(seconds=JOIN_S),
         )
     except RuntimeError as error:
         if "EADDRINUSE" not in str(error):
             raise
         raise PortTaken(
-            f"port {seat.port}, which was free a moment ago, is in use by another program; run it "
+            f"port {place.port}, which was free a moment ago, is in use by another program; run it "
             "again"
         ) from None
 
 
-def choose_device(seat: Seat) -> None:
+def choose_device(place: RankPlace) -> None:
     """A GPU for this rank; where it is shown only one, that."""
     import torch
 
-    torch.cuda.set_device(seat.local_rank if torch.cuda.device_count() > 1 else 0)
+    torch.cuda.set_device(place.local_rank if torch.cuda.device_count() > 1 else 0)
 
 
-def _publish(seat: Seat) -> None:
+def _publish(place: RankPlace) -> None:
     """What libraries expect to find, as torchrun would have set it."""
     os.environ.update(
-        RANK=str(seat.rank),
-        WORLD_SIZE=str(seat.ranks),
-        LOCAL_RANK=str(seat.local_rank),
-        LOCAL_WORLD_SIZE=str(seat.machine_ranks),
-        MASTER_ADDR=seat.address,
-        MASTER_PORT=str(seat.port),
+        RANK=str(place.rank),
+        WORLD_SIZE=str(place.ranks),
+        LOCAL_RANK=str(place.local_rank),
+        LOCAL_WORLD_SIZE=str(place.node_ranks),
+        MASTER_ADDR=place.address,
+        MASTER_PORT=str(place.port),
     )
-    if seat.local_ranks == seat.ranks and Path("/sys/class/net/lo").exists():
-        # On one machine no name of it needs to be found, nor a firewall passed.
+    if place.local_ranks == place.ranks and Path("/sys/class/net/lo").exists():
+        # On one node the loopback interface always works, whatever its name or firewall.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def _read_boot_id() -> str | None:
-    """Equal on processes that share a machine, and so a clock; None where it is not known."""
+    """Equal on processes that share a node, and so a clock; None where it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Studies: what a workload produces as it runs, point by point, once the timing is done."""
+"""Curves: what a workload produces as it runs, point by point, once the timing is done."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ STEP = "step"
 
 
 class Diverged(Exception):
-    """A study gave a value that is not finite. What it gave before stays."""
+    """A curve has a value that is not finite. The points before it stay."""
 
 
-def take_points(study: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[dict[str, float]]:
-    """The points of a study as plain numbers, all with the same names."""
+def take_points(curves: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[dict[str, float]]:
+    """The points as plain numbers, all with the same names."""
     first: dict[str, float] | None = None
-    for number, point in enumerate(study(), 1):
+    for number, point in enumerate(curves(), 1):
         if not isinstance(point, Mapping):
             raise SuiteError(
-                f"the study yields {type(point).__name__}; yield mappings of names to numbers"
+                f"the curves yield {type(point).__name__}; yield mappings of names to numbers"
             )
         plain = {str(name): _as_number(str(name), value) for name, value in point.items()}
         first = plain if first is None else first
         if plain.keys() != first.keys():
             raise SuiteError(
-                f"the study's first point has {_list(first)}, and point {number} {_list(plain)}; "
+                f"the first point has {_list(first)}, and point {number} {_list(plain)}; "
                 "yield the same names each time"
             )
         for name, value in plain.items():
-            # JSON has no word for it, and there is nothing to learn from what follows.
+            # JSON cannot hold it, and what follows means nothing.
             if not math.isfinite(value):
                 raise Diverged(_explain_divergence(plain, name, number))
         yield plain
 
 
 def _explain_divergence(point: Mapping[str, float], name: str, number: int) -> str:
-    """A curve over steps is a training, and its reader counts steps."""
+    """Points of a training are counted in steps."""
     step = point.get(STEP)
     if step is None or not math.isfinite(step):
-        place, before = f"its study diverged: {name} is {point[name]} at point {number}", "points"
+        place, before = f"its curve diverged: {name} is {point[name]} at point {number}", "points"
     else:
         place, before = f"its training diverged: {name} is {point[name]} in step {step:g}", "steps"
     return f"{place}; the {before} before it are stored"
@@ -53,7 +53,7 @@ def _as_number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise SuiteError(
-            f"the study yields a {type(value).__name__} as {name!r}; yield numbers"
+            f"the curves yield a {type(value).__name__} as {name!r}; yield numbers"
         ) from None
 
 
