@@ -300,7 +300,7 @@ def test_a_port_that_was_taken_meanwhile_is_one_sentence(monkeypatch: pytest.Mon
 def test_ranks_that_do_not_connect_are_named() -> None:
     with pytest.raises(WorkerError, match="rank 1 of 2 did not connect within 0.2 s"):
         TorchrunRanks(make_place(find_free_port()), join_s=0.2)
-    with pytest.raises(WorkerError, match="rank 0 is not to be reached at"):
+    with pytest.raises(WorkerError, match="rank 0 cannot be reached at"):
         connect(make_place(find_free_port()), join_s=0.2)
 
 
