@@ -182,7 +182,9 @@ def _add_samples(record: Record, content: dict[str, Any]) -> None:
 def _add_shares(ranks: list[Rank], phases: list[str], row: list[dict[str, Any]]) -> None:
     """What each rank took in one sample."""
     while len(ranks) < len(row):
-        ranks.append(Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[]))
+        ranks.append(
+            Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[])
+        )
     for rank, share in zip(ranks, row, strict=True):
         for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
             rank.samples_ns[phase].append(elapsed_ns)
