@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flopwatch.jobs.step_flops import count_mode_flops
-from flopwatch.jobs.variants import PRECISIONS, parse_mode
-
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.measured_peaks import Curve, Peaks, Product, Stream, read_setup, shorten
-from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.flops import count_micro_batch_flops
+from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.output.plots import KINDS, Plot
 from flopwatch.records.record import PhaseMemory, Rank, Record, Region
 from tests.analysis.test_quality import DENSE, trained
@@ -129,9 +127,8 @@ MODEL = "decoder:hidden_size=64:layers=2:vocabulary=256"
 
 def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) -> Record:
     """A training step of a small model: 10 ms, with regions and its true FLOPs."""
-    flops = count_mode_flops(
-        find_shape(MODEL), parse_mode(variant), (8, 32), PRECISIONS["fp32"], "adamw"
-    )
+    job = TrainingJob(MODEL, 32, micro_batch=8, precision="fp32")
+    flops = count_micro_batch_flops(parse_variant(job, variant))
     times_ns = {"forward": 3e6, "backward": 6e6, "optimizer": 1e6}
     regions = {"forward/attention": 1e6, "forward/head": 0.5e6, "backward/attention": 2e6}
     content: dict[str, object] = {

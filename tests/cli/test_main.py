@@ -13,10 +13,11 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
-from flopwatch.jobs.variants import OPTIMIZERS, PRECISIONS
 
 from flopwatch.cli import options
 from flopwatch.cli.main import MOVED, cli
+from flopwatch.jobs.precision import PRECISIONS
+from flopwatch.jobs.training_job import OPTIMIZERS
 
 
 def flopwatch(

@@ -77,7 +77,7 @@ def test_rows_of_the_published_breakdown_can_be_told_apart() -> None:
         assert len(set(shown)) == len(shown)
         assert not any("…" in text for text in shown)
         (heading,) = plot.headings
-        assert "context, " in heading.text
+        assert "seq_len, " in heading.text
 
 
 def test_what_all_lanes_share_is_told_once() -> None:
