@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flopwatch.analysis.summary import summarize
-from flopwatch.analysis.vs_published import Beside, as_dict, put_beside
+from flopwatch.analysis.vs_published import PublishedComparison, as_dict, compare_with_published
 from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.output.vs_published_tables import describe_beside, make_beside_sheets, suggest_case
 from flopwatch.records.published import load
@@ -23,6 +23,7 @@ from tests.conftest import make_record
 from tests.jobs.test_utilisation import make_job
 
 ROUNDS = 20
+LAYOUTS = {"dyad": "dyad", "switchback": "switchback", "steps": "cs336"}
 LAYER = {"level": "layer", "tokens": 1024, "shape": [1024, 4096], "dtype": "float16"}
 STEP = {"batch": 4, "context": 128, "precision": "fp32", "optimizer": "adamw"}
 MODEL = {"level": "model", "model": "opt-125m", "batch": [32, 128], "dtype": "float32"}
@@ -35,6 +36,7 @@ def measure(
         case_id=case_id(suite, variant, params),
         group_id=group_id(suite, params),
         suite=suite,
+        layout=LAYOUTS.get(suite),
         variant=variant,
         baseline={"steps": "eager"}.get(suite, "dense"),
         params=params,
@@ -86,15 +88,15 @@ def measure_step(model: str, time_ns: float, variant: str = "compiled") -> Recor
     return measure("steps", variant, {"model": model, **STEP}, times_ns)
 
 
-def put(own: list[Record], name: str) -> list[Beside]:
-    return put_beside(summarize(own), summarize(load(name)))
+def put(own: list[Record], name: str) -> list[PublishedComparison]:
+    return compare_with_published(summarize(own), summarize(load(name)))
 
 
-def compared(found: list[Beside]) -> list[Beside]:
+def compared(found: list[PublishedComparison]) -> list[PublishedComparison]:
     return [one for one in found if one.missing is None]
 
 
-def values(one: Beside) -> tuple[float, float]:
+def values(one: PublishedComparison) -> tuple[float, float]:
     assert one.own_value
     assert one.published_value
     return round(one.own_value.value, 3), round(one.published_value.value, 3)

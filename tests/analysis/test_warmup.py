@@ -56,6 +56,7 @@ def step_record(
         "case_id": case_id("steps", variant, params),
         "group_id": group_id("steps", params),
         "suite": "steps",
+        "layout": "cs336",
         "variant": variant,
         "baseline": "eager",
         "params": params,

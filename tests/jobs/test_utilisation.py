@@ -61,6 +61,7 @@ def make_job(variant: str = "full-shard", **changes: object) -> Record:
         "case_id": json.dumps([variant, params]),
         "group_id": json.dumps(params),
         "suite": "training",
+        "layout": "mosaic",
         "variant": variant,
         "baseline": "plain",
         "params": params,

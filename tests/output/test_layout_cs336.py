@@ -160,7 +160,7 @@ def test_numbers_are_means_and_deviations_without_warm_up() -> None:
 
 
 def test_without_steps_it_says_how_to_make_them() -> None:
-    for record in (make_record(), make_record(params=STEPS), make_record(suite="steps")):
+    for record in (make_record(), make_record(params=STEPS), make_record(layout="cs336")):
         with pytest.raises(UsageError, match="flopwatch run steps"):
             lay_out(record)
 

@@ -167,8 +167,8 @@ def test_without_all_parts_there_is_a_sentence_and_no_line(
 @pytest.mark.parametrize(
     "record",
     [
-        make_record(suite="switchback", params={"level": "model", "model": "opt-125m"}),
-        layer_record("parts:standard", STANDARD, suite="other"),
+        make_record(layout="switchback", params={"level": "model", "model": "opt-125m"}),
+        layer_record("parts:standard", STANDARD, layout=None),
         layer_record("parts:standard", STANDARD, shape=768),
     ],
 )

@@ -42,6 +42,7 @@ def model_record(variant: str, forward_ms: float, backward_ms: float, **changes:
         "case_id": case_id("dyad", variant, params),
         "group_id": group_id("dyad", params),
         "suite": "dyad",
+        "layout": "dyad",
         "variant": variant,
         "baseline": "dense",
         "params": params,

@@ -21,7 +21,7 @@ from flopwatch.cli.main import _run_command, cli
 from flopwatch.records.exchange import EXPORTERS, IMPORTERS, read_file
 from flopwatch.records.exchange.foreign import ForeignError, scale
 from flopwatch.records.exchange.google_benchmark import parse_name
-from flopwatch.records.published import FORMATS
+from flopwatch.records.published import PUBLICATIONS
 from flopwatch.records.record import Record, encode
 from flopwatch.records.store import read
 from tests.conftest import make_record
@@ -69,7 +69,7 @@ def export(results: Path, form: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_the_commands_offer_the_formats_that_there_are() -> None:
-    assert [*IMPORTERS, *FORMATS] == IMPORTS
+    assert [*IMPORTERS, *PUBLICATIONS] == IMPORTS
     assert list(EXPORTERS) == EXPORTS
 
 
@@ -547,7 +547,7 @@ def test_one_bad_file_imports_none(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", PUBLICATIONS)
 def test_published_formats_are_recognised(name: str, tmp_path: Path) -> None:
     from flopwatch.records.published import read_text
 

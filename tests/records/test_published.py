@@ -11,7 +11,7 @@ from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.records.published import FORMATS, PUBLICATIONS, load, read_text
+from flopwatch.records.published import PUBLICATIONS, load, read_text
 from flopwatch.records.record import Record
 from flopwatch.suites.case import case_id
 
@@ -33,10 +33,12 @@ def speedup(row: Row) -> float:
 def test_every_publication_says_what_it_is_and_what_is_not_known(name: str) -> None:
     publication = PUBLICATIONS[name]
     assert publication.name == name
-    assert name in FORMATS
     assert publication.unknown
     assert publication.advice
-    for record in load(name):
+    records = load(name)
+    assert records
+    for record in records:
+        assert record.layout == name
         told = record.environment["published"]
         assert told["source"] == publication.source
         assert told["unknown"] == list(publication.unknown)
@@ -142,24 +144,24 @@ def test_prose_around_the_figures_is_passed_over() -> None:
     def figures(records: list[Record]) -> list[object]:
         return [(r.case_id, r.samples_ns, r.facts, r.status) for r in records]
 
-    for name, reader in FORMATS.items():
+    for name, publication in PUBLICATIONS.items():
         prose = f"A title: 3 - 4 of them | and more\n\n{read_text(name)}\nAn end.\n"
-        assert figures(reader(prose)) == figures(load(name)), name
+        assert figures(publication.parse(prose)) == figures(load(name)), name
 
 
 def test_a_text_of_somebody_else_is_another_run_without_a_source() -> None:
     lines = read_text("switchback").splitlines()
-    one, other = (FORMATS["switchback"](line) for line in lines[:2])
+    one, other = (PUBLICATIONS["switchback"].parse(line) for line in lines[:2])
     assert one[0].run_id != other[0].run_id
     assert describe_conditions(one[0]) == (
         "published: source not stated; hardware not stated; means, without intervals"
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", PUBLICATIONS)
 def test_a_text_of_another_kind_is_refused_in_a_sentence(name: str) -> None:
     with pytest.raises(UsageError, match=r"^there (is|are) no .*; give "):
-        FORMATS[name]("nothing\n\n| to | see |\n+----+\n")
+        PUBLICATIONS[name].parse("nothing\n\n| to | see |\n+----+\n")
 
 
 @pytest.mark.parametrize(
@@ -191,4 +193,4 @@ def test_a_damaged_text_is_refused_with_its_line(
     text = read_text(name)
     assert old in text
     with pytest.raises(UsageError, match=complaint):
-        FORMATS[name](text.replace(old, new, 1))
+        PUBLICATIONS[name].parse(text.replace(old, new, 1))

@@ -1,21 +1,21 @@
-"""One's own results beside published ones, as ratios: times of different machines say nothing.
+"""Your results compared with published ones, by ratios: times of different hardware say nothing.
 
-What is put beside one another:
+What is compared (`published.Matching` says what of it for each publication):
 
     speedup             over the baseline that was measured with it, where there are variants
     backward / forward  of a training step
-    time                of a case over that of the first case that both have (steps, training)
+    time                of a case over that of the first case that both have
     MFU                 of a training job, by the convention of the published tables
 
-A case's partner is the published one that agrees in what makes the case (`IDENTITY`) and differs in
-as little else as possible; every such difference is told by its field. Where variants are rivals,
-those of one's own that are closest to their partner are taken, and other forms of the same layer
-are left out.
+A case's partner is the published one of the same layout that has the same values of
+`Matching.axes` and differs in as little else as possible; every such difference is named by its
+field. Where variants are rivals, your results that are closest to their partner are taken, and
+other forms of the same layer are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,21 +29,10 @@ from flopwatch.devices.environment import look_up
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.jobs.precision import SPELLINGS
+from flopwatch.records.published import PUBLICATIONS, Matching, Quantity
 from flopwatch.records.record import Record
 from flopwatch.suites.case import digest, format_value
 
-IDENTITY = {
-    "switchback": ("tokens", "shape"),
-    "dyad": ("model",),
-    "steps": ("model",),
-    "training": ("model", "seq_len"),
-}
-"""By suite: the axes that two cases must share to be put beside one another."""
-CHOSEN = {
-    "steps": ("model",),
-    "training": ("model", "seq_len", "micro_batch", "grad_accum", "global_batch"),
-}
-"""By suite without rivals: the axes along which one case's time is put over another's."""
 GPU = "torch.gpu.name"
 CONVENTION = CONVENTIONS["mosaic-2023"]
 SAME_LAYERS = {"dyad:auto:": "dyad:it:"}
@@ -53,7 +42,7 @@ FORMS = (":published-cat", ":published", ":cat")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class PublishedComparison:
     """One quantity of a case; or a case without a partner."""
 
     own: Row | None
@@ -75,8 +64,16 @@ class Beside:
         return row
 
 
-def put_beside(rows: Sequence[Row], published: Sequence[Row]) -> list[Beside]:
-    """Pairs in the order of one's own results; then what has no partner, on either side."""
+def find_matching(record: Record) -> Matching | None:
+    """None where the suite declares no published layout."""
+    publication = PUBLICATIONS.get(record.layout or "")
+    return None if publication is None else publication.matching
+
+
+def compare_with_published(
+    rows: Sequence[Row], published: Sequence[Row]
+) -> list[PublishedComparison]:
+    """Pairs in the order of your results; then what has no partner, on either side."""
     rivals = [row for row in published if _is_rival(row)]
     chosen, alone = _match([row for row in rows if _is_rival(row)], rivals)
     compared = [
@@ -88,10 +85,10 @@ def put_beside(rows: Sequence[Row], published: Sequence[Row]) -> list[Beside]:
     return [*compared, *alone, *map(_leave_alone, unmet)]
 
 
-def _leave_alone(row: Row) -> Beside:
+def _leave_alone(row: Row) -> PublishedComparison:
     status = row.record.status
     why = "these results do not have it" if status == "ok" else f"it failed there ({status})"
-    return Beside(own=None, published=row, missing=why)
+    return PublishedComparison(own=None, published=row, missing=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +101,34 @@ class Pair:
 def _is_rival(row: Row) -> bool:
     """Not a baseline that others are compared with, nor a breakdown, nor a figure without time."""
     record = row.record
-    is_baseline = record.variant == record.baseline and record.suite not in CHOSEN
+    is_baseline = record.variant == record.baseline and not _has_no_rivals(record)
     return not (is_baseline or row.in_parts) and (row.total_ns is not None or record.status != "ok")
 
 
-def _match(rows: Sequence[Row], published: Sequence[Row]) -> tuple[list[Pair], list[Beside]]:
+def _has_no_rivals(record: Record) -> bool:
+    matching = find_matching(record)
+    return matching is not None and bool(matching.times_along)
+
+
+def _match(
+    rows: Sequence[Row], published: Sequence[Row]
+) -> tuple[list[Pair], list[PublishedComparison]]:
     pairs, alone = [], []
     for row in rows:
         found = [other for other in published if _is_same_case(row.record, other.record)]
         partners = [other for other in found if other.total_ns is not None]
         if row.total_ns is None or not partners:
             why = _explain(row, published, is_known=bool(found))
-            alone.append(Beside(own=row, published=None, missing=why))
+            alone.append(PublishedComparison(own=row, published=None, missing=why))
             continue
         compared = [Pair(row, other, _differ(row.record, other.record)) for other in partners]
         pairs.append(min(compared, key=_rate_distance))
     chosen, others = _keep_closest(pairs)
     why = "another of these results is closer to its published partner"
-    return chosen, [*alone, *(Beside(own=p.own, published=None, missing=why) for p in others)]
+    return chosen, [
+        *alone,
+        *(PublishedComparison(own=p.own, published=None, missing=why) for p in others),
+    ]
 
 
 def _rate_distance(pair: Pair) -> tuple[bool, int]:
@@ -139,7 +146,7 @@ def _keep_closest(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
     def is_close(pair: Pair) -> bool:
         is_closest = len(pair.differences) == fewest[id(pair.published)]
-        return is_closest or pair.own.record.suite in CHOSEN
+        return is_closest or _has_no_rivals(pair.own.record)
 
     return [pair for pair in pairs if is_close(pair)], [p for p in pairs if not is_close(p)]
 
@@ -151,21 +158,23 @@ def _explain(row: Row, published: Sequence[Row], is_known: bool) -> str:
         return f"it was not measured here ({record.status})"
     if is_known:
         return "its published partner failed"
-    of_suite = [other.record for other in published if other.record.suite == record.suite]
-    if not of_suite:
+    matching = find_matching(record)
+    comparable = [other.record for other in published if other.record.layout == record.layout]
+    if matching is None or not comparable:
         return f"nothing of the suite {record.suite} was published there"
-    axes = IDENTITY.get(record.suite, ())
-    if not any(_shares(record, other, axes) for other in of_suite):
+    axes = matching.axes
+    if not any(_shares(record, other, axes) for other in comparable):
         return f"no case with the same {' and '.join(axes)} was published"
     return "no such variant of it was published"
 
 
 def _is_same_case(own: Record, other: Record) -> bool:
+    matching = find_matching(own)
     return (
-        own.suite == other.suite
-        and own.suite in IDENTITY
-        and _shares(own, other, IDENTITY[own.suite])
-        and (own.suite in CHOSEN or name_layer(own.variant) == name_layer(other.variant))
+        matching is not None
+        and own.layout == other.layout
+        and _shares(own, other, matching.axes)
+        and (_has_no_rivals(own) or name_layer(own.variant) == name_layer(other.variant))
     )
 
 
@@ -198,19 +207,18 @@ def _write(value: Any) -> str:
     return SPELLINGS.get(format_value(value), format_value(value))
 
 
-def _compare(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
+def _compare(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     """What needs no other case; more than one quantity where there are."""
-    find = {"switchback": _compare_parts, "dyad": _compare_inside}.get(pair.own.record.suite)
-    if find is not None:
-        yield from find(pair, rows)
-        return
-    yield from _compare_phases(pair)
-    if pair.own.record.suite == "training":
-        yield _compare_utilisation(pair)
+    matching = find_matching(pair.own.record)
+    assert matching is not None
+    for quantity in matching.quantities:
+        yield from QUANTITIES[quantity](pair, rows)
 
 
-def _make(pair: Pair, quantity: str, own: Estimate | None, other: Estimate | None) -> Beside:
-    return Beside(
+def _make(
+    pair: Pair, quantity: str, own: Estimate | None, other: Estimate | None
+) -> PublishedComparison:
+    return PublishedComparison(
         own=pair.own,
         published=pair.published,
         quantity=quantity,
@@ -221,20 +229,22 @@ def _make(pair: Pair, quantity: str, own: Estimate | None, other: Estimate | Non
     )
 
 
-def _compare_parts(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
-    """Published layers are sums of parts; one's own are wholes, and sums where they were measured
-    too."""
+def _compare_parts(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
+    """Published layers are sums of parts; here they are sums too where parts were measured."""
     alike = [row for row in rows if row.record.group_id == pair.own.record.group_id]
     wholes = [whole for group in compare_wholes(alike) for whole in group]
     sums = [whole.parts_speedup for whole in wholes if whole.row is pair.own]
     if sums and sums[0] is not None:
         yield _make(pair, "speedup of sums of parts", sums[0], pair.published.speedup)
+
+
+def _compare_wholes(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     whole = _make(pair, "speedup", pair.own.speedup, pair.published.speedup)
     measured = {"measured": ("a whole layer", "a sum of parts")}
     yield replace(whole, differences={**whole.differences, **measured})
 
 
-def _compare_inside(pair: Pair, rows: Sequence[Row]) -> Iterator[Beside]:
+def _compare_inside(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     """Published are times of feed-forward layers inside a model."""
     own = _find_inside_speedup(pair.own)
     made = _make(pair, "speedup of feed-forward layers", own, pair.published.speedup)
@@ -258,7 +268,7 @@ def _sum_regions(record: Record) -> dict[int, float]:
     return by_round(record, [sum(times) for times in zip(*both, strict=True)])
 
 
-def _compare_phases(pair: Pair) -> Iterator[Beside]:
+def _compare_phases(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     found = [_find_backward_ratio(row.record) for row in (pair.own, pair.published)]
     if all(found):
         yield _make(pair, "backward / forward", *found)
@@ -274,12 +284,21 @@ def _find_backward_ratio(record: Record) -> Estimate | None:
     return pair_ratio(backward, forward)
 
 
-def _compare_utilisation(pair: Pair) -> Beside:
+def _compare_utilisation(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     quantity = f"MFU, {CONVENTION.name}"
     own, why = _find_mfu(pair.own)
     other, _ = _find_mfu(pair.published)
     made = _make(pair, quantity, own, other)
-    return made if own is not None else replace(made, missing=why)
+    yield made if own is not None else replace(made, missing=why)
+
+
+QUANTITIES: dict[Quantity, Callable[[Pair, Sequence[Row]], Iterator[PublishedComparison]]] = {
+    "speedup-of-parts": _compare_parts,
+    "speedup": _compare_wholes,
+    "speedup-of-feed-forward": _compare_inside,
+    "backward-over-forward": _compare_phases,
+    "mfu": _compare_utilisation,
+}
 
 
 def _find_mfu(row: Row) -> tuple[Estimate | None, str | None]:
@@ -289,47 +308,45 @@ def _find_mfu(row: Row) -> tuple[Estimate | None, str | None]:
     return _scale(row.total_ns.inverse(), found[0].mfu * row.total_ns.value), None
 
 
-def _compare_times(pairs: Sequence[Pair]) -> Iterator[Beside]:
-    """Times over that of the first case, among those that differ in nothing but the chosen axes."""
-    families: dict[str, list[Pair]] = {}
+def _compare_times(pairs: Sequence[Pair]) -> Iterator[PublishedComparison]:
+    """Times over that of the first case, among those that differ in nothing but the axes along
+    which times are compared."""
+    families: dict[str, list[tuple[Pair, Matching]]] = {}
     for pair in pairs:
-        if pair.own.record.suite in CHOSEN:
-            families.setdefault(_name_family(pair), []).append(pair)
-    for first, *others in families.values():
-        for pair in others:
-            own = _divide(_find_time(pair.own), _find_time(first.own))
-            other = _divide(_find_time(pair.published), _find_time(first.published))
-            made = _make(pair, f"{_name_time(pair)} over that of {_name_case(first)}", own, other)
+        matching = find_matching(pair.own.record)
+        if matching is not None and matching.times_along:
+            families.setdefault(_name_family(pair, matching), []).append((pair, matching))
+    for (first, matching), *others in families.values():
+        params = first.own.record.params
+        reference = " ".join(format_value(params[axis]) for axis in matching.axes)
+        what = "time of a token" if matching.of_jobs else "time"
+        for pair, _ in others:
+            own, other = (
+                _divide(_find_time(row, matching), _find_time(base, matching))
+                for row, base in ((pair.own, first.own), (pair.published, first.published))
+            )
+            made = _make(pair, f"{what} over that of {reference}", own, other)
             yield replace(made, differences={**first.differences, **pair.differences})
 
 
-def _name_family(pair: Pair) -> str:
+def _name_family(pair: Pair, matching: Matching) -> str:
     def fix(record: Record) -> dict[str, Any]:
-        left_out = CHOSEN[record.suite]
+        left_out = matching.times_along
         return {axis: value for axis, value in record.params.items() if axis not in left_out}
 
     own, other = pair.own.record, pair.published.record
-    is_same_variant = {} if own.suite == "training" else {"variant": own.variant}
+    is_same_variant = {} if matching.of_jobs else {"variant": own.variant}
     return digest(
-        [own.suite, is_same_variant, fix(own), conditions(own), fix(other), conditions(other)]
+        [own.layout, is_same_variant, fix(own), conditions(own), fix(other), conditions(other)]
     )
 
 
-def _name_time(pair: Pair) -> str:
-    return "time of a token" if pair.own.record.suite == "training" else "time"
-
-
-def _name_case(pair: Pair) -> str:
-    params = pair.own.record.params
-    return " ".join(format_value(params[axis]) for axis in IDENTITY[pair.own.record.suite])
-
-
-def _find_time(row: Row) -> Estimate:
+def _find_time(row: Row, matching: Matching) -> Estimate:
     """Of a token where a job says how many it has; otherwise of both passes, since the published
     tables have no optimizer."""
     record = row.record
     assert row.total_ns is not None
-    if record.suite == "training" and record.facts.get("tokens"):
+    if matching.of_jobs and record.facts.get("tokens"):
         return _scale(row.total_ns, 1 / record.facts["tokens"])
     phases = [times for name, times in record.samples_ns.items() if name in ("forward", "backward")]
     totals_ns = [sum(times) for times in zip(*phases, strict=True)]
@@ -356,7 +373,7 @@ def _scale(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-def as_dict(beside: Beside) -> dict[str, Any]:
+def as_dict(beside: PublishedComparison) -> dict[str, Any]:
     """For ``--json``: plain numbers."""
     record = beside.row.record
     return {

@@ -205,12 +205,13 @@ def published(name: str | None, layout: str, out: Path | None, as_json: bool) ->
 
 
 def _print_list(as_json: bool) -> None:
-    from dataclasses import asdict
 
     from flopwatch.output.console import print_table
     from flopwatch.records.published import PUBLICATIONS, load
 
-    listed = [{**asdict(each), "records": len(load(each.name))} for each in PUBLICATIONS.values()]
+    listed = [
+        {**each.describe(), "records": len(load(each.name))} for each in PUBLICATIONS.values()
+    ]
     if as_json:
         click.echo(json.dumps(listed))
         return
@@ -241,13 +242,12 @@ def _print_as_published(publication: Publication, records: Sequence[Record]) -> 
 
 
 def _print_json(publication: Publication, records: Sequence[Record], layout: str) -> None:
-    from dataclasses import asdict
 
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.layouts.layouts import LAYOUTS
 
     lay_out = LAYOUTS[publication.name if layout == "published" else layout]
-    content = {**asdict(publication), "rows": lay_out(summarize(records)).content}
+    content = {**publication.describe(), "rows": lay_out(summarize(records)).content}
     click.echo(json.dumps(content))
 
 

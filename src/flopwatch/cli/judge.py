@@ -217,7 +217,7 @@ def _compare_with_published(
 ) -> int:
     """The exit code."""
     from flopwatch.analysis.summary import summarize
-    from flopwatch.analysis.vs_published import as_dict, put_beside
+    from flopwatch.analysis.vs_published import as_dict, compare_with_published
     from flopwatch.output.console import print_remarks, print_sheets
     from flopwatch.output.vs_published_tables import (
         describe_beside,
@@ -232,7 +232,7 @@ def _compare_with_published(
         )
     name = source.removeprefix(PUBLISHED)
     published = summarize(load(name))
-    found = put_beside(summarize(read_records(results, skip_corrupt)), published)
+    found = compare_with_published(summarize(read_records(results, skip_corrupt)), published)
     if as_json:
         click.echo(json.dumps([as_dict(one) for one in found]))
     else:

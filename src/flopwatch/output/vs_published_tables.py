@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row, conditions
-from flopwatch.analysis.vs_published import IDENTITY, Beside
+from flopwatch.analysis.vs_published import PublishedComparison, find_matching
 from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import Column, Sheet, choose_axes, lay_out
@@ -14,10 +14,10 @@ from flopwatch.output.units import format_ratio, format_share, format_speedup, p
 from flopwatch.suites.case import format_value, label
 
 
-def make_beside_sheets(found: Sequence[Beside]) -> list[Sheet]:
+def make_beside_sheets(found: Sequence[PublishedComparison]) -> list[Sheet]:
     """One for every suite and everything that it was measured on; none where nothing has a
     partner."""
-    divided: dict[tuple[str, frozenset[str], str, str], list[Beside]] = {}
+    divided: dict[tuple[str, frozenset[str], str, str], list[PublishedComparison]] = {}
     for one in found:
         if one.missing is None and one.own and one.published:
             own, other = one.own.record, one.published.record
@@ -26,9 +26,9 @@ def make_beside_sheets(found: Sequence[Beside]) -> list[Sheet]:
     return [_make_sheet(alike) for alike in divided.values()]
 
 
-def _make_sheet(found: Sequence[Beside]) -> Sheet:
+def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
     title, axes = choose_axes([one.row.record for one in found])
-    columns: list[Column[Beside]] = [
+    columns: list[Column[PublishedComparison]] = [
         *(axis_column(axis, lambda one: one.row.record) for axis in axes),
         Column("variant", lambda one: one.row.record.variant, "word"),
         Column("ratio", lambda one: one.quantity, "word"),
@@ -37,7 +37,7 @@ def _make_sheet(found: Sequence[Beside]) -> Sheet:
         Column("here over published", _format_quotient, value=_divide),
         Column("fair", describe_fairness, "word"),
     ]
-    groups: dict[tuple[str, str], list[Beside]] = {}
+    groups: dict[tuple[str, str], list[PublishedComparison]] = {}
     for one in found:
         groups.setdefault((one.row.record.group_id, one.row.record.variant), []).append(one)
     first = found[0]
@@ -52,36 +52,38 @@ def _make_sheet(found: Sequence[Beside]) -> Sheet:
     )
 
 
-def _value_column(name: str, find: Callable[[Beside], Estimate | None]) -> Column[Beside]:
-    def cell(one: Beside) -> str:
+def _value_column(
+    name: str, find: Callable[[PublishedComparison], Estimate | None]
+) -> Column[PublishedComparison]:
+    def cell(one: PublishedComparison) -> str:
         estimate = find(one)
         if estimate is None:
             return ""
         return format_share(estimate.value) if _is_share(one) else format_speedup(estimate)
 
-    def value(one: Beside) -> float | None:
+    def value(one: PublishedComparison) -> float | None:
         estimate = find(one)
         return None if estimate is None else estimate.value
 
     return Column(name, cell, value=value)
 
 
-def _is_share(one: Beside) -> bool:
+def _is_share(one: PublishedComparison) -> bool:
     return one.quantity.startswith("MFU")
 
 
-def _divide(one: Beside) -> float | None:
+def _divide(one: PublishedComparison) -> float | None:
     if one.own_value is None or one.published_value is None or not one.published_value.value:
         return None
     return one.own_value.value / one.published_value.value
 
 
-def _format_quotient(one: Beside) -> str:
+def _format_quotient(one: PublishedComparison) -> str:
     quotient = _divide(one)
     return "" if quotient is None else format_ratio(quotient)
 
 
-def describe_fairness(one: Beside) -> str:
+def describe_fairness(one: PublishedComparison) -> str:
     """The fields that make the comparison unfair; what they are is told once, below."""
     fields = [
         *one.differences,
@@ -91,25 +93,26 @@ def describe_fairness(one: Beside) -> str:
     return f"{NOT_COMPARABLE}: {', '.join(fields)}" if fields else ""
 
 
-def describe_beside(found: Sequence[Beside]) -> list[str]:
+def describe_beside(found: Sequence[PublishedComparison]) -> list[str]:
     """What makes comparisons unfair, and what has no partner and why."""
     compared = [one for one in found if one.missing is None]
     return [*_describe_differences(compared), *_describe_missing(found)]
 
 
-def suggest_case(found: Sequence[Beside], name: str) -> str:
+def suggest_case(found: Sequence[PublishedComparison], name: str) -> str:
     """How to measure something that was published."""
     published = [one.published for one in found if one.published and one.published.total_ns]
     if not published:
         return f"`flopwatch published {name}` says what there is"
     # The fastest: it asks least of the reader's machine.
     record = min(published, key=lambda row: row.total_ns.value if row.total_ns else 0).record
-    axes = IDENTITY.get(record.suite, ())
+    matching = find_matching(record)
+    axes = () if matching is None else matching.axes
     words = [f"--set {axis}={format_value(record.params[axis])}" for axis in axes]
     return f"measure what was published, as by: flopwatch run {record.suite} {' '.join(words)}"
 
 
-def _describe_differences(compared: Sequence[Beside]) -> list[str]:
+def _describe_differences(compared: Sequence[PublishedComparison]) -> list[str]:
     told: dict[str, int] = {}
     for one in compared:
         sentences = [f"{name}: {own} here, {other} there" for name, (own, other) in
@@ -130,9 +133,9 @@ def _describe_unlike(row: Row | None, where: str) -> list[str]:
     ]
 
 
-def _describe_missing(found: Sequence[Beside]) -> list[str]:
+def _describe_missing(found: Sequence[PublishedComparison]) -> list[str]:
     """One sentence for each side and reason, with an example."""
-    by_reason: dict[tuple[str, str], list[Beside]] = {}
+    by_reason: dict[tuple[str, str], list[PublishedComparison]] = {}
     for one in found:
         if one.missing is not None:
             side = "published case" if one.own is None else "own case"

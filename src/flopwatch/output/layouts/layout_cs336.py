@@ -144,7 +144,8 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     chosen = [row for row in rows if _is_of_a_model(row.record)]
     if not chosen:
         raise UsageError(
-            "the layout 'cs336' shows models of the suite steps, and these results have none; "
+            "the layout 'cs336' shows models of a suite that declares it, and these results have "
+            "none; "
             "measure some with: flopwatch run steps"
         )
     sums = [row.record for row in rows if _is_published_sum(row.record)]
@@ -189,7 +190,7 @@ def _find_remarks(records: Sequence[Record]) -> list[str]:
 
 
 def _is_published_sum(record: Record) -> bool:
-    return record.suite == "precision" and find_printed(record) is not None
+    return record.layout == "cs336" and "sum" in record.facts
 
 
 def _draw_sum(record: Record) -> str:
@@ -209,7 +210,7 @@ def _sum_as_dict(record: Record) -> dict[str, Any]:
 
 
 def _is_of_a_model(record: Record) -> bool:
-    return record.suite == "steps" and "model" in record.params
+    return record.layout == "cs336" and "model" in record.params
 
 
 def _divide(rows: Sequence[Row]) -> list[list[Row]]:

@@ -59,7 +59,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     published = [_quote_entry(row) for row in rows if _is_quoted(row.record)]
     if not entries and not published:
         raise UsageError(
-            "the layout 'dyad' shows models of the suite dyad, and these results have none; "
+            "the layout 'dyad' shows models of suites that declare it, and there are none; "
             "measure some with: flopwatch run dyad --filter level=model"
         )
     lines: list[str] = []
@@ -120,7 +120,7 @@ def _average_ms(record: Record, name: str) -> float | None:
 
 
 def _is_quoted(record: Record) -> bool:
-    return record.suite == "dyad" and "name" in (find_printed(record) or {})
+    return record.layout == "dyad" and "name" in (find_printed(record) or {})
 
 
 def _quote_entry(row: Row) -> Entry:

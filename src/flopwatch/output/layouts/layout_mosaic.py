@@ -197,7 +197,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     chosen = [row for row in rows if _is_of_a_job(row.record)]
     if not chosen:
         raise UsageError(
-            "the layout 'mosaic' shows jobs of the suite training, and these results have none; "
+            "the layout 'mosaic' shows jobs of suites that declare it, and there are none here; "
             "measure some with: flopwatch run training"
         )
     entries, remarks = [], []

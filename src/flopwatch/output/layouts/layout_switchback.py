@@ -58,7 +58,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     groups = _group([row for row in rows if _is_of_a_layer(row.record)])
     if not groups:
         raise UsageError(
-            "the layout 'switchback' shows layers of the suite switchback, and these results have "
+            "the layout 'switchback' shows layers of suites that declare it, and there are "
             "none; measure some with: flopwatch run switchback --filter level=layer"
         )
     blocks: dict[str, list[dict[str, Any]]] = {}
@@ -85,7 +85,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
 def _is_of_a_layer(record: Record) -> bool:
     tokens, shape = record.params.get("tokens"), record.params.get("shape")
     return (
-        (record.suite, record.params.get("level")) == ("switchback", "layer")
+        (record.layout, record.params.get("level")) == ("switchback", "layer")
         and isinstance(tokens, int)
         and isinstance(shape, list)
         and len(shape) == 2

@@ -48,11 +48,11 @@ def read_file(path: Path, form: str | None = None) -> tuple[str, Import]:
 
     Raises ForeignError with a sentence that does not name the file.
     """
-    from flopwatch.records.published import FORMATS
+    from flopwatch.records.published import PUBLICATIONS
 
     text = read_text(path)
-    if form in FORMATS:
-        return form, _read_published(text, FORMATS[form])
+    if form in PUBLICATIONS:
+        return form, _read_published(text, PUBLICATIONS[form].parse)
     if form is not None:
         return form, _read(text, parse_documents(text), IMPORTERS[form])
     try:
@@ -86,14 +86,14 @@ def _tell_doubles(records: Sequence[Record]) -> list[str]:
 
 def _find_published(text: str, wrong: ForeignError | None) -> tuple[str, Import]:
     """By trying; `wrong` is what to say where it is none of them."""
-    from flopwatch.records.published import FORMATS
+    from flopwatch.records.published import PUBLICATIONS
 
-    for name, read in FORMATS.items():
+    for name, publication in PUBLICATIONS.items():
         try:
-            return name, _read_published(text, read)
+            return name, _read_published(text, publication.parse)
         except ForeignError:
             continue
-    known = ", ".join([*IMPORTERS, *FORMATS])
+    known = ", ".join([*IMPORTERS, *PUBLICATIONS])
     raise wrong or ForeignError(f"its format is none of those that are known ({known})")
 
 

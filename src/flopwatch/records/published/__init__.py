@@ -1,4 +1,4 @@
-"""Published benchmarks as records: beside them one's own results can be put.
+"""Published benchmarks as records, to compare your own results with.
 
 The files in `data` have the figures that were published, in the formats that they were published
 in, and not a sentence. A format's reader also reads the original, prose included, and whatever
@@ -9,8 +9,9 @@ every figure again, to its last digit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
+from typing import Any, Literal
 
 from flopwatch.errors import UsageError
 from flopwatch.records.published.published_cs336 import read_cs336
@@ -19,13 +20,24 @@ from flopwatch.records.published.published_mosaic import read_mosaic
 from flopwatch.records.published.published_switchback import read_switchback
 from flopwatch.records.record import Record
 
-FORMATS: dict[str, Callable[[str], list[Record]]] = {
-    "dyad": read_dyad,
-    "switchback": read_switchback,
-    "cs336": read_cs336,
-    "mosaic": read_mosaic,
-}
-"""By name: from a text to records. A text that is not of the format is a UsageError."""
+Quantity = Literal[
+    "speedup", "speedup-of-parts", "speedup-of-feed-forward", "backward-over-forward", "mfu"
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matching:
+    """How results of your own are compared with a publication: by ratios, because times of
+    different hardware say nothing."""
+
+    axes: tuple[str, ...]
+    """That two cases must share to be compared."""
+    quantities: tuple[Quantity, ...]
+    times_along: tuple[str, ...] = ()
+    """Where there are no rival variants: axes along which one case's time is divided by
+    another's."""
+    of_jobs: bool = False
+    """Times are of a token, and a variant is a way to run a training job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +50,21 @@ class Publication:
     hardware: str
     file: str
     """In `data`."""
+    read: Callable[[str], list[Record]]
+    """From a text to records; see `parse`."""
+    matching: Matching
     unknown: tuple[str, ...]
-    """What one would have to know to measure the same again, and the source does not say."""
+    """What you would have to know to measure the same again, and the source does not say."""
     advice: tuple[str, ...]
     """What to know when reading it, as sentences."""
+
+    def parse(self, text: str) -> list[Record]:
+        """The records of a text in this format; a text that is not is a UsageError."""
+        return [replace(record, layout=self.name) for record in self.read(text)]
+
+    def describe(self) -> dict[str, Any]:
+        """What it says of itself, for JSON."""
+        return {k: v for k, v in asdict(self).items() if k not in ("read", "matching")}
 
 
 PUBLICATIONS = {
@@ -54,12 +77,14 @@ PUBLICATIONS = {
             year=2023,
             hardware="a GPU, not stated which",
             file="dyad.txt",
+            read=read_dyad,
+            matching=Matching(axes=("model",), quantities=("speedup-of-feed-forward",)),
             unknown=(
                 "the GPU",
                 "versions of software",
                 "how many runs a mean is over, and how they spread",
                 "warm-up",
-                "whether float32 products were rounded to TF32",
+                "whether float32 matmuls were rounded to TF32",
             ),
             advice=(
                 "its largest speedups are not comparable: the sparse layers ran under float16 "
@@ -76,6 +101,8 @@ PUBLICATIONS = {
             year=2023,
             hardware="a GPU, not stated which",
             file="switchback.jsonl",
+            read=read_switchback,
+            matching=Matching(axes=("tokens", "shape"), quantities=("speedup-of-parts", "speedup")),
             unknown=(
                 "the GPU",
                 "versions of software",
@@ -95,10 +122,14 @@ PUBLICATIONS = {
             year=2025,
             hardware="a GPU, not stated which",
             file="cs336.txt",
+            read=read_cs336,
+            matching=Matching(
+                axes=("model",), quantities=("backward-over-forward",), times_along=("model",)
+            ),
             unknown=(
                 "the GPU",
                 "versions of software",
-                "batch and context (the assignment asks for a batch of 4)",
+                "batch and sequence length (the assignment asks for a batch of 4)",
                 "precision",
                 "how many steps a mean is over",
                 "the warm-up of the profiled runs",
@@ -119,6 +150,13 @@ PUBLICATIONS = {
             year=2023,
             hardware="8 A100 of 80 GB; 8, 16 and 32 A100 of 40 GB",
             file="mosaic.md",
+            read=read_mosaic,
+            matching=Matching(
+                axes=("model", "seq_len"),
+                quantities=("backward-over-forward", "mfu"),
+                times_along=("model", "seq_len", "micro_batch", "grad_accum", "global_batch"),
+                of_jobs=True,
+            ),
             unknown=(
                 "whether the A100 were SXM or PCIe (their peaks are the same)",
                 "versions of software",
@@ -128,7 +166,7 @@ PUBLICATIONS = {
             advice=(
                 "its MFU counts less attention than other conventions do: compare it only with "
                 "MFU by mosaic-2023 (flopwatch mfu has all)",
-                "where nothing is computed again in the backward pass, its HFU is its MFU",
+                "without activation checkpointing, its HFU is its MFU",
             ),
         ),
     )
@@ -152,7 +190,7 @@ def read_text(name: str) -> str:
 def load(name: str) -> list[Record]:
     """The records of a publication that the package has."""
     publication = find_publication(name)
-    return [_sign(record, publication) for record in FORMATS[name](read_text(name))]
+    return [_sign(record, publication) for record in publication.parse(read_text(name))]
 
 
 def _sign(record: Record, publication: Publication) -> Record:

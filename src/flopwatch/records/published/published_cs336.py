@@ -86,7 +86,6 @@ def _make_record(
         "compiled" if compiled else "eager",
         {"model": model, **axes},
         baseline="eager",
-        layout="cs336",
         **make_sample({"forward": forward_s * 1e9, "backward": backward_s * 1e9}),
         facts={
             "forward_std_s": forward_std_s,
@@ -110,7 +109,6 @@ def _lack_memory(first: Record, model: str) -> Record:
         first.variant,
         {**first.params, "model": model},
         baseline=first.baseline,
-        layout=first.layout,
         status="oom",
         message="it ran out of the GPU's memory",
         conditions=first.conditions,

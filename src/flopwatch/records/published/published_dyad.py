@@ -129,7 +129,6 @@ def _make_record(run: str, row: Figures, parsed: re.Match[str], autocast: str) -
             "autocast": autocast,
         },
         baseline=BASELINE,
-        layout="dyad",
         **make_sample({"forward": forward_ms * 1e6, "backward": backward_ms * 1e6}),
         conditions={"dtype": "float32", "autocast": "float16" if is_cast else "off"},
         flops=registry.count_flops_by_dtype(

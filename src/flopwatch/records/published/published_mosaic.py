@@ -103,7 +103,6 @@ def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
         params,
         job=parse_variant(job, variant).to_dict(),
         baseline=BASELINE,
-        layout="mosaic",
         **make_sample({"step": tokens / _find_tokens_per_s(row) * 1e9}),
         facts={
             "tokens": float(tokens),

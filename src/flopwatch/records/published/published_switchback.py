@@ -92,7 +92,6 @@ def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
             baseline=BASELINE,
             kind="parts" if variant in WHOLES else "whole",
             parts_of=WHOLES.get(variant),
-            layout="switchback",
             job=None if variant in SUMS else _describe_layer(line, variant),
             conditions={"dtype": "float16", "autocast": "off"},
             **make_sample(times_ns, line["repeat"]),
