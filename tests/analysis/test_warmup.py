@@ -168,11 +168,11 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
         "The first step took 9.41 s, a steady one 350 ms: 9.06 s more, for",
         "8.50 s  compilation",
         "39.5 ms  the optimizer's first step, in which it makes what state it has",
-        "517 ms  not told apart (threads and kernels started for the first time, new memory, cold caches)",
-        "Allocation: the system provided 25,600 pages in that step, of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the times above, and cannot be told apart.",
+        "517 ms  other (threads and kernels started for the first time, new memory, cold caches)",
+        "Allocation: the system provided 25,600 pages in that step, of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the times above, and cannot be separated.",
         "Of the next 9 steps, 1 took longer than any steady one, 503 ms more in all.",
         "A steady state was detected after 10 steps, including the ones that show it.",
-        "The mean and the std beside the steady ones: with 0 discarded, +273.1 % and 773 times; with 1 discarded, +14.3 % and 43.2 times; with 2 discarded, +0.0 % and 1.00 times; with 5 discarded, +0.0 % and 1.00 times.",
+        "Mean and std compared with the steady ones: with 0 discarded, +273.1 % and 773 times; with 1 discarded, +14.3 % and 43.2 times; with 2 discarded, +0.0 % and 1.00 times; with 5 discarded, +0.0 % and 1.00 times.",
         "So one warm-up step is not enough here: it takes 2.",
     ]
 
@@ -185,7 +185,7 @@ def test_what_is_not_known_is_left_out() -> None:
     old = decode(json.dumps(content).encode())
     sentences = told(old)
     assert sentences[0].startswith("The first step took 1.30 s, a steady one 300 ms: 997 ms more")
-    assert sentences[1].startswith("997 ms  not told apart")
+    assert sentences[1].startswith("997 ms  other")
     assert sentences[2] == "None of the next 9 steps took longer than steady ones."
     assert sentences[-1] == "So one warm-up step suffices here."
 
@@ -198,7 +198,7 @@ def test_more_compilation_than_excess_leaves_no_rest() -> None:
     """It was then not all paid in the first step, and nothing is left to be told apart."""
     record = step_record("compiled", first_ms=(1000.0, 0, 0), facts={"compile_s": 1.5})
     assert study(record).costs.rest_s is None  # type: ignore[union-attr]
-    assert not any("not told apart" in sentence for sentence in told(record))
+    assert not any("other" in sentence for sentence in told(record))
 
 
 def test_a_first_step_that_costs_nothing_is_said_to() -> None:
@@ -216,7 +216,7 @@ def test_without_a_steady_state_there_is_no_answer_but_what_was_paid() -> None:
     assert (found.steady, found.enough, len(found.windows)) == (None, None, 4)
     assert told(unsteady) == [
         "The first step took 1.35 s, a measured one 350 ms: 996 ms more, for",
-        "996 ms  not told apart (threads and kernels started for the first time, new memory, cold caches)",
+        "996 ms  other (threads and kernels started for the first time, new memory, cold caches)",
         "None of the next 9 steps took longer than measured ones.",
         "No steady state was detected: how many steps suffice is not known.",
     ]

@@ -17,6 +17,7 @@ from flopwatch.jobs.memory_capacity import (
     find_largest,
     find_room_bytes,
 )
+from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets
 
 from flopwatch.cli.main import cli, main
 from flopwatch.devices import environment
@@ -25,7 +26,6 @@ from flopwatch.jobs import memory_capacity
 from flopwatch.jobs.activation_memory import estimate
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_memory import Plan
-from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets
 from flopwatch.runner import session
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from flopwatch.jobs.mfu import Question, answer
+from flopwatch.output.mfu_tables import list_sheets
 from rich.console import Console
 
 from flopwatch.cli import predict
 from flopwatch.cli.main import main
 from flopwatch.jobs.conventions import CONVENTIONS
-from flopwatch.output.mfu_tables import list_sheets
 from flopwatch.output.tables import draw, fit
 from tests.cli.test_main import assert_refused, flopwatch
 

@@ -190,8 +190,8 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
     from flopwatch import api
     from flopwatch.jobs.parallelism import Parallelism
     from flopwatch.jobs.training_job import TrainingJob
-    from flopwatch.output import plan_tables as report
     from flopwatch.output.console import print_sheets
+    from flopwatch.output.prediction_tables import list_plan_sheets
 
     job = TrainingJob(
         given["model"],
@@ -213,7 +213,7 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
     if as_json:
         click.echo(json.dumps(found.to_dict(), allow_nan=False))
     else:
-        print_sheets(report.list_sheets(found))
+        print_sheets(list_plan_sheets(found))
 
 
 @click.command()
@@ -243,7 +243,7 @@ def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
     """
     from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output.console import print_sheets
-    from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets
+    from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
     from flopwatch.prediction.memory_capacity import find_available_bytes, find_capacities
 
     require(given, "--model")
@@ -257,7 +257,7 @@ def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
     elif largest is not None:
         click.echo("\n".join(list_largest(found, largest)))
     else:
-        print_sheets(list_sheets(found))
+        print_sheets(list_memory_sheets(found))
         for sentence in list_sentences(found):
             click.echo(sentence)
 
@@ -331,7 +331,7 @@ def mfu(
     from flopwatch import api
     from flopwatch.jobs.conventions import find_conventions
     from flopwatch.jobs.training_job import TrainingJob
-    from flopwatch.output import mfu_tables as report
+    from flopwatch.output import job_tables as report
     from flopwatch.output.console import print_sheets
 
     if formula:
@@ -345,9 +345,9 @@ def mfu(
     job = TrainingJob(model, seq_len, precision=precision, recompute=recompute)
     found = api.mfu(job, **given)
     if as_json:
-        click.echo(json.dumps(report.as_dict(found), allow_nan=False))
+        click.echo(json.dumps(report.mfu_as_dict(found), allow_nan=False))
     else:
-        print_sheets(report.list_sheets(found, with_parts=parts))
+        print_sheets(report.list_mfu_sheets(found, with_parts=parts))
 
 
 @click.command()

@@ -1,4 +1,5 @@
-"""Predicted jobs: speed with its interval, where the time goes, and what memory holds."""
+"""Predicted jobs: speed with its interval, where the time goes, what memory holds; and plans: the
+best few configurations, and what the others lose."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
-from flopwatch.output.units import format_bytes, format_share, format_time, plural
+from flopwatch.output.units import format_bytes, format_count, format_share, format_time, plural
 from flopwatch.prediction.cost import Part
 from flopwatch.prediction.cost_parameters import PRIORS, write_parameters
 from flopwatch.prediction.job_lists import AXES, Predicted
-from flopwatch.prediction.memory_need import KEPT
+from flopwatch.prediction.memory_need import KEPT, NEARLY_FULL
+from flopwatch.prediction.plans import DAY_S, Loser, Plan
 from flopwatch.prediction.predictions import Prediction
 
 NS = 1e9
@@ -21,11 +23,11 @@ BREAKDOWN = {
     "head": "the head",
     "attention": "attention",
     "element-wise": "norms, activations, residuals",
-    "loss": "the loss, over all logits",
-    "communication": "communication that is waited for",
+    "loss": "the loss",
+    "communication": "exposed communication",
     "optimizer": "optimizer",
-    "overhead": "launches and fixed overheads",
-    "memory pressure": "memory given back and asked for again",
+    "overhead": "kernel launches, fixed overhead",
+    "memory pressure": "freeing and allocating again, memory nearly full",
 }
 """What the parts of a cost are called in a table."""
 
@@ -135,8 +137,8 @@ def _make_breakdown(prediction: Prediction) -> Sheet:
     ]
     return Sheet(
         title="one step of one rank",
-        conditions=f"could gain: what is above the {_name_peak(prediction)} or full bandwidth, of "
-        "the step",
+        conditions="could gain: share of the step above the time at the "
+        f"{_name_peak(prediction)} or full bandwidth",
         remarks=[],
         **lay_out(columns, [rows]),
     )
@@ -146,7 +148,7 @@ def _make_memory(prediction: Prediction) -> Sheet:
     memory = prediction.memory
     rows = sorted(memory.parts.items(), key=lambda part: -part[1])
     columns: list[Column[tuple[str, float]]] = [
-        Column("held by one rank", lambda row: row[0], "word"),
+        Column("memory of one rank", lambda row: row[0], "word"),
         bytes_column("size", lambda row: row[1]),
         share_column("share", lambda row: row[1] / memory.total_bytes),
     ]
@@ -154,7 +156,7 @@ def _make_memory(prediction: Prediction) -> Sheet:
     room = "of an unknown amount" if available is None else f"of {format_bytes(available)}"
     return Sheet(
         title=f"memory: {format_bytes(memory.total_bytes)} {room}",
-        conditions="at its most",
+        conditions="at the peak of a step",
         remarks=_note_scale(prediction),
         **lay_out(columns, [rows]),
     )
@@ -167,7 +169,7 @@ def _note_scale(prediction: Prediction) -> list[str]:
         return []
     return [
         f"activations are {kept:g} times those of our own transformer (`flopwatch memory`), as "
-        f"published jobs of {prediction.stack.family} let one infer"
+        f"inferred from published jobs of {prediction.stack.family}"
     ]
 
 
@@ -196,11 +198,11 @@ def _name(prediction: Prediction) -> str:
 def _describe_source(prediction: Prediction) -> str:
     stack = prediction.stack
     fitted = f", fitted to {plural(stack.rows, 'job')}" if stack.rows else f": {stack.source}"
-    return f"stack {stack.name}{fitted}; MFU by exact, of the {_name_peak(prediction)}"
+    return f"software stack {stack.name}{fitted}; MFU by exact, of the {_name_peak(prediction)}"
 
 
 def _name_peak(prediction: Prediction) -> str:
-    return "measured peak" if prediction.machine.is_measured else "data sheet's peak"
+    return "measured peak" if prediction.machine.is_measured else "nominal peak"
 
 
 def _format_interval(prediction: Prediction) -> str:
@@ -244,4 +246,70 @@ def describe_errors(rows: Sequence[Predicted]) -> str | None:
         f"{plural(len(errors), 'row')} with a measured speed: mean absolute error "
         f"{100 * sum(errors) / len(errors):.1f} %, largest {100 * max(errors):.1f} %; "
         f"{100 * inside / len(errors):.0f} % lie inside their interval"
+    )
+
+
+CHOICES = {"sharding": "sharding", "recompute": "recompute", "micro_batch": "micro-batch"}
+
+
+def list_plan_sheets(plan: Plan) -> list[Sheet]:
+    return [_make_best(plan), *([_make_losers(plan)] if plan.losers else [])]
+
+
+def _make_best(plan: Plan) -> Sheet:
+    columns: list[Column[Prediction]] = [
+        Column("sharding", lambda p: p.job.sharding, "word"),
+        Column("recompute", lambda p: p.job.recompute, "word"),
+        Column("micro-batch", lambda p: str(p.job.micro_batch)),
+        Column("grad-accum", lambda p: str(p.job.grad_accum), "detail"),
+        Column("tokens a step", lambda p: f"{p.job.tokens_per_step:,}", "detail"),
+        Column("tokens/s", lambda p: f"{p.tokens_per_s:,.0f}", value=lambda p: p.tokens_per_s),
+        Column("90 % interval", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"),
+        Column(
+            "step", lambda p: format_time(p.cost.step_s * NS), value=lambda p: p.cost.step_s * NS
+        ),
+        share_column("MFU", lambda p: p.utilisation.mfu, "share"),
+        bytes_column("memory", lambda p: p.memory.total_bytes, "memory"),
+        Column("days", lambda p: f"{plan.find_time_s(p) / DAY_S:,.1f}", value=plan.find_time_s),
+        Column(
+            "GPU-hours", lambda p: f"{plan.find_device_hours(p):,.0f}", value=plan.find_device_hours
+        ),
+    ]
+    if plan.price is not None:
+        columns.append(
+            Column("cost", lambda p: f"{plan.find_cost(p) or 0:,.0f}", value=plan.find_cost)
+        )
+    return Sheet(
+        title=f"plan {plan.job.name} on {plan.job.ranks} x {plan.machine.name}: seq_len "
+        f"{plan.job.seq_len:,}, about {format_count(plan.global_batch_tokens)} tokens a step, "
+        f"{format_count(plan.train_tokens)} in all",
+        conditions=f"software stack {plan.stack.name}; {plan.fitting} of {plan.tried} "
+        "configurations that were tried fit, with "
+        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
+        remarks=list(plan.best[0].warnings),
+        **lay_out(columns, [plan.best]),
+    )
+
+
+def _make_losers(plan: Plan) -> Sheet:
+    winner = plan.best[0]
+    columns: list[Column[Loser]] = [
+        Column("instead", lambda loser: CHOICES[loser.axis], "word"),
+        Column("of", lambda loser: loser.value, "word"),
+        Column(
+            "tokens/s",
+            lambda loser: f"{loser.best.tokens_per_s:,.0f}" if loser.best else "",
+            value=lambda loser: loser.best.tokens_per_s if loser.best else None,
+        ),
+        share_column(
+            "of the best",
+            lambda loser: loser.best.tokens_per_s / winner.tokens_per_s if loser.best else None,
+        ),
+        Column("why", lambda loser: loser.reason, "word"),
+    ]
+    return Sheet(
+        title="what the others lose",
+        conditions="the best of each, against the first above",
+        remarks=[],
+        **lay_out(columns, [plan.losers]),
     )

@@ -68,7 +68,7 @@ def _warn_of_efficiencies(fit: Fit) -> list[str]:
     """More than the machine can do was seen: it can do more than its peaks say."""
     return [
         f"{found.unknown.name} is {found.value:.2g}, more than there is: the peaks are too low, as "
-        "they are if others used the machine; measure them again with `flopwatch peaks`"
+        "they are if other work ran meanwhile; measure them again with `flopwatch peaks`"
         for found in fit.found
         if found.unknown.name.endswith("_efficiency") and found.value > TOO_EFFICIENT
     ]
@@ -109,7 +109,7 @@ def list_scorecard_sheets(judged: Sequence[Judged], tallies: Sequence[Tally]) ->
     ]
     return [
         Sheet(
-            title="predictions and what came of them",
+            title="predictions and measurements",
             conditions="errors of times: predicted over measured, less 1",
             remarks=[],
             **lay_out(columns, [judged]),

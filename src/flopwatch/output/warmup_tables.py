@@ -38,7 +38,7 @@ REMARKS = (
     f"Steps suffice when the whole step's mean is within {100 * THRESHOLD:g} % of the steady one, "
     "or within two standard errors where those are more, and its std at most "
     f"{STD_RATIO:g} times as large.",
-    "Variants of one case share a process: what the first of them paid once, the others find done.",
+    "Variants of one case share a process: one-time costs fall on the first of them.",
 )
 
 
@@ -122,7 +122,7 @@ def _describe_first(costs: Costs, kind: str) -> list[str]:
     named = {
         "compilation": costs.compilation_s,
         "the optimizer's first step, in which it makes what state it has": costs.optimizer_s,
-        "not told apart (threads and kernels started for the first time, new memory, cold caches)":
+        "other (threads and kernels started for the first time, new memory, cold caches)":
             costs.rest_s,
     }  # fmt: skip
     sentences += [f"  {_time(s):>8}  {what}" for what, s in named.items() if s is not None]
@@ -130,7 +130,7 @@ def _describe_first(costs: Costs, kind: str) -> list[str]:
         sentences.append(
             f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
             "of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the "
-            "times above, and cannot be told apart."
+            "times above, and cannot be separated."
         )
     return sentences
 
@@ -158,7 +158,7 @@ def _describe_answer(warmup: Warmup) -> list[str]:
     return [
         f"A steady state was detected after {plural(steady.discarded, 'step')}, including the ones "
         "that show it.",
-        *([f"The mean and the std beside the steady ones: {compared}."] if compared else []),
+        *([f"Mean and std compared with the steady ones: {compared}."] if compared else []),
         _conclude(warmup.enough),
     ]
 
