@@ -45,29 +45,29 @@ GRIDS: dict[str, tuple[dict[str, list[Any]], list[str]]] = {
         ["relu", "gelu", "gelu_tanh", "silu", "relu_squared"],
     ),
     "attention": (
-        {"context": [64 * n for n in range(1, 41)], "heads": list(range(1, 11))},
+        {"seq_len": [64 * n for n in range(1, 41)], "heads": list(range(1, 11))},
         ["plain", "sdpa", "compiled", "flex"],
     ),
     "steps": (
         {
             "model": [f"decoder:hidden_size=256:layers={n}" for n in range(1, 61)],
-            "batch": [1, 2, 4, 8, 16],
+            "micro_batch": [1, 2, 4, 8, 16],
         },
-        ["eager", "compiled", "checkpointed", "plain-attention", "bf16", "sgd"],
+        ["eager", "compiled", "recompute-full", "plain-attention", "bf16", "sgd"],
     ),
     "training": (
         {
             "model": ["gpt-125m", "gpt-350m", "gpt-760m", "gpt-1b"],
-            "context": [512, 1024, 2048, 4096, 8192],
+            "seq_len": [512, 1024, 2048, 4096, 8192],
             "micro_batch": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
             "ranks": [2],
-            "accumulation": [1],
+            "grad_accum": [1],
             "precision": ["fp32"],
             "optimizer": ["adamw"],
         },
-        ["plain", "ddp", "full-shard", "full-shard+checkpointed", "shard-grad",
-         "shard-grad+checkpointed", "hybrid", "hybrid+checkpointed", "ddp+checkpointed",
-         "plain+checkpointed", "full-shard+compiled", "ddp+compiled"],
+        ["none", "ddp", "full", "full+recompute-full", "zero2", "zero2+recompute-full", "hybrid",
+         "hybrid+recompute-full", "ddp+recompute-full", "none+recompute-full", "full+compiled",
+         "ddp+compiled"],
     ),
 }  # fmt: skip
 """By suite: its axes and its variants, the baseline first."""

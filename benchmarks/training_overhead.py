@@ -6,7 +6,7 @@ hand has torch's own wrapper, a clock before and after the step, and nothing els
 1 %.
 
     python benchmarks/training_overhead.py
-    python benchmarks/training_overhead.py --way full-shard --model small --rounds 20
+    python benchmarks/training_overhead.py --way full --model small --rounds 20
 """
 
 from __future__ import annotations
