@@ -115,12 +115,12 @@ def test_the_table_has_the_speedups_side_by_side() -> None:
 
 
 def test_what_is_not_comparable_is_told() -> None:
-    unlike = [
+    differences = [
         layer_record("fast", {"forward": 0.5}, tokens=tokens, conditions={"autocast": "float16"})
         for tokens in (16, 64)
     ]
     dense = [layer_record("dense", {"forward": 1.0}, tokens=tokens) for tokens in (16, 64)]
-    (break_even,) = find_break_evens(summarize([*dense, *unlike]))
+    (break_even,) = find_break_evens(summarize([*dense, *differences]))
     assert describe_break_even(break_even) == (
         "at every batch measured, from 16 tokens on, not comparable"
     )

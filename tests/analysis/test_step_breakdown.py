@@ -348,7 +348,7 @@ def test_peaks_that_were_measured_again_move_nothing() -> None:
     (movement,) = find_moved([old], [other]).movements
     products = next(row for row in movement.rows if row.key == "matmuls")
     assert products.old_ns == pytest.approx(2 * (products.new_ns or 0))
-    assert movement.unlike
+    assert movement.differences
 
 
 def test_sides_of_which_one_has_no_peaks_are_compared_by_phases() -> None:

@@ -158,14 +158,14 @@ def test_conditions_that_differ_from_the_baseline_are_told() -> None:
     baseline = {"conditions": {"autocast": "off", "dtype": "float32", "kernel": "mkl"}}
     own = {"conditions": {"autocast": "float16", "dtype": "float32", "tf32": "on"}}
     row = compared(own, baseline)
-    assert row.unlike == {
+    assert row.differences == {
         "autocast": ("off", "float16"),
         "kernel": ("mkl", None),
         "tf32": (None, "on"),
     }
-    assert as_dict(row)["unlike"]["autocast"] == {"baseline": "off", "own": "float16"}
-    assert compared(baseline, baseline).unlike == {}
-    assert compared({**own, "run_id": "another"}, baseline).unlike == {}
+    assert as_dict(row)["differences"]["autocast"] == {"baseline": "off", "own": "float16"}
+    assert compared(baseline, baseline).differences == {}
+    assert compared({**own, "run_id": "another"}, baseline).differences == {}
 
 
 def test_a_speedup_is_over_the_baseline_that_the_record_names() -> None:

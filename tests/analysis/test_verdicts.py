@@ -211,20 +211,20 @@ def test_what_is_not_comparable_is_named_by_field(
     judged = compare_runs([sample(1e6, seed=1)], [sample(2e6, seed=2, **change)])
     (only,) = judged.comparisons
     assert only.verdict == "slower"
-    assert {name: only.unlike[name] for name in fields} == fields
+    assert {name: only.differences[name] for name in fields} == fields
     assert excuse(judged, []) == []
     assert excuse(judged, ["all"]) == [only]
-    assert excuse(judged, list(only.unlike)) == [only]
+    assert excuse(judged, list(only.differences)) == [only]
 
 
 def test_an_axis_that_moved_as_a_whole_does_not_keep_cases_apart() -> None:
     old = [sample(1e6, seed=1, params={"size": size, "batch": 32}) for size in (4, 8)]
     new = [sample(1e6, seed=2, params={"size": size, "batch": 64}) for size in (4, 8)]
     judged = compare_runs(old, new)
-    assert [one.unlike for one in judged.comparisons] == [{"batch": ("32", "64")}] * 2
+    assert [one.differences for one in judged.comparisons] == [{"batch": ("32", "64")}] * 2
     compiled = [sample(1e6, "compiled", seed=2, params={"size": 4})]
     (only,) = compare_runs([sample(1e6, "eager", seed=1)], compiled).comparisons
-    assert only.unlike == {"variant": ("eager", "compiled")}
+    assert only.differences == {"variant": ("eager", "compiled")}
     # Where one side has both, the axis tells cases apart.
     assert len(compare_runs(old, [*old, *new]).comparisons) == 2
 
@@ -234,7 +234,7 @@ def test_the_same_conditions_are_compared_where_there_are_any() -> None:
     old = [sample(1e6, seed=1), sample(6e5, seed=2, settings=two)]
     judged = compare_runs(old, [sample(6e5, seed=3, settings=two)])
     (only,) = judged.comparisons
-    assert (only.verdict, only.unlike) == ("same", {})
+    assert (only.verdict, only.differences) == ("same", {})
 
 
 def test_what_broke_and_what_has_no_partner_is_told() -> None:

@@ -311,8 +311,11 @@ def test_only_some_of_many_changes_are_written_out() -> None:
 def test_what_is_worth_knowing() -> None:
     dirty = make_timed(environment={"project": {"commit": "abc", "dirty": True}})
     assert "differed from commit abc" in find([dirty], "dirty-tree").sentence
-    unlike = make_pair({"conditions": {"dtype": "bfloat16"}}, conditions={"dtype": "float32"})
-    assert "dtype float32 in the baseline and bfloat16 here" in find(unlike, "unlike").sentence
+    differences = make_pair({"conditions": {"dtype": "bfloat16"}}, conditions={"dtype": "float32"})
+    assert (
+        "dtype float32 in the baseline and bfloat16 here"
+        in find(differences, "not-comparable").sentence
+    )
     noted = make_timed(notes=["bfloat16 is emulated here"])
     assert find([noted], "noted").sentence == "demo a size=4: bfloat16 is emulated here"
     unchecked = make_timed(notes=["not checked: its reference failed: no memory"])

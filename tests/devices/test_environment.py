@@ -288,10 +288,12 @@ class TestVariables:
             *("flopwatch", "run", "~/mine.py", "--filter", "tokens=1024", "(withheld)")
         ]
 
-    def test_a_command_does_not_make_records_unlike(self) -> None:
+    def test_a_command_leaves_records_comparable(self) -> None:
         told = {"command": ["flopwatch", "run", "mine.py"]}
 
-        assert environment.likeness(told, Settings()) == environment.likeness({}, Settings())
+        assert environment.measurement_conditions(
+            told, Settings()
+        ) == environment.measurement_conditions({}, Settings())
 
 
 def test_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +348,7 @@ ENVIRONMENT: dict[str, Any] = {
 
 class TestLikeness:
     def test_the_table(self) -> None:
-        assert environment.likeness(ENVIRONMENT, Settings(threads=2)) == {
+        assert environment.measurement_conditions(ENVIRONMENT, Settings(threads=2)) == {
             "machine.machine_id": "m",
             "machine.cpu_model": "c",
             "isa.onednn_max_cpu_isa": "AVX2",
@@ -366,20 +368,23 @@ class TestLikeness:
         }
 
     def test_unknowns(self) -> None:
-        empty = environment.likeness({"machine": None}, Settings())
+        empty = environment.measurement_conditions({"machine": None}, Settings())
 
         assert empty["machine.cpu_model"] is None
         assert empty["software.python"] is None
 
     def test_what_makes_a_difference(self) -> None:
         settings = Settings()
-        likeness = environment.likeness(ENVIRONMENT, settings)
+        conditions = environment.measurement_conditions(ENVIRONMENT, settings)
         newer = {**ENVIRONMENT, "software": {"python": "3.11.9", "flopwatch": "0.1.4"}, "load": {}}
         other = {**ENVIRONMENT, "software": {"python": "3.12.0", "flopwatch": "0.1.0"}}
 
-        assert environment.likeness(newer, replace(settings, seed=3)) == likeness
-        assert environment.likeness(other, settings) != likeness
-        assert environment.likeness(ENVIRONMENT, replace(settings, cache="cold")) != likeness
+        assert environment.measurement_conditions(newer, replace(settings, seed=3)) == conditions
+        assert environment.measurement_conditions(other, settings) != conditions
+        assert (
+            environment.measurement_conditions(ENVIRONMENT, replace(settings, cache="cold"))
+            != conditions
+        )
 
 
 class TestHere:

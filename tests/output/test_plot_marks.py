@@ -42,7 +42,7 @@ def test_a_speedup_without_an_interval_does_not_look_precise() -> None:
     assert sorted(dashed) == [False, True]
 
 
-def test_published_speedups_are_all_unsure_and_unlike_ones_are_still_told() -> None:
+def test_published_speedups_are_all_unsure_and_those_not_comparable_are_still_named() -> None:
     (plot,) = draw_published("dyad", "speedups")
     points = [point for one in plot.series for point in one.points]
     assert all(point.is_unsure for point in points)

@@ -170,7 +170,7 @@ def test_speedups_stand_in_lanes_below_their_case() -> None:
     assert plot.keys == ()
 
 
-def test_limits_and_unlike_comparisons_are_marked_and_explained() -> None:
+def test_limits_and_comparisons_that_are_not_comparable_are_marked_and_explained() -> None:
     dense, fast = compare({"dense": 1, "fast": 2})
     dense = replace(dense, flops={"call": {"float32": 3e6}})
     fast = replace(fast, flops={"call": {"float32": 1e6}}, conditions={"autocast": "on"})

@@ -178,13 +178,13 @@ def test_what_a_table_of_chosen_columns_does_not_show_is_told(rows: list[Row]) -
     sheet = make_chosen_sheet(rows, frame, choose_columns(frame, "variant,total_ns"))
     assert sheet.remarks == ["the cases differ also in tokens"]
     assert cells(sheet)[-1] == ["dyad:8", "oom"]
-    unlike = summarize(
+    differences = summarize(
         [case("dense", 512, 3e6), case("odd", 512, 2e6, conditions={"autocast": "float16"})]
     )
-    frame = list_columns(unlike)
-    sheet = make_chosen_sheet(unlike, frame, choose_columns(frame, "variant,speedup"))
+    frame = list_columns(differences)
+    sheet = make_chosen_sheet(differences, frame, choose_columns(frame, "variant,speedup"))
     assert sheet.remarks == ["odd: not comparable in 1 case; the usual tables say how"]
-    sheet = make_chosen_sheet(unlike, frame, choose_columns(frame, "variant,speedup,verdict"))
+    sheet = make_chosen_sheet(differences, frame, choose_columns(frame, "variant,speedup,verdict"))
     assert sheet.remarks == []
     assert cells(sheet)[1][-1] == "faster, not comparable"
 

@@ -60,14 +60,14 @@ def test_the_published_dyad_comparison_is_not_comparable() -> None:
     rows = find_rows("dyad", model="opt-125m", autocast="published")
     assert [speedup(rows[f"dyad:it:{blocks}"]) for blocks in (4, 8)] == [3.22, 3.56]
     for variant in ("dyad:it:4", "dyad:it:8", "dyad:ot:4", "dyad:dt:4"):
-        assert rows[variant].unlike == {"autocast": ("off", "float16")}
+        assert rows[variant].differences == {"autocast": ("off", "float16")}
 
 
 def test_compared_fairly_little_is_left_of_it() -> None:
     rows = find_rows("dyad", model="opt-125m", autocast="off")
     assert [speedup(rows[f"dyad:it:{blocks}"]) for blocks in (4, 8)] == [1.10, 1.65]
     assert speedup(rows["dyad:it:4:published-cat"]) == 1.32
-    assert not any(row.unlike for row in rows.values())
+    assert not any(row.differences for row in rows.values())
 
 
 def test_arithmetic_would_allow_more() -> None:

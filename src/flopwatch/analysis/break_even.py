@@ -80,7 +80,7 @@ def find_break_evens(rows: Sequence[Row], axis: str = AXIS) -> list[BreakEven]:
         record = row.record
         if row.verdict is not None and _is_count(record.params.get(axis)):
             others = other_params(row, axis)
-            key = (record.suite, row.likeness, record.baseline, others, record.variant)
+            key = (record.suite, row.conditions_digest, record.baseline, others, record.variant)
             series.setdefault(key, []).append(row)
     return [_find_break_even(found, axis) for found in series.values() if len(found) > 1]
 

@@ -36,7 +36,7 @@ class Movement:
     rows: Sequence[MovedRow]
     """What moved most comes first, in whatever direction. Their changes add up to that of the
     whole."""
-    unlike: Differences
+    differences: Differences
 
     @property
     def change_ns(self) -> float:
@@ -72,7 +72,7 @@ def _compare(old: Record, new: Record, moved: Differences) -> Movement | None:
         old=before,
         new=after,
         rows=_list_moved(before, after),
-        unlike={**moved, **find_differences(old, new)},
+        differences={**moved, **find_differences(old, new)},
     )
 
 

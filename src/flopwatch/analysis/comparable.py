@@ -1,10 +1,10 @@
-"""In what two records differ that a fair comparison has in common, field by field.
+"""Whether two records are comparable: the fields in which they differ and should not.
 
 Three things are looked at: what the case itself fixed (`Record.conditions`: dtype, autocast,
-compile), what it was measured with (`environment.likeness`: the machine, threads, the instruction
-set, versions, variables, hot or cold cache), and axes in which the two sides differ as a whole (a
-run at batch 32 against one at batch 64: see `matching`). What is known on one side only differs,
-too: nobody can say that it is the same.
+compile), what it was measured with (`environment.measurement_conditions`: the machine, threads, the
+instruction set, versions, variables, hot or cold cache), and axes in which the two sides differ as
+a whole (a run at batch 32 against one at batch 64: see `verdicts`). A field that is known on one
+side only counts as different.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from flopwatch.devices.environment import likeness
+from flopwatch.devices.environment import measurement_conditions
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
@@ -34,7 +34,7 @@ def find_condition_differences(old: Record, new: Record) -> Differences:
 
 def find_differences(old: Record, new: Record) -> Differences:
     """Of records of different runs."""
-    measured = _differ(_flatten(_likeness(old)), _flatten(_likeness(new)))
+    measured = _differ(_flatten(_find_measured(old)), _flatten(_find_measured(new)))
     kept = {k: v for k, v in measured.items() if ECHOES.get(k) not in measured}
     return {**find_condition_differences(old, new), **kept}
 
@@ -55,8 +55,8 @@ def list_fields(records: Iterable[Record]) -> list[str]:
     """All in which these records, or others like them, can differ."""
     names: dict[str, None] = {"variant": None}
     for record in records:
-        names |= dict.fromkeys([*record.conditions, *record.params, *_likeness(record)])
-        names |= dict.fromkeys(_flatten(_likeness(record)))
+        names |= dict.fromkeys([*record.conditions, *record.params, *_find_measured(record)])
+        names |= dict.fromkeys(_flatten(_find_measured(record)))
     return list(names)
 
 
@@ -71,8 +71,8 @@ def find_near_fields(name: str, fields: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(ends.get(found, found) for found in near))
 
 
-def _likeness(record: Record) -> dict[str, Any]:
-    return likeness(record.environment, record.settings)
+def _find_measured(record: Record) -> dict[str, Any]:
+    return measurement_conditions(record.environment, record.settings)
 
 
 def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -115,17 +115,17 @@ def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
             yield Finding(record=record, fact=fact, cause="dtype")
 
 
-def find_unlike_cases(cases: Sequence[Case]) -> Iterator[Finding]:
+def find_not_comparable(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         if not case.ratios or not case.is_rival or case.baseline is None:
             continue
-        unlike = find_condition_differences(case.baseline, case.record)
-        if unlike:
-            differences = ", ".join(
+        differences = find_condition_differences(case.baseline, case.record)
+        if differences:
+            fact = ", ".join(
                 f"{name} {theirs or 'unknown'} in the baseline and {own or 'unknown'} here"
-                for name, (theirs, own) in unlike.items()
+                for name, (theirs, own) in differences.items()
             )
-            yield Finding(record=case.record, fact=differences, cause=differences)
+            yield Finding(record=case.record, fact=fact, cause=fact)
 
 
 def find_unchecked(cases: Sequence[Case]) -> Iterator[Finding]:

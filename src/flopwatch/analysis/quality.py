@@ -50,7 +50,7 @@ class Quality:
 def assess(rows: Sequence[Row]) -> list[list[Quality]]:
     """The rows that have loss curves, group by group."""
     trained = [row for row in rows if read_losses(row.record)]
-    groups = groupby(trained, lambda row: (row.record.group_id, row.likeness))
+    groups = groupby(trained, lambda row: (row.record.group_id, row.conditions_digest))
     return [[assess_row(row) for row in group] for _, group in groups]
 
 

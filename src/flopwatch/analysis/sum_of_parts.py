@@ -33,7 +33,7 @@ class Whole:
 
 def compare_wholes(rows: Sequence[Row]) -> list[list[Whole]]:
     """Group by group: the layers whose parts were measured in the same run."""
-    groups = groupby(rows, lambda row: (row.record.group_id, row.likeness))
+    groups = groupby(rows, lambda row: (row.record.group_id, row.conditions_digest))
     found = [_compare_group([row for row in group if row.total_ns]) for _, group in groups]
     return [group for group in found if group]
 

@@ -57,7 +57,7 @@ class Row:
     verdict: Verdict | None = None
     limit: float | None = None
     """The speedup that arithmetic alone would give; None where its cost does not differ."""
-    unlike: Differences = field(default_factory=dict)
+    differences: Differences = field(default_factory=dict)
     """Where the case's own conditions differ from the baseline's: by field, the baseline's value
     and this one's. With any of them the two are not comparable."""
     flops_per_s: float | None = None
@@ -70,12 +70,12 @@ class Row:
     """Of a training job."""
     regions: dict[str, Inside] = field(default_factory=dict)
     """What instruments saw, by ``phase/region``."""
-    likeness: str = ""
+    conditions_digest: str = ""
     """Equal for rows that are comparable: the `conditions` of its record."""
 
     def __post_init__(self) -> None:
-        if not self.likeness:
-            object.__setattr__(self, "likeness", conditions(self.record))
+        if not self.conditions_digest:
+            object.__setattr__(self, "conditions_digest", conditions(self.record))
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
@@ -108,7 +108,9 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 def conditions(record: Record) -> str:
     """Equal for records that are comparable."""
     # Tables ask for it many times a record, and few records differ in it.
-    return _digest(msgspec.json.encode(environment.likeness(record.environment, record.settings)))
+    return _digest(
+        msgspec.json.encode(environment.measurement_conditions(record.environment, record.settings))
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -136,9 +138,9 @@ def is_timed(record: Record) -> bool:
     )
 
 
-def make_row(record: Record, baseline: Record | None, likeness: str = "") -> Row:
+def make_row(record: Record, baseline: Record | None, conditions_digest: str = "") -> Row:
     if not _is_measured(record):
-        return Row(record=record, likeness=likeness)
+        return Row(record=record, conditions_digest=conditions_digest)
     total_ns = estimate_total_ns(record)
     is_baseline = record.variant == record.baseline
     in_parts = record.kind == "parts" and not is_baseline
@@ -157,14 +159,14 @@ def make_row(record: Record, baseline: Record | None, likeness: str = "") -> Row
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
         limit=None if against is None else estimate_limit(record, against),
-        unlike={} if against is None else find_condition_differences(against, record),
+        differences={} if against is None else find_condition_differences(against, record),
         flops_per_s=_rate(sum(count_flops(record).values()), total_ns),
         of_peak=find_peak_shares(record, total_ns.value),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
         tokens_per_s=tokens_per_s,
         utilisation=find_utilisation(record, tokens_per_s),
         regions=look_inside(record, against),
-        likeness=likeness,
+        conditions_digest=conditions_digest,
     )
 
 
@@ -186,7 +188,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "total_ns": as_interval(row.total_ns),
         "phases_ns": {phase: as_interval(estimate) for phase, estimate in row.phases_ns.items()},
         "speedup": as_interval(row.speedup),
-        "unlike": unlike_as_dict(row),
+        "differences": differences_as_dict(row),
         "of_peak": {standard: asdict(share) for standard, share in row.of_peak.items()},
         "utilisation": None if row.utilisation is None else asdict(row.utilisation),
         "memory": memory_as_dict(record),
@@ -211,8 +213,10 @@ def memory_as_dict(record: Record) -> dict[str, Any]:
     }
 
 
-def unlike_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
-    return {name: {"baseline": theirs, "own": own} for name, (theirs, own) in row.unlike.items()}
+def differences_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
+    return {
+        name: {"baseline": theirs, "own": own} for name, (theirs, own) in row.differences.items()
+    }
 
 
 def _inside_as_dict(inside: Inside) -> dict[str, Any]:

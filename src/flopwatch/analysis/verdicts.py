@@ -5,7 +5,7 @@
 
 All comparisons of a call are judged together, so that many at once give no more false alarms than
 one (`certainty.choose_confidence`). A verdict is about times only; in what the sides differ that
-makes a comparison unfair stands beside it, by field (`unlike`).
+makes a comparison unfair stands beside it, by field (`differences`).
 
 Which part of a run moved when its time did: phases, and regions where instruments saw them.
 """
@@ -107,7 +107,7 @@ class Comparison:
     speedup: Estimate
     """More than 1: the new one is faster. At the confidence of all comparisons together."""
     verdict: Verdict
-    unlike: Differences = field(default_factory=dict)
+    differences: Differences = field(default_factory=dict)
     """In what the two differ that a fair comparison has in common."""
     missing: Missing | None = None
     """Of an unclear one: what would settle it; None: more than anybody would take."""
@@ -151,7 +151,7 @@ def compare_variants(rows: Sequence[Row], threshold: float = THRESHOLD) -> Judge
             old=row.against,
             new=row.record,
             middles=(estimate_total_ns(row.against).value, estimate_total_ns(row.record).value),
-            unlike=row.unlike,
+            differences=row.differences,
             **_judge(row.against, row.record, one, confidence, threshold),
         )
         for row, one in zip(found, evidence, strict=True)
@@ -188,7 +188,7 @@ def compare_runs(
             old=pair.old[-1],
             new=pair.new[-1],
             middles=(math.exp(side.log_old), math.exp(side.log_new)),
-            unlike={**pair.moved, **find_differences(pair.old[-1], pair.new[-1])},
+            differences={**pair.moved, **find_differences(pair.old[-1], pair.new[-1])},
             old_runs=len(pair.old),
             new_runs=len(pair.new),
             **_judge(pair.old[-1], pair.new[-1], evidence, confidence, threshold),
@@ -213,7 +213,7 @@ def excuse(judgement: Judgement, names: Sequence[str]) -> list[Comparison]:
     return [
         one
         for one in judgement.comparisons
-        if all(is_named(field_name, names) for field_name in one.unlike)
+        if all(is_named(field_name, names) for field_name in one.differences)
     ]
 
 

@@ -24,7 +24,7 @@ from flopwatch.analysis.record_job import assess_record
 from flopwatch.analysis.samples import by_round, pair_ratio
 from flopwatch.analysis.statistics import Estimate, as_interval, estimate_median
 from flopwatch.analysis.sum_of_parts import compare_wholes
-from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
+from flopwatch.analysis.summary import Row, conditions, differences_as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.flops import BACKWARD, FORWARD
@@ -387,7 +387,7 @@ def as_dict(beside: PublishedComparison) -> dict[str, Any]:
             name: {"own": own, "published": other}
             for name, (own, other) in beside.differences.items()
         },
-        "own_unlike": unlike_as_dict(beside.own) if beside.own else {},
-        "published_unlike": unlike_as_dict(beside.published) if beside.published else {},
+        "own_differences": differences_as_dict(beside.own) if beside.own else {},
+        "published_differences": differences_as_dict(beside.published) if beside.published else {},
         "missing": beside.missing,
     }

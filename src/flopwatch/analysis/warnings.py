@@ -149,12 +149,12 @@ KINDS: dict[str, Kind] = {
         advice="give the suite a reference, or mend the one that failed",
         find=comparison_warnings.find_unchecked,
     ),
-    "unlike": Kind(
+    "not-comparable": Kind(
         severity="note",
         meaning="a variant and its baseline computed under different conditions",
         method="conditions that the workloads state differ",
         advice="say so beside the speedup, or take a baseline under the same conditions",
-        find=comparison_warnings.find_unlike_cases,
+        find=comparison_warnings.find_not_comparable,
     ),
     "flops-uncounted": Kind(
         severity="note",

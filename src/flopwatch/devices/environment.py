@@ -100,7 +100,7 @@ LIKENESS: dict[str, Callable[[Any], Any]] = {
 it is in the environment, and as how much of it counts."""
 
 
-def likeness(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def measurement_conditions(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """What must be equal for two records to be comparable, by its place."""
     # What another program has measured has settings that nobody told.
     told = None if "imported" in environment else settings

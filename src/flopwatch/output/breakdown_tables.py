@@ -395,10 +395,10 @@ def describe_moved(moved: Moved) -> list[str]:
     """What a reader should know beside the tables."""
     found: dict[str, int] = {}
     for one in moved.movements:
-        for difference in list_differences(one.unlike):
+        for difference in list_differences(one.differences):
             found[difference] = found.get(difference, 0) + 1
     total, matched = len(moved.movements), moved.matched
-    unlike = [
+    differences = [
         f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
         for difference, count in found.items()
     ]
@@ -414,7 +414,7 @@ def describe_moved(moved: Moved) -> list[str]:
         )
         if records
     ]
-    return [*unlike, *remarks, *left, *([NOISE] if total else [])]
+    return [*differences, *remarks, *left, *([NOISE] if total else [])]
 
 
 def _name_some(records: Sequence[Record]) -> str:
@@ -443,7 +443,9 @@ def _movement_as_dict(one: Movement) -> dict[str, Any]:
         "rows": [{**asdict(row), "change_ns": row.change_ns} for row in one.rows],
         "old_rows": [row_as_dict(row, one.old.total_ns) for row in one.old.rows],
         "new_rows": [row_as_dict(row, one.new.total_ns) for row in one.new.rows],
-        "unlike": {name: {"old": old, "new": new} for name, (old, new) in one.unlike.items()},
+        "differences": {
+            name: {"old": old, "new": new} for name, (old, new) in one.differences.items()
+        },
     }
 
 

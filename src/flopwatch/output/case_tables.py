@@ -349,8 +349,8 @@ def _round(value: float) -> str:
 
 
 def describe_break_even(break_even: BreakEven) -> str:
-    unlike = NOT_COMPARABLE if any(row.unlike for row in break_even.rows) else ""
-    return ", ".join(filter(None, [_describe_outcome(break_even), unlike]))
+    fairness = NOT_COMPARABLE if any(row.differences for row in break_even.rows) else ""
+    return ", ".join(filter(None, [_describe_outcome(break_even), fairness]))
 
 
 def _describe_outcome(break_even: BreakEven) -> str:

@@ -312,7 +312,7 @@ def describe_verdict(row: Row, verdict: Verdict | None) -> str:
     """A verdict on the row or a part of it. The verdict's own word comes first: `verdict_word`."""
     if row.record.variant == row.record.baseline:
         return "baseline"
-    return ", ".join(filter(None, [verdict, NOT_COMPARABLE if row.unlike else None]))
+    return ", ".join(filter(None, [verdict, NOT_COMPARABLE if row.differences else None]))
 
 
 COLUMNS: tuple[Column[Row] | Family, ...] = (
@@ -362,7 +362,7 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("verdict", "", "faster, slower, same or unclear", lambda row: row.verdict, "word",
              cell=_verdict_cell),
     quantity("comparable", "", "whether case and baseline ran under the same conditions",
-             lambda row: None if row.against is None else not row.unlike),
+             lambda row: None if row.against is None else not row.differences),
     quantity("samples", "count", "samples after warm-up",
              lambda row: len(row.record.rounds) - row.record.warmup_samples),
     quantity("steady", "", "whether a steady state was detected", lambda row: row.record.steady),

@@ -97,7 +97,9 @@ def describe_verdict(one: Comparison) -> str:
     missing = describe_missing(one.missing) if one.verdict == "unclear" else ""
     if one.speedup.samples == 1:  # as published results have them
         missing = "single values"
-    return ", ".join(filter(None, [one.verdict, missing, NOT_COMPARABLE if one.unlike else ""]))
+    return ", ".join(
+        filter(None, [one.verdict, missing, NOT_COMPARABLE if one.differences else ""])
+    )
 
 
 def describe_missing(missing: Missing | None) -> str:
@@ -117,8 +119,8 @@ def describe_missing(missing: Missing | None) -> str:
 def count_verdicts(comparisons: Sequence[Comparison]) -> str:
     counts = Counter(one.verdict for one in comparisons)
     told = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
-    unlike = sum(bool(one.unlike) for one in comparisons)
-    end = f" ({unlike} {NOT_COMPARABLE})" if unlike else ""
+    not_comparable = sum(bool(one.differences) for one in comparisons)
+    end = f" ({not_comparable} {NOT_COMPARABLE})" if not_comparable else ""
     return f"{plural(len(comparisons), 'comparison')}: {', '.join(told)}{end}"
 
 
@@ -130,7 +132,7 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
     has_intervals = any(one.speedup.low is not None for one in comparisons)
     return [
         count_verdicts(comparisons),
-        *_describe_unlike(comparisons, is_between_runs),
+        *_describe_differences(comparisons, is_between_runs),
         *_limit(_list_moved(comparisons)),
         *_describe_common(judgement),
         *_describe_unclear(comparisons),
@@ -156,12 +158,12 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
     return "nothing was comparable: no case was measured on both sides"
 
 
-def _describe_unlike(comparisons: Sequence[Comparison], is_between_runs: bool) -> list[str]:
+def _describe_differences(comparisons: Sequence[Comparison], is_between_runs: bool) -> list[str]:
     """Each difference once, with how many it concerns."""
     sides = ("before", "now") if is_between_runs else ("in the baseline", "here")
     found: dict[str, int] = {}
     for one in comparisons:
-        for difference in list_differences(one.unlike, sides):
+        for difference in list_differences(one.differences, sides):
             found[difference] = found.get(difference, 0) + 1
     total = len(comparisons)
     return [
@@ -170,14 +172,16 @@ def _describe_unlike(comparisons: Sequence[Comparison], is_between_runs: bool) -
     ]
 
 
-def list_differences(unlike: Differences, sides: tuple[str, str] = ("before", "now")) -> list[str]:
+def list_differences(
+    differences: Differences, sides: tuple[str, str] = ("before", "now")
+) -> list[str]:
     """
     >>> list_differences({"settings.threads": ("2", "1"), "isa": (None, "AVX2")})
     ['settings.threads 2 before, 1 now', 'isa unknown before, AVX2 now']
     """
     return [
         f"{name} {old or 'unknown'} {sides[0]}, {new or 'unknown'} {sides[1]}"
-        for name, (old, new) in unlike.items()
+        for name, (old, new) in differences.items()
     ]
 
 
@@ -347,8 +351,10 @@ def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
         "new": one.middles[1],
         "speedup": as_interval(one.speedup),
         "verdict": one.verdict,
-        "comparable": not one.unlike,
-        "unlike": {name: {"old": old, "new": new} for name, (old, new) in one.unlike.items()},
+        "comparable": not one.differences,
+        "differences": {
+            name: {"old": old, "new": new} for name, (old, new) in one.differences.items()
+        },
         "missing": None if one.missing is None else asdict(one.missing),
         "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],
         "old_runs": one.old_runs,

@@ -179,7 +179,7 @@ def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
     compared: dict[tuple[str, str, bool], list[Row]] = {}
     for row in rows:
         if row.speedup is not None:
-            key = (row.record.variant, row.record.baseline, bool(row.unlike))
+            key = (row.record.variant, row.record.baseline, bool(row.differences))
             compared.setdefault(key, []).append(row)
     ordered = sorted(compared.values(), key=lambda found: -median(map(_speedup, found)))
     sentences = [_describe_range(found, axes) for found in ordered[:MOST_LISTED]]
@@ -198,17 +198,17 @@ def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
     """Of one variant over one baseline."""
     low, high = min(rows, key=_speedup), max(rows, key=_speedup)
     variant, baseline = low.record.variant, low.record.baseline
-    unlike = f" ({NOT_COMPARABLE})" if low.unlike else ""
+    fairness = f" ({NOT_COMPARABLE})" if low.differences else ""
     assert low.speedup is not None
     assert high.speedup is not None
     if len(rows) == 1 and low.speedup.low is None:
-        return f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}, no interval."
+        return f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}, no interval."
     if len(rows) == 1:
         pair = f"{variant} {VERDICTS[low.verdict]} {baseline}:"
         unclear = " no clear difference," if low.verdict == "unclear" else ""
-        return f"{pair}{unclear} {format_speedup(low.speedup)}{unlike}."
+        return f"{pair}{unclear} {format_speedup(low.speedup)}{fairness}."
     return (
-        f"{variant} over {baseline}{unlike}: {format_speedup(low.speedup)}{_where(low, axes)} to "
+        f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}{_where(low, axes)} to "
         f"{format_speedup(high.speedup)}{_where(high, axes)}; {_count_verdicts(rows)}."
     )
 
@@ -259,9 +259,11 @@ def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     """Which variant won how many groups; a variant wins by its verdict, else the baseline does."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        if _has_interval(row) and not row.unlike:
+        if _has_interval(row) and not row.differences:
             record = row.record
-            groups.setdefault((record.group_id, record.baseline, row.likeness), []).append(row)
+            groups.setdefault((record.group_id, record.baseline, row.conditions_digest), []).append(
+                row
+            )
     if len(groups) < 2 or max(len(group) for group in groups.values()) < 2:
         return []
     winners: Counter[str] = Counter()

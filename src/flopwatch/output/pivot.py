@@ -48,7 +48,7 @@ def make_chosen_sheet(rows: Sequence[Row], known: Columns, chosen: Sequence[Colu
             "words": [column.is_word for column in chosen],
             "remarks": [
                 *([f"the cases differ also in {', '.join(hidden)}"] if hidden else []),
-                *([] if known["verdict"] in chosen else list_unlike(rows, chosen)),
+                *([] if known["verdict"] in chosen else list_not_comparable(rows, chosen)),
             ],
         }
     )
@@ -60,14 +60,14 @@ def count_labels(chosen: Sequence[Column[Row]]) -> int:
     return max(1, words.index(False) if False in words else len(words))
 
 
-def list_unlike(rows: Sequence[Row], chosen: Sequence[Column[Row]]) -> list[str]:
+def list_not_comparable(rows: Sequence[Row], chosen: Sequence[Column[Row]]) -> list[str]:
     """Of comparisons that a table shows without saying that they are not fair ones."""
-    unlike = [row for row in rows if row.unlike]
-    if not unlike or not any(column.name in COMPARISONS for column in chosen):
+    marked = [row for row in rows if row.differences]
+    if not marked or not any(column.name in COMPARISONS for column in chosen):
         return []
-    variants = ", ".join(dict.fromkeys(row.record.variant for row in unlike))
+    variants = ", ".join(dict.fromkeys(row.record.variant for row in marked))
     return [
-        f"{variants}: {NOT_COMPARABLE} in {plural(len(unlike), 'case')}; the usual tables say how"
+        f"{variants}: {NOT_COMPARABLE} in {plural(len(marked), 'case')}; the usual tables say how"
     ]
 
 
@@ -157,7 +157,7 @@ def make_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bool)
         remarks=[
             *_list_left(rows, (row, col)),
             *([] if shown else [f"no case has a value of {value.name}"]),
-            *list_unlike(shown, [value]),
+            *list_not_comparable(shown, [value]),
         ],
     )
 

@@ -90,11 +90,11 @@ STOP_REASONS = {
 }
 
 
-def describe_unlike(row: Row) -> str:
+def describe_differences(row: Row) -> str:
     """In what a case and its baseline differ that a fair comparison has in common."""
     differences = "; ".join(
         f"{name} {theirs or 'unknown'} in the baseline, {mine or 'unknown'} here"
-        for name, (theirs, mine) in row.unlike.items()
+        for name, (theirs, mine) in row.differences.items()
     )
     return f"{NOT_COMPARABLE}: {differences}"
 
@@ -128,8 +128,8 @@ def case_remarks(rows: Sequence[Row]) -> list[str]:
     cases of a table."""
     told: dict[str, list[Record]] = {}
     for row in rows:
-        if row.unlike:
-            told.setdefault(describe_unlike(row), []).append(row.record)
+        if row.differences:
+            told.setdefault(describe_differences(row), []).append(row.record)
     for row in rows:
         for note in row.record.notes:
             told.setdefault(note, []).append(row.record)

@@ -124,7 +124,7 @@ def divide(rows: Sequence[Row]) -> list[list[Row]]:
     chosen: dict[tuple[str, frozenset[str], str, str], list[Row]] = {}
     for row in rows:
         record = row.record
-        like = (record.suite, frozenset(record.params), record.baseline, row.likeness)
+        like = (record.suite, frozenset(record.params), record.baseline, row.conditions_digest)
         chosen.setdefault(like, []).append(row)
     return list(chosen.values())
 

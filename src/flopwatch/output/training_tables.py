@@ -114,7 +114,7 @@ def _format_gain(quality: Quality) -> str:
     if quality.row.record.variant == quality.row.record.baseline:
         return "baseline"
     gain = "" if quality.gain is None else format_speedup(quality.gain)
-    return ", ".join(filter(None, [gain, NOT_COMPARABLE if quality.row.unlike else ""]))
+    return ", ".join(filter(None, [gain, NOT_COMPARABLE if quality.row.differences else ""]))
 
 
 def _list_shortened(group: Sequence[Quality]) -> list[str]:

@@ -87,8 +87,8 @@ def describe_fairness(one: PublishedComparison) -> str:
     """The fields that make the comparison unfair; what they are is told once, below."""
     fields = [
         *one.differences,
-        *(f"{name} here" for name in (one.own.unlike if one.own else ())),
-        *(f"{name} there" for name in (one.published.unlike if one.published else ())),
+        *(f"{name} here" for name in (one.own.differences if one.own else ())),
+        *(f"{name} there" for name in (one.published.differences if one.published else ())),
     ]
     return f"{NOT_COMPARABLE}: {', '.join(fields)}" if fields else ""
 
@@ -117,7 +117,7 @@ def _describe_differences(compared: Sequence[PublishedComparison]) -> list[str]:
     for one in compared:
         sentences = [f"{name}: {own} here, {other} there" for name, (own, other) in
                      one.differences.items()]  # fmt: skip
-        sentences += _describe_unlike(one.own, "here") + _describe_unlike(one.published, "there")
+        sentences += _describe_row(one.own, "here") + _describe_row(one.published, "there")
         for sentence in sentences:
             told[sentence] = told.get(sentence, 0) + 1
     return [
@@ -126,10 +126,10 @@ def _describe_differences(compared: Sequence[PublishedComparison]) -> list[str]:
     ]
 
 
-def _describe_unlike(row: Row | None, where: str) -> list[str]:
+def _describe_row(row: Row | None, where: str) -> list[str]:
     return [
         f"{name} {where}: {theirs or 'unknown'} in the baseline, {mine or 'unknown'} in the variant"
-        for name, (theirs, mine) in (row.unlike if row else {}).items()
+        for name, (theirs, mine) in (row.differences if row else {}).items()
     ]
 
 

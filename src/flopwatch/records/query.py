@@ -59,6 +59,7 @@ FIELDS = {
     "kind": "VARCHAR",
     "parts_of": "VARCHAR",
     "layout": "VARCHAR",
+    "job": "JSON",
     "samples_ns": "MAP(VARCHAR, DOUBLE[])",
     "rounds": "BIGINT[]",
     "calls_per_sample": "BIGINT[]",

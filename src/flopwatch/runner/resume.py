@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flopwatch.devices.environment import likeness
+from flopwatch.devices.environment import measurement_conditions
 from flopwatch.records.record import Record
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
@@ -29,12 +29,12 @@ def resume(
     """What is still to be measured, and the records that answer for the rest, the newest of each
     case. Where a variant is missing, the baseline is measured again with it.
     """
-    wanted = likeness(environment, settings)
+    wanted = measurement_conditions(environment, settings)
     answers = {
         record.case_id: record
         for record in records
         if is_answer(record, settings)
-        and likeness(record.environment, record.settings) == wanted
+        and measurement_conditions(record.environment, record.settings) == wanted
         and is_unchanged(record.sources, suite_path)
     }
     left: list[Group] = []

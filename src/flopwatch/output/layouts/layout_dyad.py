@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from flopwatch.analysis.summary import Row, conditions, unlike_as_dict
+from flopwatch.analysis.summary import Row, conditions, differences_as_dict
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts.layouts import Printout
-from flopwatch.output.remarks import describe_conditions, describe_unlike
+from flopwatch.output.remarks import describe_conditions, describe_differences
 from flopwatch.records.published.entries import find_printed
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
@@ -207,7 +207,7 @@ def _describe_times(entry: Entry) -> str:
         f"total avg: {entry.total_ms:.4f}, fwd_avg: {entry.forward_ms:.4f}, "
         f"bwd_avg: {entry.backward_ms:.4f}"
     )
-    return f"{times}, {describe_unlike(entry.row)}" if entry.row.unlike else times
+    return f"{times}, {describe_differences(entry.row)}" if entry.row.differences else times
 
 
 def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
@@ -220,8 +220,8 @@ def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
     for width, entry in sorted(zip(widths, known, strict=True), key=lambda pair: pair[0]):
         # Models of one width would look the same.
         model = f" ({_model(entry.record)})" if widths.count(width) > 1 else ""
-        unlike = f", {NOT_COMPARABLE}" if entry.row.unlike else ""
-        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{unlike}")
+        fairness = f", {NOT_COMPARABLE}" if entry.row.differences else ""
+        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{fairness}")
     return [*lines, ""]
 
 
@@ -246,7 +246,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "forward_ms": entry.forward_ms,
         "backward_ms": entry.backward_ms,
         "speedup": entry.speedup,
-        "unlike": unlike_as_dict(entry.row),
+        "differences": differences_as_dict(entry.row),
         "measured_on": describe_conditions(record),
         "run_id": record.run_id,
         "case_id": record.case_id,

@@ -103,7 +103,7 @@ def _make_point(row: Row, break_even: BreakEven, table: Table) -> Point:
         low=speedup.low,
         high=speedup.high,
         tip=f"{table.tell(row)}: {format_speedup(speedup)}, {row.verdict}",
-        is_hollow=bool(row.unlike),
+        is_hollow=bool(row.differences),
         is_ringed=row in break_even.paying[:1],
     )
 

@@ -129,5 +129,5 @@ def _make_point(row: Row, bandwidth: float, tops: dict[str, float], table: Table
             f"{table.tell(row)}: {format_rate(speed, 'FLOP/s')} at {three_figures(intensity)} "
             f"FLOPs a byte, {100 * speed / roof:.0f} % of what its roof allows"
         ),
-        is_hollow=bool(row.unlike),
+        is_hollow=bool(row.differences),
     )

@@ -159,6 +159,6 @@ def _make_point(y: float, row: Row, table: Table) -> Point:
         high=speedup.high if has_interval else None,
         limit=limit,
         tip=tip if limit is None else f"{tip}, limit {format_ratio(limit)}",
-        is_hollow=bool(row.unlike),
+        is_hollow=bool(row.differences),
         is_unsure=not has_interval,
     )
