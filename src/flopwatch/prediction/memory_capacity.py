@@ -18,6 +18,7 @@ from flopwatch.jobs.step_memory import Device, StepMemory
 from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.models.job_estimates import estimate_step
 from flopwatch.runner import session
+from flopwatch.runner.host import MEMORY_SHARE
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 
 SHORTEST = 2
@@ -35,7 +36,7 @@ def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
         if device == "cuda":
             raise UsageError("how much memory a GPU has must be said; add for example --fit 24G")
         free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
-        fit_bytes = int(session.MEMORY_SHARE * free_bytes)
+        fit_bytes = int(MEMORY_SHARE * free_bytes)
     if fit_bytes <= PROCESS_BYTES:
         raise UsageError(
             f"a process with torch takes {PROCESS_BYTES >> 20} MiB before it has a tensor; choose "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +14,12 @@ import msgspec
 
 from flopwatch.devices import environment as machine
 from flopwatch.devices import instruction_sets, system_files
-from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.runner import group_runner, worker_calls
 from flopwatch.runner.group_runner import Context, Interrupts, Watcher
+from flopwatch.runner.host import Host, launch, prepare_host
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.runner.memory_fit import (
     TOO_MUCH,
@@ -53,14 +53,9 @@ from flopwatch.runner.torchrun_launcher import (
 )
 from flopwatch.settings import Device, Settings
 from flopwatch.suites.catalog import SuiteFile, find_suite
-from flopwatch.worker import allocator, limits
 from flopwatch.worker.communicator import RankPlace
 
 RESULTS = Path("results")
-MEMORY_SHARE = 0.9
-"""Share of the free memory that a worker may take, unless the user says otherwise: the rest keeps
-the machine from swapping."""
-
 CALL_LIMIT_S = 3600.0
 """A called function sends nothing until it returns, and steps of a large model take long."""
 
@@ -129,14 +124,12 @@ def preview(options: Options) -> Preview:
     """Expand a suite without measuring any of it; torch is only loaded where the suite does, or
     where FLOPs must be turned into time."""
     suite_file = find_suite(options.suite)
-    instruction_set = instruction_sets.probe()
-    facts = machine.machine(suite_file.path.parent)
-    settings = _settle(options, facts, instruction_set.cuda_devices)
-    with _launch(instruction_set, settings, preload=()) as launcher:
+    host = _prepare(options, suite_file)
+    settings = host.settings
+    with host.launch(preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, settings)
         # Only a process with torch knows a GPU's memory.
-        is_known = settings.device == "cpu"
-        environment = facts if is_known else _complete(facts, instruction_set, launcher, settings)
+        environment = host.facts if settings.device == "cpu" else host.read_environment(launcher)
         fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
         require_budget(options.budget_s, fitting)
         estimate = _estimate(options, fitting, launcher, settings)
@@ -153,27 +146,25 @@ def preview(options: Options) -> Preview:
 def run(options: Options, watcher: Watcher) -> Report:
     """Measure what is not measured yet."""
     suite_file = find_suite(options.suite)
-    instruction_set = instruction_sets.probe()
-    facts = machine.machine(suite_file.path.parent)
-    settings = _settle(options, facts, instruction_set.cuda_devices)
-    with (
-        closing(_find_rank_launcher(lambda: _launch(instruction_set, settings))) as rank_launcher,
-        _launch(instruction_set, settings) as launcher,
-    ):
-        description, groups = _plan(options, suite_file, launcher, settings)
+    host = _prepare(options, suite_file)
+    place = find_place()
+    # Ranks are processes that torchrun has started, or else our own.
+    ranks: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
+    with closing(ranks), host.launch() as launcher:
+        description, groups = _plan(options, suite_file, launcher, host.settings)
         context = Context(
             suite_file=suite_file,
             launcher=launcher,
-            rank_launcher=rank_launcher,
-            settings=settings,
+            rank_launcher=ranks,
+            settings=host.settings,
             environment={
-                **_complete(facts, instruction_set, launcher, settings),
+                **host.read_environment(launcher),
                 **({"command": machine.read_command(options.command)} if options.command else {}),
             },
             cache_bytes=system_files.read_last_level_caches_bytes(),
             run=group_runner.new_run_id(),
             # torchrun kills its processes soon after it has asked them to end.
-            interrupts=Interrupts(is_urgent=find_place() is not None),
+            interrupts=Interrupts(is_urgent=place is not None),
         )
         return _measure_what_is_left(options, description, groups, context, watcher)
 
@@ -185,31 +176,22 @@ def serve_rank(place: RankPlace) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     instruction_set = instruction_sets.probe()
 
-    def launch(request: Request) -> Launcher:
-        return _launch(instruction_set, msgspec.convert(request["settings"], Settings))
+    def launch_rank(request: Request) -> Launcher:
+        return launch(instruction_set, msgspec.convert(request["settings"], Settings))
 
     with (
         closing(connect(place)) as line,
-        closing(RankServer(line, place.rank, launch)) as server,
+        closing(RankServer(line, place.rank, launch_rank)) as server,
     ):
         server.serve()
 
 
-def _find_rank_launcher(launch: Callable[[], Launcher]) -> RankLauncher:
-    """Ranks are processes that torchrun has started, or else our own."""
-    place = find_place()
-    return LocalRanks(launch) if place is None else TorchrunRanks(place)
-
-
 def read_environment() -> dict[str, Any]:
     """The environment that a record would carry if it were taken here and now, by default."""
-    facts = machine.machine(Path.cwd())
     load = machine.load()  # before our own processes add to it
-    instruction_set = instruction_sets.probe()
-    options = Options(suite="", settings=Settings())
-    settings = _settle(options, facts, instruction_set.cuda_devices)
-    with _launch(instruction_set, settings) as launcher:
-        return {**_complete(facts, instruction_set, launcher, settings), "load": load}
+    host = prepare_host(Settings())
+    with host.launch() as launcher:
+        return {**host.read_environment(launcher), "load": load}
 
 
 def call(
@@ -226,49 +208,25 @@ def call(
     With `ranks`, so many processes call it at once, torch.distributed between them, and the answer
     is that of rank 0.
     """
-    instruction_set = instruction_sets.probe()
     patient = Settings(silence_limit_s=CALL_LIMIT_S)
-    options = Options(suite="", settings=patient, device=device, threads=threads)
-    settings = _settle(options, machine.machine(Path.cwd()), instruction_set.cuda_devices)
-    local_ranks = LocalRanks(lambda: _launch(instruction_set, settings))
-    with _launch(instruction_set, settings) as launcher, closing(local_ranks):
+    host = prepare_host(patient, device=device, threads=threads)
+    local_ranks = LocalRanks(host.launch)
+    with host.launch() as launcher, closing(local_ranks):
         start: worker_calls.Start = launcher.start
         if ranks is not None:
             start = partial(start_ranks, launcher, local_ranks, ranks=ranks)
-        given = {**arguments, "device": settings.device}
-        return worker_calls.call(start, function, given, settings)
+        given = {**arguments, "device": host.settings.device}
+        return worker_calls.call(start, function, given, host.settings)
 
 
-def _launch(
-    instruction_set: instruction_sets.InstructionSet,
-    settings: Settings,
-    preload: Sequence[str] = ("torch",),
-) -> Launcher:
-    return Launcher(
-        preload=preload,
-        environment={
-            **instruction_sets.environment(instruction_set),
-            **allocator.preload_environment(settings.allocator),
-            **limits.thread_environment(settings.threads),
-        },
-        fork=settings.device == "cpu",  # a process that has used CUDA must not fork
+def _prepare(options: Options, suite_file: SuiteFile) -> Host:
+    return prepare_host(
+        options.settings,
+        project=suite_file.path.parent,
+        device=options.device,
+        threads=options.threads,
+        memory_limit_bytes=options.memory_limit_bytes,
     )
-
-
-def _complete(
-    facts: dict[str, Any],
-    instruction_set: instruction_sets.InstructionSet,
-    launcher: Launcher,
-    settings: Settings,
-) -> dict[str, Any]:
-    """The machine's facts with what only a worker knows."""
-    environment = {
-        **facts,
-        "isa": instruction_sets.describe(instruction_set),
-        **worker_calls.read_torch_environment(launcher, settings),
-    }
-    peaks = find_peaks(environment, settings)
-    return environment if peaks is None else {**environment, "peaks": shorten(peaks)}
 
 
 def _measure_what_is_left(
@@ -440,17 +398,3 @@ def _plan(
             "leave it out"
         )
     return description, groups
-
-
-def _settle(options: Options, facts: dict[str, Any], cuda_devices: Sequence[str]) -> Settings:
-    """Settings with the machine's own values where the user left the choice."""
-    if options.device == "cuda" and not cuda_devices:
-        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
-    usable_cores: int = facts["machine"]["usable_cores"]
-    available_bytes: int = facts["machine"]["memory_available_bytes"]
-    return replace(
-        options.settings,
-        device=options.device or ("cuda" if cuda_devices else "cpu"),
-        threads=options.threads or usable_cores,
-        memory_limit_bytes=options.memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
-    )
