@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
-from flopwatch.jobs.variants import PRECISIONS, Recompute, parse_mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
@@ -17,7 +15,6 @@ from flopwatch.devices.device_names import parse_hardware
 from flopwatch.errors import UsageError
 from flopwatch.jobs.conventions import (
     CONVENTIONS,
-    Training,
     count_trained_parameters,
     find_conventions,
 )
@@ -27,10 +24,13 @@ from flopwatch.jobs.flops import (
     Passes,
     count_bytes_by_part,
     count_flops_by_part,
+    count_micro_batch_flops,
+    count_parameters,
     count_weights,
     spread_by_dtype,
 )
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, find_shape
+from flopwatch.jobs.training_job import RECOMPUTES, Recompute, TrainingJob
 from flopwatch.jobs.utilisation import assess
 from flopwatch.models.builder import build, choose_attention, choose_recompute
 from tests.output.test_published_layouts import read_mosaic_cells
@@ -38,16 +38,15 @@ from tests.output.test_published_layouts import read_mosaic_cells
 TITLES, *LINES = read_mosaic_cells()
 PUBLISHED = [dict(zip(TITLES, line, strict=True)) for line in LINES]
 TINY = "hidden_size=64:layers=2:heads=4:vocabulary=256"
-RECOMPUTES: tuple[Recompute, ...] = ("none", "full", "selective")
 
 
 # --- the published table
 
 
-def read_training(row: Mapping[str, str]) -> Training:
-    return Training(
-        shape=find_shape(row["Model"].removeprefix("gpt")),
-        tokens=int(row["SeqLen (T)"]),
+def read_training(row: Mapping[str, str]) -> TrainingJob:
+    return TrainingJob(
+        row["Model"].removeprefix("gpt"),
+        int(row["SeqLen (T)"]),
         recompute="full" if row["ActCkpt"] == "True" else "none",
     )
 
@@ -113,16 +112,14 @@ def total(parts: Mapping[str, Passes]) -> int:
 @given(shape=draw_shapes(), sequences=st.integers(1, 8), tokens=st.integers(1, 512))
 @settings(max_examples=100)
 def test_parts_add_up(shape: Shape, sequences: int, tokens: int) -> None:
-    none, full, selective = (
-        count_flops_by_part(shape, sequences=sequences, tokens=tokens, recompute=recompute)
-        for recompute in RECOMPUTES
+    job = TrainingJob(shape, tokens, micro_batch=sequences)
+    none, selective, full = (
+        count_flops_by_part(replace(job, recompute=recompute)) for recompute in RECOMPUTES
     )
-    counted = count_flops(shape, batch=sequences, tokens=tokens)
-    assert sum(p.forward for part, p in none.items() if part != "padding") == counted.forward
     assert tuple(none) == PARTS
     assert total(none) <= total(selective) <= total(full)
     assert total(full) <= 4 * sum(passes.forward for passes in full.values())
-    causal = count_flops_by_part(shape, sequences=sequences, tokens=tokens, causal=True)
+    causal = count_flops_by_part(job, causal=True)
     for part in PARTS:
         halved = part in ATTENTION
         ratio = (tokens + 1, 2 * tokens) if halved else (1, 1)
@@ -140,14 +137,14 @@ def test_parts_add_up(shape: Shape, sequences: int, tokens: int) -> None:
 @given(shape=draw_shapes(), tokens=st.integers(1, 512))
 @settings(max_examples=50)
 def test_sharing_keys_never_costs_more(shape: Shape, tokens: int) -> None:
-    own = replace(shape, key_value_heads=None)
-    shared, alone = (count_flops_by_part(one, sequences=1, tokens=tokens) for one in (shape, own))
+    jobs = [
+        TrainingJob(one, tokens, precision="fp32")
+        for one in (shape, replace(shape, key_value_heads=None))
+    ]
+    shared, alone = map(count_flops_by_part, jobs)
     assert shared["qkv"].total <= alone["qkv"].total
     assert all(shared[part] == alone[part] for part in PARTS if part != "qkv")
-    fp32 = PRECISIONS["fp32"]
-    moved, more = (
-        count_bytes_by_part(one, sequences=1, tokens=tokens, precision=fp32) for one in (shape, own)
-    )
+    moved, more = map(count_bytes_by_part, jobs)
     assert all(moved[part].total <= more[part].total for part in PARTS)
 
 
@@ -158,14 +155,14 @@ def test_every_convention_counts_the_same_work_alike(shape: Shape, tokens: int) 
     in the former."""
     bare = replace(shape, padded_vocabulary=None)
     for convention in CONVENTIONS.values():
-        plain = Training(shape=shape, tokens=tokens)
-        model = convention.count_model_flops(plain)
+        plain = TrainingJob(shape, tokens)
+        model = convention.count_model_flops(plain, None)
         hardware = [
-            convention.count_hardware_flops(replace(plain, recompute=recompute))
+            convention.count_hardware_flops(replace(plain, recompute=recompute), None)
             for recompute in RECOMPUTES
         ]
         assert model * (1 - 1e-12) <= hardware[0] <= min(hardware[1:])
-        assert convention.count_model_flops(Training(shape=bare, tokens=tokens)) == model
+        assert convention.count_model_flops(TrainingJob(bare, tokens), None) == model
         padding = 6 * shape.padding * shape.hidden_size
         assert hardware[0] - model == pytest.approx(padding, abs=1e-6 * model)
 
@@ -180,36 +177,34 @@ def test_exact_flops_are_those_that_torch_counts(architecture: str, recompute: R
     ids = torch.randint(shape.vocabulary, (3, 20))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()
-    training = Training(shape=shape, tokens=20, recompute=recompute)
-    counted = 3 * 20 * CONVENTIONS["exact"].count_hardware_flops(training)
+    job = TrainingJob(shape, 20, micro_batch=3, precision="fp32", recompute=recompute)
+    counted = 3 * 20 * CONVENTIONS["exact"].count_hardware_flops(job, None)
     assert counted == pytest.approx(counter.get_total_flops(), rel=1e-12)
-    mode = parse_mode({"none": "eager", "full": "checkpointed"}.get(recompute, recompute))
-    flops = count_mode_flops(shape, mode, (3, 20), PRECISIONS["fp32"])
+    flops = count_micro_batch_flops(job)
     assert sum(flops[phase]["float32"] for phase in ("forward", "backward")) == round(counted)
-    parts = count_flops_by_part(shape, sequences=3, tokens=20, recompute=recompute)
-    scores = parts["scores"]
+    scores = count_flops_by_part(job)["scores"]
     assert flops["forward/scores"]["float32"] == scores.forward
     assert flops["backward/scores"]["float32"] == scores.backward + scores.recomputed
 
 
-def test_a_norm_after_the_last_product_needs_its_result_again() -> None:
-    parts = count_flops_by_part(find_shape("opt-350m"), sequences=1, tokens=8, recompute="full")
+def test_a_norm_after_the_last_matmul_needs_its_result_again() -> None:
+    parts = count_flops_by_part(TrainingJob("opt-350m", 8, recompute="full"))
     assert parts["feed-forward"].recomputed == parts["feed-forward"].forward
-    parts = count_flops_by_part(find_shape("opt-125m"), sequences=1, tokens=8, recompute="full")
+    parts = count_flops_by_part(TrainingJob("opt-125m", 8, recompute="full"))
     assert parts["feed-forward"].recomputed == parts["feed-forward"].forward // 2
 
 
 def test_bytes_are_those_of_operands_and_results() -> None:
-    shape = find_dimensions("llama:hidden_size=64:layers=1:heads=4:key_value_heads=1:vocabulary=10")
-    fp32, autocast = PRECISIONS["fp32"], PRECISIONS["bf16-mixed"]
-    parts = count_bytes_by_part(shape, sequences=2, tokens=3, precision=fp32)
+    model = "llama:hidden_size=64:layers=1:heads=4:key_value_heads=1:vocabulary=10"
+    job = TrainingJob(model, 3, micro_batch=2, precision="fp32")
+    parts = count_bytes_by_part(job)
     assert parts["qkv"].forward == 4 * (64 * 96 + 6 * (64 + 96))
     assert parts["qkv"].backward == 4 * (2 * 64 * 96 + 6 * (2 * 64 + 96))
     assert parts["scores"].forward == 4 * 6 * (64 + 16)
     assert parts["head"].forward == 4 * (10 * 64 + 6 * (64 + 10))
-    mixed = count_bytes_by_part(shape, sequences=2, tokens=3, precision=autocast)
+    mixed = count_bytes_by_part(replace(job, precision="bf16-mixed"))
     assert mixed["qkv"].forward == 4 * 64 * 96 + 2 * 6 * (64 + 96)
-    again = count_bytes_by_part(shape, sequences=2, tokens=3, recompute="full", precision=fp32)
+    again = count_bytes_by_part(replace(job, recompute="full"))
     down = 4 * (64 * 256 + 6 * (2 * 256 + 64))
     assert again["feed-forward"].recomputed == again["feed-forward"].forward - down
     assert again["qkv"].recomputed == parts["qkv"].forward
@@ -218,14 +213,12 @@ def test_bytes_are_those_of_operands_and_results() -> None:
 
 def test_of_an_embedding_the_backward_pass_only_writes_gradients() -> None:
     """Of the rows of tokens and positions, from the gradients of what was looked up; projections
-    are products, whose weights are read again."""
-    bf16 = PRECISIONS["bf16"]
-    parts = count_bytes_by_part(find_shape("gpt-125m"), sequences=1, tokens=1024, precision=bf16)
+    are matmuls, whose weights are read again."""
+    parts = count_bytes_by_part(TrainingJob("gpt-125m", 1024, precision="bf16"))
     rows = 2 * 1024 * 768
     assert (parts["embedding"].forward, parts["embedding"].backward) == (3 * rows, 3 * rows)
     assert parts["embedding"].total == 9 * 2**20
-    shape = find_shape("opt-350m")
-    parts = count_bytes_by_part(shape, sequences=1, tokens=8, precision=bf16)
+    parts = count_bytes_by_part(TrainingJob("opt-350m", 8, precision="bf16"))
     hidden, width, projections = 1024, 512, 2 * 1024 * 512
     looked_up = 8 * (width + hidden)
     through = 8 * (hidden + width)
@@ -249,19 +242,19 @@ def test_experts_count_as_far_as_a_token_goes_through_them() -> None:
     assert count_parameters(shape) == 46_702_792_704
     assert count_parameters(shape, active=True) == 12_879_925_248
     assert count_weights(shape)["feed-forward"] == 32 * (2 * 3 * 4096 * 14336 + 8 * 4096)
-    one = count_bytes_by_part(shape, sequences=1, tokens=1, precision=PRECISIONS["bf16"])
-    many = count_bytes_by_part(shape, sequences=1, tokens=64, precision=PRECISIONS["bf16"])
+    one = count_bytes_by_part(TrainingJob(shape, 1, precision="bf16"))
+    many = count_bytes_by_part(TrainingJob(shape, 64, precision="bf16"))
     assert many["feed-forward"].forward > 3.9 * one["feed-forward"].forward
 
 
 def test_padding_is_computed_but_not_needed() -> None:
-    bare = Training(shape=find_shape("gpt-125m"), tokens=512)
-    padded = replace(bare, shape=find_dimensions("gpt-125m:padded_vocabulary=50304"))
+    bare = TrainingJob("gpt-125m", 512)
+    padded = replace(bare, model="gpt-125m:padded_vocabulary=50304")
     assert count_parameters(padded.shape) - count_parameters(bare.shape) == 47 * 768
     for convention in CONVENTIONS.values():
-        model = convention.count_model_flops(padded)
-        assert model == convention.count_model_flops(bare)
-        assert convention.count_hardware_flops(padded) - model == 6 * 47 * 768
+        model = convention.count_model_flops(padded, None)
+        assert model == convention.count_model_flops(bare, None)
+        assert convention.count_hardware_flops(padded, None) - model == 6 * 47 * 768
 
 
 @pytest.mark.parametrize(
@@ -291,10 +284,10 @@ def test_mosaic_sizes_need_no_prefix(size: str) -> None:
 
 
 def test_what_is_unknown_says_how_to_write_it() -> None:
-    training = Training(shape=find_dimensions("qwen2:hidden_size=64:layers=2"), tokens=8)
+    job = TrainingJob("qwen2:hidden_size=64:layers=2", 8)
     for convention in CONVENTIONS.values():
         with pytest.raises(UsageError, match="write it as one of decoder, gpt, opt"):
-            convention.count_model_flops(training)
+            convention.count_model_flops(job, None)
 
 
 # --- conventions
@@ -323,27 +316,29 @@ def test_conventions_are_these_formulas() -> None:
             blocks * (4 / 3 * (1 + scores / 2) + head),
         ),
     }
-    training = Training(shape=shape, tokens=tokens, recompute="full")
+    job = TrainingJob("gpt-1b", tokens, recompute="full")
     for name, counts in expected.items():
         found = CONVENTIONS[name]
-        assert found.count_model_flops(training) == pytest.approx(counts[0], rel=1e-12)
-        assert found.count_hardware_flops(training) == pytest.approx(counts[1], rel=1e-12)
-    selective = replace(training, recompute="selective")
+        assert found.count_model_flops(job, None) == pytest.approx(counts[0], rel=1e-12)
+        assert found.count_hardware_flops(job, None) == pytest.approx(counts[1], rel=1e-12)
+    selective = replace(job, recompute="selective")
     korthikanti = blocks * (1 + 2 * scores + head)
-    assert CONVENTIONS["megatron"].count_hardware_flops(selective) == pytest.approx(korthikanti)
-    palm = CONVENTIONS["palm"].count_model_flops(training)
+    assert CONVENTIONS["megatron"].count_hardware_flops(selective, None) == pytest.approx(
+        korthikanti
+    )
+    palm = CONVENTIONS["palm"].count_model_flops(job, None)
     assert palm == 6 * n + 12 * attention
-    nanogpt = CONVENTIONS["nanogpt"].count_model_flops(training)
+    nanogpt = CONVENTIONS["nanogpt"].count_model_flops(job, None)
     assert nanogpt == 6 * (n - 2048 * hidden) + 12 * attention
-    exact = CONVENTIONS["exact"].count_model_flops(training)
-    assert exact == pytest.approx(CONVENTIONS["megatron"].count_model_flops(training), rel=1e-12)
+    exact = CONVENTIONS["exact"].count_model_flops(job, None)
+    assert exact == pytest.approx(CONVENTIONS["megatron"].count_model_flops(job, None), rel=1e-12)
 
 
 def test_parameters_as_built_are_taken_where_they_are_known() -> None:
-    built = Training(shape=find_shape("7b"), tokens=2048, parameters=10**9)
+    job = TrainingJob("7b", 2048)
     attention = 32 * 4096 * 2048
-    assert CONVENTIONS["palm"].count_model_flops(built) == 6e9 + 12 * attention
-    assert CONVENTIONS["mosaic-2023"].count_model_flops(built) == 6e9 + 4 * attention
+    assert CONVENTIONS["palm"].count_model_flops(job, 10**9) == 6e9 + 12 * attention
+    assert CONVENTIONS["mosaic-2023"].count_model_flops(job, 10**9) == 6e9 + 4 * attention
 
 
 @pytest.mark.parametrize("model", ["gpt-125m", "opt-125m", "small"])
@@ -352,11 +347,10 @@ def test_a_job_has_one_mfu_whether_its_parameters_were_counted_or_built(
     model: str, tokens: int
 ) -> None:
     """A built model has room for 2048 tokens, or more where it must; mosaic's N has not."""
-    asked = Training(shape=find_shape(model), tokens=tokens)
-    built = replace(asked, parameters=count_parameters(asked.shape.stretch(tokens)))
+    job = TrainingJob(model, tokens)
     for convention in CONVENTIONS.values():
-        assert convention.count_model_flops(built) == convention.count_model_flops(asked)
-        assert convention.count_hardware_flops(built) == convention.count_hardware_flops(asked)
+        for count in (convention.count_model_flops, convention.count_hardware_flops):
+            assert count(job, job.parameters) == count(job, None)
 
 
 def test_a_convention_that_nobody_knows_is_refused() -> None:

@@ -12,13 +12,14 @@ from fnmatch import fnmatchcase
 
 import pytest
 import torch
-from flopwatch.jobs.step_flops import count_flops, count_parameters
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.jobs.flops import Part, count_flops_by_part, count_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, find_shape
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import build_from_transformers
 
 SMALL = {
@@ -94,7 +95,12 @@ def list_flops(counter: FlopCounterMode) -> dict[str, int]:
 def test_forward_flops_are_those_that_torch_counts(name: str) -> None:
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         run(SHAPES[name], batch=2, tokens=96)
-    assert count_flops(SHAPES[name], batch=2, tokens=96).forward == list_flops(counter)[""]
+    assert sum(count_forward(SHAPES[name], 2, 96).values()) == list_flops(counter)[""]
+
+
+def count_forward(shape: Shape, micro_batch: int, tokens: int) -> dict[Part, int]:
+    parts = count_flops_by_part(TrainingJob(shape, tokens, micro_batch=micro_batch))
+    return {part: passes.forward for part, passes in parts.items()}
 
 
 @small_shapes
@@ -112,13 +118,13 @@ def test_flops_of_each_part_are_those_that_torch_counts(shape: Shape) -> None:
     feed_forward = sum(n for name, n in linear.items() if fnmatchcase(name, patterns.feed_forward))
     head = sum(n for name, n in linear.items() if name in ("lm_head", "embed_out"))
 
-    flops = count_flops(shape, batch=3, tokens=20)
-    assert flops.feed_forward == feed_forward > 0
-    assert flops.attention_projections == in_blocks - feed_forward > 0
-    assert flops.attention_products == counted[""] - sum(linear.values()) > 0
-    assert flops.head == head > 0
-    assert flops.embedding_projections == sum(linear.values()) - in_blocks - head
-    assert (flops.embedding_projections > 0) == (shape.embedding_size is not None)
+    flops = count_forward(shape, 3, 20)
+    assert flops["feed-forward"] == feed_forward > 0
+    assert flops["qkv"] + flops["output"] == in_blocks - feed_forward > 0
+    assert flops["scores"] + flops["values"] == counted[""] - sum(linear.values()) > 0
+    assert flops["head"] == head > 0
+    assert flops["embedding"] == sum(linear.values()) - in_blocks - head
+    assert (flops["embedding"] > 0) == (shape.embedding_size is not None)
 
 
 @small_shapes
@@ -126,7 +132,7 @@ def test_backward_flops_are_those_that_torch_counts(shape: Shape) -> None:
     loss = run(shape, batch=3, tokens=20)
     with FlopCounterMode(display=False) as counter:
         loss.backward()
-    assert count_flops(shape, batch=3, tokens=20).backward == counter.get_total_flops()
+    assert 2 * sum(count_forward(shape, 3, 20).values()) == counter.get_total_flops()
 
 
 @small_shapes

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from flopwatch.jobs.step_flops import count_flops, count_parameters, count_step_flops
 
 from flopwatch import layers
 from flopwatch.devices.clock import CpuClock
+from flopwatch.jobs.flops import count_flops_by_part, count_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, cut_opt
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting
+from flopwatch.layers.swapped_flops import count_swapped_flops
 from flopwatch.models import training_step as model_workload
 from flopwatch.models.builder import build_from_transformers
 from flopwatch.models.byte_model import Schedule, Text, draw_batches, read_standard_library, train
@@ -25,6 +28,17 @@ SMALL_LLAMA = replace(SHAPES["llama-160m"], hidden_size=64, feed_forward_size=12
 SMALL_PYTHIA = replace(SHAPES["pythia-160m"], hidden_size=64, feed_forward_size=128, layers=2,
                        heads=2, vocabulary=97)  # fmt: skip
 FLOAT32 = Setting(device="cpu", dtype="float32")
+
+
+def make_job(shape: Shape, linear: str, **given: Any) -> TrainingJob:
+    return TrainingJob(
+        shape, 16, **{"micro_batch": 2, "precision": "fp32", "linear": linear, **given}
+    )
+
+
+def count_forward(shape: Shape, *parts: str) -> int:
+    counted = count_flops_by_part(make_job(shape, "dense"))
+    return sum(passes.forward for part, passes in counted.items() if part in (parts or counted))
 
 
 def assert_agree(made: Workload, reference: Workload, tolerance: float) -> set[str]:
@@ -58,29 +72,29 @@ def test_a_layer_agrees_with_its_reference(
 @pytest.mark.parametrize("spec", ["dense", "dyad:auto:4", "dyad:it:8:cat"])
 def test_a_model_step_agrees_with_its_reference(shape: Shape, spec: str) -> None:
     torch.manual_seed(0)
-    made = model_workload.make_workload(shape, spec, (2, 16), FLOAT32)
+    made = model_workload.make_workload(make_job(shape, spec), FLOAT32)
     torch.manual_seed(0)
-    reference = model_workload.make_reference(shape, spec, (2, 16), FLOAT32)
+    reference = model_workload.make_reference(make_job(shape, spec), FLOAT32)
     compared = assert_agree(made, reference, 1e-4)
     assert "output" in compared
     assert len(compared) == 1 + len(made.gradients) > 4
     expected = {
         phase: by_dtype["float32"]
-        for phase, by_dtype in count_step_flops(shape, spec, (2, 16), dtype="float32").items()
+        for phase, by_dtype in count_swapped_flops(make_job(shape, spec)).items()
     }
-    dense = count_flops(shape, batch=2, tokens=16)
     share = 1.0 if spec == "dense" else 2 / int(spec.split(":")[2])
-    assert expected["forward/feed-forward"] == dense.feed_forward * share
+    assert expected["forward/feed-forward"] == count_forward(shape, "feed-forward") * share
     assert expected["backward"] == 2 * expected["forward"]
     assert expected["optimizer"] == pytest.approx(12 * made.facts["parameters"])
 
 
 @pytest.mark.parametrize("shape", [SMALL, SMALL_LLAMA, SMALL_PYTHIA], ids=lambda s: s.architecture)
-def test_all_linear_layers_of_the_blocks_can_be_exchanged(shape: Shape) -> None:
+def test_all_linear_layers_of_the_blocks_can_be_swapped(shape: Shape) -> None:
     torch.manual_seed(0)
-    made = model_workload.make_workload(shape, "dyad:auto:4", (2, 16), FLOAT32, "linear")
+    job = make_job(shape, "dyad:auto:4", swapped="linear")
+    made = model_workload.make_workload(job, FLOAT32)
     torch.manual_seed(0)
-    reference = model_workload.make_reference(shape, "dyad:auto:4", (2, 16), FLOAT32, "linear")
+    reference = model_workload.make_reference(job, FLOAT32)
     assert_agree(made, reference, 1e-4)
     assert made.instrument is not None
     stopwatch = FakeStopwatch()
@@ -88,21 +102,21 @@ def test_all_linear_layers_of_the_blocks_can_be_exchanged(shape: Shape) -> None:
         run(made)
     in_a_block = {"opt": 6, "llama": 7, "gpt_neox": 4}[shape.architecture]
     assert stopwatch.calls == {"forward/linear": 2 * in_a_block, "backward/linear": 2 * in_a_block}
-    dense = count_flops(shape, batch=2, tokens=16)
-    counts = count_step_flops(shape, "dyad:auto:4", (2, 16), dtype="float32", swapped="linear")
-    assert counts["forward/linear"]["float32"] == dense.linear / 2
-    assert counts["forward"]["float32"] == dense.forward - dense.linear / 2
+    linear = count_forward(shape, "qkv", "output", "feed-forward")
+    counts = count_swapped_flops(job)
+    assert counts["forward/linear"]["float32"] == linear / 2
+    assert counts["forward"]["float32"] == count_forward(shape) - linear / 2
     assert counts["optimizer"]["float32"] == pytest.approx(12 * made.facts["parameters"])
 
 
 def test_int8_flops_of_a_step_are_counted_as_int8() -> None:
-    dense = count_flops(SMALL, batch=2, tokens=16)
-    counts = count_step_flops(SMALL, "switchback:global", (2, 16), dtype="bfloat16")
-    inside, outside = dense.feed_forward, dense.forward - dense.feed_forward
+    counts = count_swapped_flops(make_job(SMALL, "switchback:global", precision="bf16"))
+    inside = count_forward(SMALL, "feed-forward")
+    outside = count_forward(SMALL) - inside
     assert counts["forward"] == {"int8": inside, "bfloat16": outside}
     assert counts["backward"] == {"int8": inside, "bfloat16": inside + 2 * outside}
     assert counts["backward/feed-forward"] == {"int8": inside, "bfloat16": inside}
-    cast = count_step_flops(SMALL, "dense", (2, 16), dtype="bfloat16", master_dtype="float32")
+    cast = count_swapped_flops(make_job(SMALL, "dense", precision="bf16-mixed"))
     assert set(cast["forward"]) == {"bfloat16"}
     assert set(cast["optimizer"]) == {"float32"}
 
@@ -110,7 +124,7 @@ def test_int8_flops_of_a_step_are_counted_as_int8() -> None:
 def test_a_spec_that_does_not_count_has_no_flops() -> None:
     layers.register("mystery", torch.nn.Linear)
     try:
-        assert count_step_flops(SMALL, "mystery", (2, 16), dtype="float32") == {}
+        assert count_swapped_flops(make_job(SMALL, "mystery")) == {}
     finally:
         del registry.KINDS["mystery"]
 
@@ -132,9 +146,9 @@ def test_variants_of_a_layer_share_input_and_gradient() -> None:
 def test_a_wrong_layer_in_the_model_is_noticed() -> None:
     """The comparison can fail: another weight gives other numbers."""
     torch.manual_seed(0)
-    made = model_workload.make_workload(SMALL, "dyad:it:4", (2, 16), FLOAT32)
+    made = model_workload.make_workload(make_job(SMALL, "dyad:it:4"), FLOAT32)
     torch.manual_seed(1)
-    reference = model_workload.make_reference(SMALL, "dyad:it:4", (2, 16), FLOAT32)
+    reference = model_workload.make_reference(make_job(SMALL, "dyad:it:4"), FLOAT32)
     with pytest.raises(agreement.WrongResult, match="output is off"):
         assert_agree(made, reference, 1e-4)
 
@@ -150,8 +164,8 @@ def run(made: Workload) -> list[object]:
 
 
 def test_variants_share_a_model_and_do_not_disturb_each_other() -> None:
-    dense = model_workload.make_workload(SMALL, "dense", (2, 16), FLOAT32)
-    other = model_workload.make_workload(SMALL, "dyad:auto:4", (2, 16), FLOAT32)
+    dense = model_workload.make_workload(make_job(SMALL, "dense"), FLOAT32)
+    other = model_workload.make_workload(make_job(SMALL, "dyad:auto:4"), FLOAT32)
     first, second = run(dense)[0], run(other)[0]
     assert not torch.equal(first, second)  # type: ignore[arg-type]
     for _ in range(3):  # the optimizer's steps leave the weights where they are
@@ -178,7 +192,7 @@ class FakeStopwatch:
 
 @pytest.mark.parametrize("spec", ["dense", "dyad:auto:4", "dyad:it:4:published"])
 def test_hooks_time_each_exchanged_layer_once_in_each_direction(spec: str) -> None:
-    made = model_workload.make_workload(SMALL, spec, (2, 16), FLOAT32)
+    made = model_workload.make_workload(make_job(SMALL, spec), FLOAT32)
     assert made.instrument is not None
     stopwatch = FakeStopwatch()
     plain = run(made)[0]
@@ -198,7 +212,7 @@ def test_swap_works_on_hugging_face_models(name: str) -> None:
     done = layers.swap(model, "dyad:auto:4", match=pattern)
     assert len(done.layers) == 12 * (3 if name.startswith("llama") else 2)
     assert done.parameters_before == count_parameters(SHAPES[name])
-    flops = count_step_flops(SHAPES[name], "dyad:auto:4", (1, 1), dtype="float32")
+    flops = count_swapped_flops(make_job(SHAPES[name], "dyad:auto:4"))
     assert done.parameters_after == flops["optimizer"]["float32"] / 12
 
 

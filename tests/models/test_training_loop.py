@@ -1,4 +1,4 @@
-"""A training job: its texts, its losses, what it holds, and what makes it wrong."""
+"""A training job: its sequences, its losses, what it holds, and what makes it wrong."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from flopwatch.jobs.variants import PRECISIONS, count_shards, parse_training_mode
 
 from flopwatch.devices.clock import CpuClock
 from flopwatch.devices.tensor_memory import measure_memory
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.rank_memory import estimate_rank
-from flopwatch.jobs.step_memory import Plan
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.training_loop import (
-    TrainingJob,
     count_free_bytes,
-    draw_texts,
+    draw_sequences,
     make_reference,
     make_workload,
 )
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.sampling import run_once
-from tests.models.test_parallelize import TINY, make_job
+from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
 
 MEASURED = "decoder:hidden_size=128:layers=4:heads=4:vocabulary=1000:positions=64"
-PLAIN = parse_training_mode("plain")
 
 
 @pytest.fixture(autouse=True)
@@ -41,27 +38,27 @@ def calm() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_texts_follow_from_seed_step_and_place() -> None:
-    whole = draw_texts(50, 12, 3, 7, range(6))
+def test_sequences_follow_from_seed_step_and_place() -> None:
+    whole = draw_sequences(50, 12, 3, 7, range(6))
     assert whole.shape == (6, 12)
     assert whole.min() >= 0
     assert whole.max() < 50
-    parts = [draw_texts(50, 12, 3, 7, places) for places in (range(2), range(2, 6))]
+    parts = [draw_sequences(50, 12, 3, 7, places) for places in (range(2), range(2, 6))]
     assert torch.equal(torch.cat(parts), whole)
-    for other in (draw_texts(50, 12, 4, 7, range(6)), draw_texts(50, 12, 3, 8, range(6))):
+    for other in (draw_sequences(50, 12, 4, 7, range(6)), draw_sequences(50, 12, 3, 8, range(6))):
         assert not torch.equal(other, whole)
     assert len({tuple(row) for row in whole.tolist()}) == 6
 
 
 def test_early_tokens_are_frequent() -> None:
-    drawn = draw_texts(1000, 5000, 0, 0, [0])
+    drawn = draw_sequences(1000, 5000, 0, 0, [0])
     assert set(drawn.unique().tolist()) <= set(range(1000))
     assert (drawn < 10).float().mean() > 0.25
     assert drawn.max() > 900
 
 
 def test_it_learns() -> None:
-    workload = make_workload(make_job(1), PLAIN)
+    workload = make_workload(make_job(1), "cpu")
     for _ in range(40):
         run_once(workload)
     assert workload.curves is not None
@@ -71,34 +68,34 @@ def test_it_learns() -> None:
     assert sum(last) < sum(first) - 0.2
 
 
-def test_every_step_has_texts_of_its_own() -> None:
-    workload = make_workload(make_job(1), PLAIN)
+def test_every_step_has_sequences_of_its_own() -> None:
+    workload = make_workload(make_job(1), "cpu")
     values = [gather(workload, CpuClock()).values["loss"].item() for _ in range(2)]
     assert values[0] != values[1]
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_phases_and_facts(accumulation: int) -> None:
-    workload = make_workload(make_job(1, accumulation), PLAIN)
-    phases = ["accumulation"] if accumulation > 1 else []
+@pytest.mark.parametrize("grad_accum", [1, 4])
+def test_phases_and_facts(grad_accum: int) -> None:
+    workload = make_workload(make_job(1, grad_accum), "cpu")
+    phases = ["grad_accum"] if grad_accum > 1 else []
     assert list(workload.phases) == [*phases, "forward", "backward", "optimizer"]
     facts = workload.list_facts()
     assert facts["tokens"] == 8 * 16
     assert facts["sequences"] == facts["global_batch"] == 8
-    assert facts["micro_batch"] * facts["accumulation"] * facts["ranks"] == 8
-    assert (facts["layers"], facts["hidden_size"], facts["context"]) == (2, 32, 16)
+    assert facts["micro_batch"] * facts["grad_accum"] * facts["ranks"] == 8
+    assert (facts["layers"], facts["hidden_size"], facts["seq_len"]) == (2, 32, 16)
     assert facts["parameters"] == 32 * (101 + 16) + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
 
 
 def test_a_loss_that_is_not_finite_is_not_timed() -> None:
-    workload = make_workload(make_job(1), PLAIN)
+    workload = make_workload(make_job(1), "cpu")
     spoil(workload)
     with pytest.raises(Diverged, match="its loss is nan in step 1; a training that diverges"):
         gather(workload, CpuClock())
 
 
 def test_a_loss_that_is_not_finite_later_is_found_by_the_study() -> None:
-    workload = make_workload(make_job(1), PLAIN)
+    workload = make_workload(make_job(1), "cpu")
     gather(workload, CpuClock())
     spoil(workload)
     run_once(workload)
@@ -114,9 +111,9 @@ def spoil(workload: Any) -> None:
 
 
 def test_a_gradient_that_is_not_averaged_is_wrong() -> None:
-    """Of half of the texts, what rank 0 would have without the other."""
-    expected = gather(make_reference(make_job(2), PLAIN), CpuClock()).values
-    values = gather(make_workload(make_job(1, micro_batch=4), PLAIN), CpuClock()).values
+    """Of half of the sequences, what rank 0 would have without the other."""
+    expected = gather(make_reference(make_job(2), "cpu"), CpuClock()).values
+    values = gather(make_workload(make_job(1, micro_batch=4), "cpu"), CpuClock()).values
     assert values.keys() == expected.keys()
     with pytest.raises(WrongResult):
         compare(values, expected, against="the reference", tolerance=3e-3)
@@ -124,14 +121,14 @@ def test_a_gradient_that_is_not_averaged_is_wrong() -> None:
 
 def test_layers_that_cannot_be_made_are_unsupported() -> None:
     with pytest.raises(Unsupported, match="divide"):
-        make_workload(make_job(1), parse_training_mode("plain+dyad:it:7"))
+        make_workload(make_job(1, variant="none+dyad:it:7"), "cpu")
 
 
-def test_the_reference_computes_exchanged_layers_by_the_plain_formula() -> None:
-    mode = parse_training_mode("plain+dyad:auto:4@linear")
-    values = gather(make_workload(make_job(1), mode), CpuClock()).values
+def test_the_reference_computes_swapped_layers_by_the_plain_formula() -> None:
+    job = make_job(1, variant="none+dyad:auto:4@linear")
+    values = gather(make_workload(job, "cpu"), CpuClock()).values
     torch.manual_seed(0)
-    expected = gather(make_reference(make_job(1), mode), CpuClock()).values
+    expected = gather(make_reference(job, "cpu"), CpuClock()).values
     assert compare(values, expected, against="the reference", tolerance=1e-4) is not None
 
 
@@ -141,19 +138,19 @@ def test_less_memory_is_free_than_the_limit_says() -> None:
 
 HELD = [
     (1, "fp32", "ddp"),
-    (1, "fp32", "full-shard"),
-    (1, "fp32", "full-shard+checkpointed"),
-    (2, "fp32", "plain"),
-    (2, "fp32", "grad-op-shard"),
-    (2, "fp32", "full-shard+selective"),
+    (1, "fp32", "full"),
+    (1, "fp32", "full+recompute-full"),
+    (2, "fp32", "none"),
+    (2, "fp32", "zero2"),
+    (2, "fp32", "full+recompute-selective"),
 ]
 
 
-def measure_all(jobs: list[tuple[TrainingJob, str]]) -> list[int]:
+def measure_all(jobs: list[TrainingJob]) -> list[int]:
     """Bytes that a step holds beyond what was there before it."""
     found = []
-    for job, variant in jobs:
-        workload = make_workload(job, parse_training_mode(variant))
+    for job in jobs:
+        workload = make_workload(job, "cpu")
         for _ in range(2):  # the first steps make what stays
             run_once(workload)
         assert workload.reset is not None
@@ -168,42 +165,31 @@ def measure_all(jobs: list[tuple[TrainingJob, str]]) -> list[int]:
 @pytest.mark.slow
 def test_ranks_hold_what_is_predicted() -> None:
     jobs = [
-        (make_job(2, number, model=MEASURED, context=64, micro_batch=4, precision=precision), way)
+        make_job(2, number, way, model=MEASURED, seq_len=64, micro_batch=4, precision=precision)
         for number, precision, way in HELD
     ]
-    for (job, variant), measured in zip(jobs, run_on_ranks(2, measure_all, jobs)[0], strict=True):
-        mode = parse_training_mode(variant)
-        assert mode.sharding is not None
-        plan = Plan(
-            batch=job.micro_batch,
-            context=job.context,
-            precision=job.precision,
-            checkpointed=mode.checkpointed,
-            selective=mode.recompute == "selective",
-        )
-        shards = count_shards(mode.sharding, 2, 2)
-        parts = estimate_rank(job.shape, plan, mode.sharding, shards, job.accumulation)
+    for job, measured in zip(jobs, run_on_ranks(2, measure_all, jobs)[0], strict=True):
+        parts = estimate_rank(job, "cpu")
         before = ("parameters", "buffers", "optimizer state", "buckets")
         held = sum(parts.get(part, 0) for part in before)
-        assert sum(parts.values()) == pytest.approx(held + measured, rel=0.15), variant
+        assert sum(parts.values()) == pytest.approx(held + measured, rel=0.15), job
 
 
 def test_shards_are_smaller() -> None:
-    shape, plan = make_job(1, model=MEASURED).shape, Plan()
-    whole = estimate_rank(shape, plan, "plain", 1, 1)
+    whole, *kept = (
+        estimate_rank(make_job(8, variant=way, model=MEASURED), "cpu")
+        for way in ("none", "full", "zero2")
+    )
     for part in ("parameters", "optimizer state"):
-        assert estimate_rank(shape, plan, "full-shard", 8, 1)[part] == whole[part] // 8
-    kept = [estimate_rank(shape, plan, way, 8, 1) for way in ("full-shard", "grad-op-shard")]
+        assert kept[0][part] == whole[part] // 8
     assert kept[0]["gathered parameters"] < kept[1]["gathered parameters"]
     assert kept[1]["gathered parameters"] == whole["parameters"]
 
 
 def test_autocast_shards_gather_16_bits() -> None:
-    shape = make_job(1, model=TINY).shape
     short, full = (
-        estimate_rank(shape, Plan(precision=precision), "full-shard", 2, 1)
+        estimate_rank(make_job(2, variant="full", precision=precision), "cpu")
         for precision in ("bf16-mixed", "fp32")
     )
-    assert PRECISIONS["bf16-mixed"].dtype == "float32"
     assert short["parameters"] == full["parameters"]
     assert short["gathered parameters"] * 2 == full["gathered parameters"]

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from flopwatch.jobs.step_flops import count_flops, count_mode_flops, count_parameters
-from flopwatch.jobs.variants import PRECISIONS, parse_mode
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape
+from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import builder
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
+from flopwatch.models.job_estimates import count_flops
 from flopwatch.models.regions import listening
-from flopwatch.models.step_workload import Job, make_workload
+from flopwatch.models.step_workload import make_workload
 from flopwatch.models.transformer import Transformer
 from flopwatch.worker.sampling import run_phases
 
@@ -227,7 +228,7 @@ def test_flops_are_those_that_torch_counts(shape: Shape) -> None:
         name.partition(".")[2]: sum(counts.values())
         for name, counts in counter.get_flop_counts().items()
     }
-    flops = count_mode_flops(shape, parse_mode("eager"), (3, 20), PRECISIONS["fp32"])
+    flops = count_flops(TrainingJob(shape, 20, micro_batch=3, precision="fp32"))
     assert flops["forward"] == {"float32": forward}
     assert flops["backward"] == {"float32": counter.get_total_flops() - forward}
     for part, pattern in {"attention": ".attention", "feed-forward": ".feed_forward"}.items():
@@ -238,14 +239,14 @@ def test_flops_are_those_that_torch_counts(shape: Shape) -> None:
 
 
 @tiny_shapes
-def test_flops_of_what_is_computed_again_are_those_that_torch_counts(shape: Shape) -> None:
+def test_flops_of_what_is_recomputed_are_those_that_torch_counts(shape: Shape) -> None:
     model, _ = make(shape)
     choose_attention(model, "plain")
     choose_recompute(model, "full")
     ids = torch.randint(shape.vocabulary, (3, 20))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()
-    flops = count_mode_flops(shape, parse_mode("checkpointed"), (3, 20), PRECISIONS["fp32"])
+    flops = count_flops(TrainingJob(shape, 20, micro_batch=3, precision="fp32", recompute="full"))
     total = flops["forward"]["float32"] + flops["backward"]["float32"]
     assert total == counter.get_total_flops()
     inside = sum(
@@ -254,34 +255,32 @@ def test_flops_of_what_is_computed_again_are_those_that_torch_counts(shape: Shap
     assert inside == flops["backward"]["float32"]
 
 
-def test_flops_of_exchanged_layers_are_those_of_the_layers() -> None:
-    shape = find_shape("small")
-    dense = count_mode_flops(shape, parse_mode("eager"), (4, 128), PRECISIONS["fp32"])
-    dyad = count_mode_flops(shape, parse_mode("dyad:auto:4"), (4, 128), PRECISIONS["fp32"])
+def test_flops_of_swapped_layers_are_those_of_the_layers() -> None:
+    job = TrainingJob("small", 128, micro_batch=4, precision="fp32")
+    dense, dyad = count_flops(job), count_flops(parse_variant(job, "dyad:auto:4"))
     saved = dense["forward"]["float32"] - dyad["forward"]["float32"]
-    assert saved == count_flops(shape, batch=4, tokens=128).feed_forward / 2
-    by_pattern = parse_mode("dyad:auto:4@blocks.0.*")
-    assert count_mode_flops(shape, by_pattern, (4, 128), PRECISIONS["fp32"]) == {}
+    assert saved == dense["forward/feed-forward"]["float32"] / 2
+    assert count_flops(parse_variant(job, "dyad:auto:4@blocks.0.*")) == {}
 
 
 @pytest.mark.parametrize("match", ["feed-forward", "linear"])
-@pytest.mark.parametrize("word", ["checkpointed", "selective"])
-def test_exchanged_layers_that_are_computed_again_are_counted_as_torch_counts(
+@pytest.mark.parametrize("word", ["recompute-full", "recompute-selective"])
+def test_swapped_layers_that_are_recomputed_are_counted_as_torch_counts(
     word: str, match: str
 ) -> None:
-    shape = find_shape("decoder:hidden_size=64:layers=2:heads=4:vocabulary=256")
-    mode = parse_mode(f"{word}+plain-attention+dyad:auto:4@{match}")
-    job = Job(shape=shape, batch=2, context=16, precision="fp32", optimizer="sgd", device="cpu")
-    workload = make_workload(job, mode)
+    model = "decoder:hidden_size=64:layers=2:heads=4:vocabulary=256"
+    plain = TrainingJob(model, 16, micro_batch=2, precision="fp32", optimizer="sgd")
+    job = parse_variant(plain, f"{word}+plain-attention+dyad:auto:4@{match}")
+    workload = make_workload(job, "cpu")
     with FlopCounterMode(display=False) as counter:
         run_phases(workload)
-    flops = count_mode_flops(shape, mode, (2, 16), PRECISIONS["fp32"])
+    flops = count_flops(job)
     assert flops["forward"]["float32"] + flops["backward"]["float32"] == counter.get_total_flops()
 
 
 def test_sgd_and_precision_are_told_apart() -> None:
     shape = find_shape("small")
-    flops = count_mode_flops(shape, parse_mode("eager"), (1, 8), PRECISIONS["bf16-mixed"], "sgd")
+    flops = count_flops(TrainingJob(shape, 8, precision="bf16-mixed", optimizer="sgd"))
     assert list(flops["forward"]) == ["bfloat16"]
     assert flops["optimizer"] == {"float32": 2.0 * count_parameters(shape)}
 

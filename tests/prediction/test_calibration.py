@@ -11,24 +11,29 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from flopwatch.prediction.case_jobs import find_job, observe, predict_case, read_machine
-from flopwatch.prediction.questions import find_hardware
 
 from flopwatch.cli.main import cli
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Product, Setup, Stream, shorten
 from flopwatch.errors import UsageError
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
 from flopwatch.prediction import calibration as calibrations
 from flopwatch.prediction.calibration import (
     CPU_PRIORS,
     PEAKS_SPREAD,
     calibrate,
     find_calibration,
+    is_predictable,
     make_stack,
+    observe,
+    predict_case,
     predict_group,
+    read_machine,
 )
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import SCATTER, predict_s
 from flopwatch.prediction.hardware import describe_measured, find_machine
+from flopwatch.prediction.job_lists import find_hardware
 from flopwatch.prediction.validation import judge, judge_all, tally
 from flopwatch.records.record import Record, encode
 from flopwatch.runner.schedule import Group
@@ -73,12 +78,12 @@ TRUE = Parameters(
 )
 
 
-def make_record(model: str, context: int = 128, **changes: Any) -> Record:
+def make_record(model: str, seq_len: int = 128, **changes: Any) -> Record:
     """A step that takes what TRUE says."""
-    params = {"model": model, "batch": 4, "context": context, "precision": "fp32",
+    params = {"model": model, "micro_batch": 4, "seq_len": seq_len, "precision": "fp32",
               "optimizer": "adamw"}  # fmt: skip
     blank = Record(
-        case_id=f"{model}-{context}", group_id=model, run_id="r", suite="steps", variant="eager",
+        case_id=f"{model}-{seq_len}", job=TrainingJob(**params).to_dict(), group_id=model, run_id="r", suite="steps", variant="eager",
         baseline="eager", params=params, status="ok", settings=SETTINGS, environment=ENVIRONMENT,
         measured_at="2026-11-17T10:00:00+00:00", rounds=[0, 1, 2], calls_per_sample=[1, 1, 1],
         samples_ns={phase: [1e9] * 3 for phase in ("forward", "backward", "optimizer")},
@@ -87,8 +92,8 @@ def make_record(model: str, context: int = 128, **changes: Any) -> Record:
     return replace(blank, samples_ns={phase: [t] * 3 for phase, t in times.items()}, **changes)
 
 
-RECORDS = [make_record(model, context) for model in ("small", "medium", "gpt-125m")
-           for context in (128, 512)]  # fmt: skip
+RECORDS = [make_record(model, seq_len) for model in ("small", "medium", "gpt-125m")
+           for seq_len in (128, 512)]  # fmt: skip
 
 
 def test_a_calibration_finds_this_machine_and_predicts_what_it_has_not_seen() -> None:
@@ -113,15 +118,14 @@ def test_how_sure_a_calibration_is_follows_from_models_that_it_has_not_seen() ->
 
 
 def test_what_was_found_to_fit_and_what_gpus_round_counts() -> None:
-    params = {"model": "gpt-125m", "context": 128, "precision": "fp32", "optimizer": "adamw",
-              "ranks": 1, "micro_batch": "auto", "accumulation": 2}  # fmt: skip
+    job = TrainingJob("gpt-125m", 128, micro_batch=6, grad_accum=2, precision="fp32")
     found = replace(
-        RECORDS[0], suite="training", variant="plain", params=params,
-        facts={"micro_batch": 6.0, "accumulation": 2.0}, samples_ns={"step": [1e9] * 3},
+        RECORDS[0], suite="training", variant="none", params={"micro_batch": "auto"},
+        job=job.to_dict(), samples_ns={"step": [1e9] * 3},
     )  # fmt: skip
     (observation,) = observe(found)
-    assert (observation.job.micro_batch, observation.job.accumulation) == (6, 2)
-    assert not observe(replace(found, facts={}))  # nobody knows how large it was
+    assert observation.job == job
+    assert not observe(replace(found, job=None))  # nobody knows how large it was
     rounding = {**ENVIRONMENT, "torch": {"gpu": {"tf32_matmul": True}}}
     on_gpu = replace(found, environment=rounding, settings=replace(SETTINGS, device="cuda"))
     assert [each.job.precision for each in observe(on_gpu)] == ["tf32"]
@@ -177,27 +181,19 @@ def test_what_cannot_be_calibrated_by_is_refused() -> None:
         calibrate([RECORDS[0], replace(RECORDS[1], environment=other)])
 
 
-def test_cases_are_jobs_where_their_cost_follows_from_their_dimensions() -> None:
-    params = RECORDS[0].params
-    job = find_job("steps", "checkpointed", params)
-    assert job is not None
-    assert (job.recompute, job.ranks, job.micro_batch) == ("full", 1, 4)
+def test_a_cost_follows_from_dimensions_where_nothing_else_is_computed() -> None:
+    job = TrainingJob("small", 128)
+    assert is_predictable(parse_variant(job, "recompute-full"))
     for variant in ("compiled", "plain-attention", "dyad:auto:4"):
-        assert find_job("steps", variant, params) is None
-    assert find_job("dyad", "eager", params) is None
-    assert find_job("steps", "eager", {**params, "model": "qwen2:hidden_size=64:layers=2"}) is None
-    training = {"model": "small", "context": 64, "ranks": 2, "micro_batch": 2, "global_batch": 8,
-                "precision": "fp32", "optimizer": "adamw"}  # fmt: skip
-    shared = find_job("training", "full-shard", training)
-    assert shared is not None
-    assert (shared.accumulation, shared.sharding) == (2, "full-shard")
-    assert find_job("training", "full-shard", {"model": 3}) is None
+        assert not is_predictable(parse_variant(job, variant))
+    assert not is_predictable(replace(job, model="qwen2:hidden_size=64:layers=2"))
 
 
 @pytest.mark.parametrize("value", [0, -1, "auto", None, 1.5, 2**70, [], {}])
-@pytest.mark.parametrize("axis", ["context", "batch", "model", "precision", "optimizer"])
-def test_a_damaged_case_is_no_job(axis: str, value: Any) -> None:
-    record = replace(RECORDS[0], params={**RECORDS[0].params, axis: value})
+@pytest.mark.parametrize("field", ["seq_len", "micro_batch", "model", "precision", "optimizer"])
+def test_a_damaged_record_is_no_job(field: str, value: Any) -> None:
+    assert RECORDS[0].job is not None
+    record = replace(RECORDS[0], job={**RECORDS[0].job, field: value})
     assert observe(record) == []
 
 
@@ -208,22 +204,21 @@ def test_damaged_peaks_describe_no_machine(rate: float) -> None:
     assert observe(replace(RECORDS[0], environment=environment)) == []
 
 
+TWO = TrainingJob(
+    "small", 64, micro_batch=2, precision="fp32", parallelism=Parallelism(data=2, sharding="ddp")
+)
+
+
 def test_ranks_that_cannot_be_divided_have_no_prediction() -> None:
-    params = {"model": "small", "context": 64, "ranks": 2, "micro_batch": 2, "accumulation": 1,
-              "precision": "fp32", "optimizer": "adamw"}  # fmt: skip
     machine = read_machine(RECORDS[0])
     assert machine is not None
     stack = make_stack(None, "cpu")
-    assert predict_case("training", "hybrid-shard", params, machine, stack, "cpu") is None
-    assert predict_case("training", "full-shard", params, machine, stack, "cpu") is not None
+    assert predict_case(parse_variant(TWO, "hybrid"), machine, stack, "cpu") is None
+    assert predict_case(parse_variant(TWO, "full"), machine, stack, "cpu") is not None
 
 
 def test_ranks_on_a_cpu_share_its_cores() -> None:
-    params = {"model": "small", "context": 64, "ranks": 2, "micro_batch": 2, "accumulation": 1,
-              "precision": "fp32", "optimizer": "adamw"}  # fmt: skip
-    record = replace(
-        RECORDS[0], suite="training", variant="ddp", params=params, samples_ns={"step": [1e9] * 3}
-    )
+    record = replace(RECORDS[0], job=TWO.to_dict(), samples_ns={"step": [1e9] * 3})
     (seen,) = observe(record)
     assert seen.machine.peak_flops_per_s["float32"] == 1e11
     assert seen.time_s == 1.0
@@ -234,8 +229,10 @@ def test_predictions_are_made_only_where_the_machine_was_calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLOPWATCH_CALIBRATION", str(tmp_path / "calibrations.jsonl"))
-    group = Group(suite="steps", baseline="eager", params=RECORDS[0].params,
-                  variants=("eager", "compiled"))  # fmt: skip
+    job = read_job(RECORDS[0].job or {})
+    jobs = {variant: parse_variant(job, variant).to_dict() for variant in ("eager", "compiled")}
+    group = Group(suite="steps", baseline="eager", params=RECORDS[0].params, variants=tuple(jobs),
+                  jobs=jobs)  # fmt: skip
     assert predict_group(group, ENVIRONMENT, SETTINGS) == {}
     calibrations.append(calibrations.find_file(), calibrate(RECORDS)[0])
     (variant, found), *others = predict_group(group, ENVIRONMENT, SETTINGS).items()
@@ -250,7 +247,7 @@ def predicted(record: Record, factor: float = 1.0) -> Record:
     machine = read_machine(record)
     assert machine is not None
     stack = replace(make_stack(None, "cpu"), parameters=TRUE, low=0.9, high=1.1)
-    found = predict_case(record.suite, record.variant, record.params, machine, stack, "cpu")
+    found = predict_case(read_job(record.job or {}), machine, stack, "cpu")
     assert found is not None
     scaled = {key: factor * found[key] for key in ("step_s", "low_s", "high_s")}
     phases = {phase: factor * time_s for phase, time_s in found["phases_s"].items()}

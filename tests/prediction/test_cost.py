@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from flopwatch.prediction.cost_job import Job, find_precision, make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_dimensions, find_shape
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.precision import find_precision
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import Cost, estimate_cost, list_weights, sum_by_name
 from flopwatch.prediction.cost_parameters import EXPECTED, PRIORS, read_parameters, write_parameters
 from flopwatch.prediction.hardware import Machine, describe_device, find_machine, share_among
@@ -26,32 +29,33 @@ A100 = find_machine("A100-80GB")[1]
 H100 = find_machine("h100_80gb")[1]
 
 
-def make(model: str = "1b", **given: object) -> Job:
-    usual: dict[str, object] = {"tokens": 2048, "micro_batch": 4, "ranks": 8}
-    return make_job(find_dimensions(model), **{**usual, **given})
+def make(model: str = "1b", *, ranks: int = 8, sharding: Any = "full", **given: Any) -> TrainingJob:
+    usual: dict[str, Any] = {"seq_len": 2048, "micro_batch": 4}
+    parallelism = Parallelism(data=ranks, sharding=sharding)
+    return TrainingJob(model, **{**usual, **given}, parallelism=parallelism)
 
 
-def cost_of(job: Job, machine: Machine = A100) -> Cost:
+def cost_of(job: TrainingJob, machine: Machine = A100) -> Cost:
     return estimate_cost(job, machine, EXPECTED)
 
 
 def test_a_step_is_the_sum_of_its_parts_and_of_its_phases() -> None:
-    cost = cost_of(make(accumulation=3, recompute="full"))
+    cost = cost_of(make(grad_accum=3, recompute="full"))
     assert cost.step_s == pytest.approx(sum(sum_by_name(cost.parts).values()))
     assert cost.step_s == pytest.approx(cost.sum_phase("forward", "backward", "optimizer"))
     assert all(part.time_s >= part.ideal_s >= 0 for part in cost.parts)
 
 
 @pytest.mark.parametrize("model", ["1b", "llama:hidden_size=512:layers=4:key_value_heads=2"])
-def test_products_at_the_peak_are_the_flops_that_accounts_count(model: str) -> None:
-    job = make(model, ranks=1, sharding="plain")
-    counted = count_flops_by_part(job.shape, sequences=4, tokens=2048, recompute="none")
+def test_matmuls_at_the_peak_are_the_flops_that_accounts_count(model: str) -> None:
+    job = make(model, ranks=1, sharding="none")
+    counted = count_flops_by_part(job)
     flops = sum(counted[part].total for part in ("qkv", "output", "feed-forward"))
     ideal_s = sum(part.ideal_s for part in cost_of(job).parts if part.name == "matmuls")
     assert ideal_s * A100.peak_flops_per_s["bfloat16"] == pytest.approx(flops)
 
 
-def test_experts_that_a_token_goes_through_are_products() -> None:
+def test_experts_that_a_token_goes_through_are_matmuls() -> None:
     dense = find_dimensions("llama:hidden_size=256:layers=2")
     experts = replace(dense, experts=8, active_experts=2)
     assert len(list_weights(experts)) == len(list_weights(dense)) + 3
@@ -59,28 +63,28 @@ def test_experts_that_a_token_goes_through_are_products() -> None:
 
 @settings(max_examples=60)
 @given(
-    tokens=st.sampled_from([128, 2048, 16384]),
+    seq_len=st.sampled_from([128, 2048, 16384]),
     micro_batch=st.integers(1, 16),
     ranks=st.sampled_from([1, 2, 8, 16, 64]),
-    accumulation=st.integers(1, 8),
+    grad_accum=st.integers(1, 8),
     recompute=st.sampled_from(["none", "selective", "full"]),
-    sharding=st.sampled_from(["plain", "ddp", "full-shard", "grad-op-shard"]),
+    sharding=st.sampled_from(["none", "ddp", "full", "zero2"]),
     precision=st.sampled_from(["fp32", "tf32", "bf16", "bf16-mixed"]),
 )
 def test_more_work_takes_no_less_time(
-    tokens: int, micro_batch: int, ranks: int, accumulation: int, recompute: str, sharding: str,
+    seq_len: int, micro_batch: int, ranks: int, grad_accum: int, recompute: str, sharding: str,
     precision: str,
 ) -> None:  # fmt: skip
     job = make(
-        tokens=tokens, micro_batch=micro_batch, ranks=ranks, accumulation=accumulation,
+        seq_len=seq_len, micro_batch=micro_batch, ranks=ranks, grad_accum=grad_accum,
         recompute=recompute, sharding=sharding, precision=precision,
     )  # fmt: skip
     step_s = cost_of(job).step_s
     assert 0 < step_s < math.inf
     for more in (
         replace(job, micro_batch=micro_batch + 1),
-        replace(job, accumulation=accumulation + 1),
-        make("3b", tokens=tokens, micro_batch=micro_batch, ranks=ranks, accumulation=accumulation,
+        replace(job, grad_accum=grad_accum + 1),
+        make("3b", seq_len=seq_len, micro_batch=micro_batch, ranks=ranks, grad_accum=grad_accum,
              recompute=recompute, sharding=sharding, precision=precision),
     ):  # fmt: skip
         # Not always: what is computed may be hidden behind what is waited for.
@@ -94,7 +98,7 @@ def test_a_vocabulary_that_tensor_cores_do_not_like_costs() -> None:
     assert heads[0] / heads[1] == pytest.approx(EXPECTED.odd_product, rel=0.01)
 
 
-def test_narrow_products_lose_more_where_there_is_more_arithmetic_for_the_bandwidth() -> None:
+def test_narrow_matmuls_lose_more_where_there_is_more_arithmetic_for_the_bandwidth() -> None:
     def find_share(model: str, machine: Machine) -> float:
         parts = [p for p in cost_of(make(model), machine).parts if p.name == "matmuls"]
         return sum(p.ideal_s for p in parts) / sum(p.time_s for p in parts)
@@ -104,25 +108,25 @@ def test_narrow_products_lose_more_where_there_is_more_arithmetic_for_the_bandwi
 
 
 def test_ranks_that_share_nothing_exchange_nothing_and_those_that_shard_pay_for_it() -> None:
-    assert "communication" not in sum_by_name(cost_of(make(ranks=1, sharding="plain")).parts)
+    assert "communication" not in sum_by_name(cost_of(make(ranks=1, sharding="none")).parts)
     waited = {
-        sharding: sum_by_name(cost_of(make("7b", sharding=sharding, accumulation=4)).parts)[
+        sharding: sum_by_name(cost_of(make("7b", sharding=sharding, grad_accum=4)).parts)[
             "communication"
         ]
-        for sharding in ("plain", "ddp", "grad-op-shard", "full-shard")
+        for sharding in ("none", "ddp", "zero2", "full")
     }
-    assert waited["ddp"] < waited["plain"]
-    assert waited["grad-op-shard"] < waited["full-shard"]
+    assert waited["ddp"] < waited["none"]
+    assert waited["zero2"] < waited["full"]
     apart = cost_of(make("7b", ranks=64))
-    assert sum_by_name(apart.parts)["communication"] > waited["full-shard"] / 4
-    hybrid = cost_of(make("7b", ranks=64, sharding="hybrid-shard", accumulation=4))
-    full = cost_of(make("7b", ranks=64, accumulation=4))
+    assert sum_by_name(apart.parts)["communication"] > waited["full"] / 4
+    hybrid = cost_of(make("7b", ranks=64, sharding="hybrid", grad_accum=4))
+    full = cost_of(make("7b", ranks=64, grad_accum=4))
     assert hybrid.step_s < full.step_s
     updates = [sum_by_name(each.parts)["optimizer"] for each in (full, hybrid)]
-    assert updates[1] == pytest.approx(8 * updates[0])  # each machine has all of the parameters
+    assert updates[1] == pytest.approx(8 * updates[0])  # each node has all of the parameters
 
 
-def test_what_stays_within_a_machine_does_not_pass_its_network() -> None:
+def test_what_stays_within_a_node_does_not_pass_its_network() -> None:
     slow = replace(A100, network_bytes_per_s=1.0)
     for sharding in SHARDINGS:
         job = make("7b", sharding=sharding)
@@ -144,7 +148,10 @@ def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="no precision 'fp7'"):
         find_precision("fp7")
     with pytest.raises(UsageError, match="does not follow from its dimensions"):
-        make("qwen2:hidden_size=512:layers=8")
+        predict(make("qwen2:hidden_size=512:layers=8"), A100, choose_stack(A100))
+    with pytest.raises(UsageError, match="predict does not know tensor parallelism yet"):
+        split = replace(make(), parallelism=Parallelism(data=4, tensor=2))
+        predict(split, A100, choose_stack(A100))
     with pytest.raises(UsageError, match="no device is called 'abacus'"):
         find_machine("8xabacus")
 
@@ -159,7 +166,7 @@ def test_machines_are_made_of_data_sheets_with_their_sources() -> None:
     assert half.bandwidth_bytes_per_s == A100.bandwidth_bytes_per_s / 2
     for device in ("T4", "L40S", "RTX-4090", "MI300X", "B200"):
         machine = find_machine(device)[1]
-        job = make(ranks=1, sharding="plain", precision="fp16-mixed")
+        job = make(ranks=1, sharding="none", precision="fp16-mixed")
         assert cost_of(job, machine).step_s > 0
 
 
@@ -192,7 +199,7 @@ def test_stacks_are_chosen_by_the_device_and_unseen_ones_have_wider_intervals() 
 
 
 def test_whatever_no_data_are_from_widens_the_interval_and_is_said() -> None:
-    def width(job: Job, machine: Machine = A100) -> float:
+    def width(job: TrainingJob, machine: Machine = A100) -> float:
         found = predict(job, machine, choose_stack(machine))
         assert len([warning for warning in found.warnings if "wider interval" in warning]) == (
             (machine is H100) + (job.precision == "fp32") + (job.ranks > 512)
@@ -239,6 +246,6 @@ def test_only_what_nearly_fills_the_memory_is_pressed() -> None:
 
 
 def test_shapes_of_the_published_jobs_have_the_published_parameters() -> None:
-    seven = [each for each in load_published() if each.size == "7b" and each.job.tokens == 2048]
+    seven = [each for each in load_published() if each.size == "7b" and each.job.seq_len == 2048]
     assert {each.job.parameters for each in seven if each.stack == OLD} == {6658404352}
     assert find_shape("7b").hidden_size == 4096
