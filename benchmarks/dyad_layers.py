@@ -77,7 +77,7 @@ def run_layers(shapes: Sequence[str], specs: Sequence[str], options: Sequence[st
 def measure_model() -> list[Row]:
     return run(
         "dyad",
-        ["--filter", "model=opt-125m", "--filter", "batch=4x128", "--case-budget", "80s"]
+        ["--filter", "model=opt-125m", "--filter", "micro_batch=4", "--case-budget", "80s"]
         + ["--filter", "variant=dyad:auto:4,dyad:auto:8"],
     )
 

@@ -33,7 +33,7 @@ def measure(path: Path) -> None:
     subprocess.run(
         [
             *(sys.executable, "-m", "flopwatch", "run", "steps", "--set"),
-            *(f"model={','.join(MODELS)}", "--filter", "variant=eager", "--filter", "context=128"),
+            *(f"model={','.join(MODELS)}", "--filter", "variant=eager", "--filter", "seq_len=128"),
             *("--case-budget", "60s", "--out", str(path)),
         ],
         check=True,

@@ -158,7 +158,7 @@ def find_where_it_pays(shapes: Sequence[str], reach: dict[str, float]) -> int:
 def compare_steps(shapes: Sequence[str], reach: dict[str, float]) -> int:
     missed = 0
     for swapped in ("feed-forward", "linear"):
-        options = [f"swapped={swapped}", "model=opt-125m", "batch=4x128"]
+        options = [f"swapped={swapped}", "model=opt-125m", "micro_batch=4"]
         rows = run(
             "switchback",
             [word for option in options for word in ("--filter", option)]

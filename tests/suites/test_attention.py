@@ -32,7 +32,7 @@ def suite() -> Suite:
 
 
 def make_case(variant: str, **params: object) -> Case:
-    small = {"batch": 2, "heads": 2, "head_size": 8, "context": 24, "dtype": "float32"}
+    small = {"micro_batch": 2, "heads": 2, "head_size": 8, "seq_len": 24, "dtype": "float32"}
     return Case(suite="attention", variant=variant, params={**small, **params})
 
 
@@ -83,7 +83,7 @@ def test_nobody_sees_the_future() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_counts_the_same_flops(suite: Suite, variant: str) -> None:
-    case = make_case(variant, batch=3, heads=5, context=7, head_size=11)
+    case = make_case(variant, micro_batch=3, heads=5, seq_len=7, head_size=11)
     assert suite.count_flops(case) == {
         "forward": {"float32": 4 * 3 * 5 * 7 * 7 * 11},
         "backward": {"float32": 8 * 3 * 5 * 7 * 7 * 11},
@@ -108,11 +108,11 @@ def check_memory(suite: Suite, case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", EAGER)
-@pytest.mark.parametrize(("context", "head_size"), [(192, 32), (128, 96)])
+@pytest.mark.parametrize(("seq_len", "head_size"), [(192, 32), (128, 96)])
 def test_the_memory_is_predicted(
-    suite: Suite, variant: str, dtype: str, context: int, head_size: int
+    suite: Suite, variant: str, dtype: str, seq_len: int, head_size: int
 ) -> None:
-    case = make_case(variant, batch=32, context=context, head_size=head_size, dtype=dtype)
+    case = make_case(variant, micro_batch=32, seq_len=seq_len, head_size=head_size, dtype=dtype)
     check_memory(suite, case)
 
 
@@ -120,10 +120,10 @@ def test_the_memory_is_predicted(
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its own
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_compiled_is_right_and_its_memory_predicted(suite: Suite, dtype: str) -> None:
-    case = make_case("compiled", batch=8, context=128, head_size=16, dtype=dtype)
+    case = make_case("compiled", micro_batch=8, seq_len=128, head_size=16, dtype=dtype)
     check(suite, case)
     check_memory(suite, case)
-    workload = suite.build_case(make_case("compiled", context=40, dtype=dtype))
+    workload = suite.build_case(make_case("compiled", seq_len=40, dtype=dtype))
     before_s = compilation.compile_seconds()
     run_phases(workload)
     took_s = compilation.compile_seconds() - before_s
@@ -132,7 +132,7 @@ def test_compiled_is_right_and_its_memory_predicted(suite: Suite, dtype: str) ->
 
 def test_the_grids(suite: Suite) -> None:
     assert len([case for case in suite.expand() if case.dtype == "float32"]) == 4 * 5 * 3
-    quick = {(case.context, case.variant) for case in suite.expand(quick=True)}
+    quick = {(case.seq_len, case.variant) for case in suite.expand(quick=True)}
     assert quick == {(256, "plain"), (256, "sdpa"), *((1024, variant) for variant in VARIANTS)}
     assert {case.dtype for case in suite.expand(quick=True)} == {"float32"}
 
@@ -165,7 +165,7 @@ def test_before_anything_is_compiled_no_time_was_spent(monkeypatch: pytest.Monke
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flopwatch", "run", "attention", "--out", "out.jsonl"]
-    small = ["--set", "batch=2", "--set", "context=64", "--set", "head_size=16"]
+    small = ["--set", "micro_batch=2", "--set", "seq_len=64", "--set", "head_size=16"]
     return subprocess.run(
         [*command, *small, "--case-budget", "300ms", *options],
         cwd=folder,

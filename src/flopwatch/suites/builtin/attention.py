@@ -1,19 +1,20 @@
 """Causal self-attention: written out, compiled, and as torch's own kernel.
 
-One layer's attention without its projections, forward and backward, over contexts and head sizes:
+Attention of one layer without its projections, forward and backward, over sequence lengths and head
+sizes:
 
-    plain      two products with a softmax between them, every step a tensor of its own
+    plain      two matmuls with a softmax between them, every step a tensor of its own
     compiled   the same function through torch.compile, which makes one pass of the steps between
-               the products; the fact compile_s says what compiling took
+               the matmuls; the fact compile_s says what compiling took
     sdpa       torch.nn.functional.scaled_dot_product_attention, which never has all scores at once
 
-The first two hold batch x heads x context x context scores more than once, and are the first to
-run out of memory.
+The first two hold micro_batch x heads x seq_len x seq_len scores more than once, and run out of
+memory first.
 
-FLOPs are those of the two products over all scores, four times the scores times the head size
+FLOPs are those of the two matmuls over all scores, four times the scores times the head size
 forward and twice that backward, for every variant: half of them fall on masked scores, which
-sdpa leaves out, and sdpa computes some again for its backward pass. So a variant's rate says how
-fast the result was had, and may exceed what the hardware can do.
+sdpa leaves out, and sdpa recomputes some for its backward pass. So a variant's rate says how fast
+the result was computed, and may exceed what the hardware can do.
 
 Each variant is checked against the plain formula in float32, computed in slices.
 """
@@ -27,7 +28,7 @@ from flopwatch.errors import UsageError
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
 
-COUNTS = ("batch", "heads", "head_size", "context")
+COUNTS = ("micro_batch", "heads", "head_size", "seq_len")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -39,10 +40,10 @@ def accept(axis: str, value: Any) -> None:
 
 
 AXES: dict[str, list[Any]] = {
-    "batch": [8],
+    "micro_batch": [8],
     "heads": [1],
     "head_size": [16, 32, 64, 128],
-    "context": [256, 1024, 4096, 8192, 16384],
+    "seq_len": [256, 1024, 4096, 8192, 16384],
     "dtype": ["float32", "bfloat16", "float16"],
 }
 QUICK = {**AXES, "head_size": [64], "dtype": ["float32"]}
@@ -58,8 +59,8 @@ suite = flopwatch.Suite(
     axes=AXES,
     variants=["plain", "compiled", "sdpa"],
     quick=[
-        {**QUICK, "context": [256], "variant": ["plain", "sdpa"]},  # compiling takes its time
-        {**QUICK, "context": [1024]},
+        {**QUICK, "seq_len": [256], "variant": ["plain", "sdpa"]},  # compiling takes its time
+        {**QUICK, "seq_len": [1024]},
     ],
     on_request=ask_for_others,
     accepts=accept,
@@ -85,8 +86,8 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload:
 
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, float]:
-    """A multiplication and an addition for each score and feature, in two products; backward, each
-    product has two."""
+    """A multiplication and an addition for each score and feature, in two matmuls; backward, each
+    matmul has two."""
     forward = 4 * count_scores(case) * case.head_size
     return {"forward": forward, "backward": 2 * forward}
 
@@ -96,7 +97,7 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
     """Bytes by part; their sum is what a process with this variant holds at its peak. Left out is
     the work space of sdpa's threads, a MiB or two for each."""
     item_bytes = ITEM_BYTES[case.dtype]
-    rows = case.batch * case.heads * case.context
+    rows = case.micro_batch * case.heads * case.seq_len
     scores, values = count_scores(case) * item_bytes, rows * case.head_size * item_bytes
     sums = rows * 4  # of each row's exponentials, always in float32
     # On a CPU, compiled code makes all scores of a short type float32 first.
@@ -110,7 +111,7 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
         "sdpa": (values + sums, 4 * values),
     }[case.variant]
     return {
-        "inputs": 4 * values + case.context**2,  # the mask has a byte a score, for all sequences
+        "inputs": 4 * values + case.seq_len**2,  # the mask has a byte a score, for all sequences
         "reference": 4 * rows * case.head_size * 4,  # its output and gradients are kept
         "saved for backward": saved,
         "temporary peak": temporary,
@@ -118,9 +119,9 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
 
 
 def count_scores(case: flopwatch.Case) -> int:
-    scores: int = case.batch * case.heads * case.context**2
+    scores: int = case.micro_batch * case.heads * case.seq_len**2
     return scores
 
 
 def find_shape(case: flopwatch.Case) -> tuple[int, int, int, int]:
-    return case.batch, case.heads, case.context, case.head_size
+    return case.micro_batch, case.heads, case.seq_len, case.head_size
