@@ -53,6 +53,7 @@ FIELDS = {
     "variant": "VARCHAR",
     "baseline": "VARCHAR",
     "params": "JSON",
+    "job": "JSON",
     "status": "VARCHAR",
     "message": "VARCHAR",
     "cause": "VARCHAR",
