@@ -13,7 +13,7 @@ from flopwatch.analysis.roofline import Operation, place_operations
 from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import NOT_COMPARABLE, axis_column
-from flopwatch.output.compare_tables import format_time_change, list_differences, name_case
+from flopwatch.output.compare_tables import format_time_change, list_differences, name_some
 from flopwatch.output.tables import (
     Column,
     Item,
@@ -332,7 +332,6 @@ MOVED_CONDITIONS = (
     "what moved most comes first; of the change: negative where a row moved against it"
 )
 NOISE = "`flopwatch compare` says which changes are more than noise"
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +405,7 @@ def describe_moved(moved: Moved) -> list[str]:
         r for one in moved.movements for r in (*one.old.remarks, *one.new.remarks)
     )
     left = [
-        f"{plural(len(records), 'case')} {what}: {_name_some(records)}"
+        f"{plural(len(records), 'case')} {what}: {name_some(records)}"
         for what, records in (
             ("no longer measured", matched.broken),
             ("only in the old results", matched.only_old),
@@ -415,11 +414,6 @@ def describe_moved(moved: Moved) -> list[str]:
         if records
     ]
     return [*differences, *remarks, *left, *([NOISE] if total else [])]
-
-
-def _name_some(records: Sequence[Record]) -> str:
-    named = ", ".join(name_case(record) for record in records[:MOST_NAMED])
-    return f"{named} …" if len(records) > MOST_NAMED else named
 
 
 def moved_as_dict(moved: Moved) -> dict[str, Any]:

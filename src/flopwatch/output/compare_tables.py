@@ -21,6 +21,7 @@ from flopwatch.suites.case import label
 MOST_SENTENCES = 8
 """Of one kind; more are counted."""
 MOST_PARTS = 4
+MOST_NAMED = 3
 CAPTIONS: dict[Measure, str] = {
     "time": "",
     "relative": "old and new are speedups over the baseline of the same run; time: the change of "
@@ -200,11 +201,13 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
                 f"{', '.join(told[:MOST_PARTS])}"
             )
         else:
-            sentences += [f"{name_case(one.new)}: {verdict}: {_tell(one.parts)}" for one in moved]
+            sentences += [
+                f"{name_case(one.new)}: {verdict}: {_list_parts(one.parts)}" for one in moved
+            ]
     return sentences
 
 
-def _tell(parts: Sequence[MovedPart]) -> str:
+def _list_parts(parts: Sequence[MovedPart]) -> str:
     return ", ".join(
         f"{part.name} {format_time_change(part.change_ns)} ({_percent(part.share)} of it)"
         for part in parts[:MOST_PARTS]
@@ -255,19 +258,18 @@ def _describe_unclear(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _describe_unmatched(judgement: Judgement) -> list[str]:
-    broken = [f"{name_case(r)}: no longer measured: {_reason(r)}" for r in judgement.broken]
+    broken = [
+        f"{name_case(r)}: no longer measured: {': '.join(filter(None, [r.status, r.message]))}"
+        for r in judgement.broken
+    ]
     mended = [f"{name_case(record)}: failed before, measured now" for record in judgement.mended]
     few = [f"{name_case(r)}: too few samples for a verdict" for r in judgement.too_few]
     left = [
-        f"{plural(len(records), 'case')} only in the {side} results: {_name_some(records)}"
+        f"{plural(len(records), 'case')} only in the {side} results: {name_some(records)}"
         for side, records in (("old", judgement.only_old), ("new", judgement.only_new))
         if records
     ]
     return [*_limit(broken), *_limit(mended), *_limit(few), *left]
-
-
-def _reason(record: Record) -> str:
-    return f"{record.status}: {record.message}" if record.message else record.status
 
 
 def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
@@ -306,9 +308,9 @@ def name_case(record: Record) -> str:
     return " ".join(filter(None, [record.variant, label(record.params)]))
 
 
-def _name_some(records: Sequence[Record]) -> str:
-    named = ", ".join(name_case(record) for record in records[:2])
-    return f"{named} …" if len(records) > 2 else named
+def name_some(records: Sequence[Record]) -> str:
+    named = ", ".join(name_case(record) for record in records[:MOST_NAMED])
+    return f"{named} …" if len(records) > MOST_NAMED else named
 
 
 def _limit(sentences: Sequence[str]) -> list[str]:

@@ -102,7 +102,7 @@ def _list_columns(predictions: Sequence[Prediction]) -> list[Column[Prediction]]
             lambda a: f"{a.tokens_per_s:,.0f}",
             value=lambda a: a.tokens_per_s,
         ),
-        Column("90 % interval", _format_interval, "interval"),
+        Column("90 % interval", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"),
         Column(
             "of one device",
             lambda a: f"{a.tokens_per_s / a.job.ranks:,.0f}",
@@ -203,10 +203,6 @@ def _describe_source(prediction: Prediction) -> str:
 
 def _name_peak(prediction: Prediction) -> str:
     return "measured peak" if prediction.machine.is_measured else "nominal peak"
-
-
-def _format_interval(prediction: Prediction) -> str:
-    return f"{prediction.low:,.0f} to {prediction.high:,.0f}"
 
 
 def as_dict(prediction: Prediction) -> dict[str, Any]:

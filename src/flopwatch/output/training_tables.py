@@ -15,17 +15,17 @@ from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.tables import (
     Column,
     Sheet,
-    Value,
     bytes_column,
     choose_axes,
     divide,
+    interval_column,
     lay_out,
     middle,
+    time_column,
 )
 from flopwatch.output.units import (
     format_bytes,
     format_count,
-    format_interval,
     format_measured_time,
     format_speedup,
     format_time,
@@ -36,70 +36,56 @@ from flopwatch.suites.case import label
 
 def make_quality_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One for every group in which something was trained."""
-    return [make_quality_sheet(group) for group in assess(rows)]
+    return [_make_quality_sheet(group) for group in assess(rows)]
 
 
-def make_quality_sheet(group: Sequence[Quality]) -> Sheet:
+def _make_quality_sheet(group: Sequence[Quality]) -> Sheet:
     record = group[0].row.record
     baseline = record.baseline
+
+    def find_parameters(quality: Quality) -> float | None:
+        return quality.row.record.facts.get("parameters")
+
+    def form_parameters(quality: Quality) -> str:
+        parameters = find_parameters(quality)
+        return "" if parameters is None else format_count(parameters)
+
+    columns: list[Column[Quality]] = [
+        Column("variant", lambda quality: quality.row.record.variant, "word"),
+        Column("parameters", form_parameters, "detail", find_parameters),
+        time_column("step time", lambda quality: quality.row.total_ns, "throughput"),
+        interval_column(lambda quality: quality.row.total_ns),
+        Column("loss", lambda q: f"{q.final_loss:.3f}", value=lambda q: q.final_loss),
+        Column(
+            f"vs {baseline}",
+            lambda quality: _format_difference(quality.loss_difference),
+            value=lambda quality: quality.loss_difference,
+        ),
+        Column(
+            f"time to {baseline}'s loss",
+            _format_time_to_baseline,
+            value=lambda quality: middle(quality.time_to_baseline_ns),
+        ),
+        Column("gain at equal loss", _format_gain, "word", lambda quality: middle(quality.gain)),
+    ]
     return Sheet(
         title=f"{record.suite} {label(record.params)}, loss",
         conditions=(
             f"gain: {baseline}'s time over the variant's, to the worse of both final losses; "
-            "intervals are of step times, not of what another seed would give"
+            "intervals are of step times and do not include the spread between seeds"
         ),
-        columns=[
-            "variant",
-            "parameters",
-            "step time",
-            "±",
-            "loss",
-            f"vs {baseline}",
-            f"time to {baseline}'s loss",
-            "gain at equal loss",
-        ],
-        text_columns=1,
-        optional=[[1], [3], [2]],
-        groups=[[_make_cells(quality) for quality in group]],
-        values=[[_list_values(quality) for quality in group]],
         remarks=_list_shortened(group),
+        **lay_out(columns, [group]),
     )
 
 
-def _make_cells(quality: Quality) -> list[str]:
-    record, step_ns = quality.row.record, quality.row.total_ns
-    parameters = record.facts.get("parameters")
-    return [
-        record.variant,
-        "" if parameters is None else format_count(parameters),
-        format_measured_time(step_ns),
-        "" if step_ns is None else format_interval(step_ns),
-        f"{quality.final_loss:.3f}",
-        "" if quality.loss_difference is None else _format_difference(quality.loss_difference),
-        _format_time_to_baseline(quality),
-        _format_gain(quality),
-    ]
-
-
-def _list_values(quality: Quality) -> list[Value]:
-    record, step_ns = quality.row.record, quality.row.total_ns
-    return [
-        record.variant,
-        record.facts.get("parameters"),
-        middle(step_ns),
-        None if step_ns is None else step_ns.half_width,
-        quality.final_loss,
-        quality.loss_difference,
-        middle(quality.time_to_baseline_ns),
-        middle(quality.gain),
-    ]
-
-
-def _format_difference(difference: float) -> str:
+def _format_difference(difference: float | None) -> str:
     """
-    >>> [_format_difference(d) for d in (0.0304, -0.0304, -0.0001)]
-    ['+0.030', '−0.030', '+0.000']
+    >>> [_format_difference(d) for d in (0.0304, -0.0304, -0.0001, None)]
+    ['+0.030', '−0.030', '+0.000', '']
     """
+    if difference is None:
+        return ""
     # Adding 0 makes a rounded -0.0 a plain zero.
     return f"{round(difference, 3) + 0:+.3f}".replace("-", "−")
 

@@ -34,7 +34,7 @@ def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
         Column("ratio", lambda one: one.quantity, "word"),
         _value_column("here", lambda one: one.own_value),
         _value_column("published", lambda one: one.published_value),
-        Column("here over published", _format_quotient, value=_divide),
+        Column("here over published", lambda one: format_ratio(_divide(one)), value=_divide),
         Column("fair", describe_fairness, "word"),
     ]
     groups: dict[tuple[str, str], list[PublishedComparison]] = {}
@@ -59,7 +59,11 @@ def _value_column(
         estimate = find(one)
         if estimate is None:
             return ""
-        return format_share(estimate.value) if _is_share(one) else format_speedup(estimate)
+        return (
+            format_share(estimate.value)
+            if one.quantity.startswith("MFU")
+            else format_speedup(estimate)
+        )
 
     def value(one: PublishedComparison) -> float | None:
         estimate = find(one)
@@ -68,19 +72,10 @@ def _value_column(
     return Column(name, cell, value=value)
 
 
-def _is_share(one: PublishedComparison) -> bool:
-    return one.quantity.startswith("MFU")
-
-
 def _divide(one: PublishedComparison) -> float | None:
     if one.own_value is None or one.published_value is None or not one.published_value.value:
         return None
     return one.own_value.value / one.published_value.value
-
-
-def _format_quotient(one: PublishedComparison) -> str:
-    quotient = _divide(one)
-    return "" if quotient is None else format_ratio(quotient)
 
 
 def describe_fairness(one: PublishedComparison) -> str:
