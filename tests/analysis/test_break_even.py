@@ -28,7 +28,7 @@ def series(speedups: dict[int, float], variant: str = "fast", **changes: object)
 
 
 @pytest.mark.parametrize(
-    ("speedups", "pays_from", "below", "words"),
+    ("speedups", "faster_from", "below", "words"),
     [
         ({16: 0.5, 64: 0.9, 256: 1.2, 999: 1.5}, 256, 64, "from 256 tokens on; at 64 it is slower"),
         ({16: 0.5, 64: 1.0, 256: 1.2}, 256, 64, "from 256 tokens on; at 64 it is as fast"),
@@ -43,12 +43,12 @@ def series(speedups: dict[int, float], variant: str = "fast", **changes: object)
     ],
 )  # fmt: skip
 def test_a_variant_pays_where_it_is_faster_from_there_on(
-    speedups: dict[int, float], pays_from: int | None, below: int | None, words: str
+    speedups: dict[int, float], faster_from: int | None, below: int | None, words: str
 ) -> None:
     (break_even,) = find_break_evens(summarize(series(speedups)))
     found = as_dict(break_even)
     assert (found["axis"], found["measured"]) == ("tokens", sorted(speedups))
-    assert (found["pays_from"], found["below"]) == (pays_from, below)
+    assert (found["faster_from"], found["below"]) == (faster_from, below)
     assert describe_break_even(break_even) == words
 
 
@@ -131,7 +131,7 @@ def test_every_row_of_a_series_has_it_in_the_json() -> None:
     point = pytest.approx(47.951, abs=0.001)  # log 2 of the way to log 2.4 above log 0.5
     crossing = {"between": [16, 64], "pays": "above", "point": point, "low": point, "high": point}
     expected = {
-        "axis": "tokens", "measured": [16, 64], "outcome": "from", "pays_from": 64, "below": 16,
+        "axis": "tokens", "measured": [16, 64], "outcome": "from", "faster_from": 64, "below": 16,
         "crossings": [crossing],
     }  # fmt: skip
     assert [row["break_even"] for row in rows] == [None, expected, None, expected]

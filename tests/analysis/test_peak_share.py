@@ -202,14 +202,14 @@ def test_a_training_job_has_mfu_and_hfu() -> None:
     shown = dict(zip(sheet.columns, cells, strict=True))
     expected = count_token_flops() * TOKENS / (4 * 312e12)
     assert shown["MFU"] == f"{100 * expected:.1f} %"
-    assert not {"HFU", "of peak"} & set(shown)  # nothing is computed again, and MFU says it all
+    assert not {"HFU", "of peak"} & set(shown)  # nothing is recomputed, and MFU says it all
     assert sheet.remarks == [
         "MFU and HFU: by the convention exact, of 312 TFLOP/s a rank (NVIDIA A100 Tensor Core GPU "
         "data sheet, 2021); `flopwatch mfu` has other conventions"
     ]
 
 
-def test_what_is_computed_again_has_an_hfu() -> None:
+def test_what_is_recomputed_has_an_hfu() -> None:
     job = {**JOB, "variant": "full-shard+checkpointed", "baseline": "full-shard+checkpointed"}
     sheet = read_sheet(on_gpu("NVIDIA A100-SXM4-80GB", **job))
     ((cells,),) = sheet.groups

@@ -113,7 +113,7 @@ def test_a_number_of_the_next_region_is_not_the_one_before() -> None:
     assert as_table(events)["backward", "head", "mm"] == 38
 
 
-def test_regions_in_the_backward_pass_are_computed_again() -> None:
+def test_regions_in_the_backward_pass_are_recomputed() -> None:
     events = [
         *FORWARD,
         phase("backward", 200, 300),

@@ -58,7 +58,7 @@ def test_warnings_are_told_beside_the_table(tmp_path: Path) -> None:
     assert "(1 of 2)" in result.stderr
 
 
-def test_what_is_computed_again_may_be_selected() -> None:
+def test_recomputation_may_be_selective() -> None:
     (row,) = parse_rows(f"{HEAD},act_ckpt\n{LINE},selective\n", "jobs.csv")
     assert row.job.recompute == "selective"
 

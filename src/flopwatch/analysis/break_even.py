@@ -1,15 +1,15 @@
-"""From where on a variant pays: over tokens, a batch size, or any other axis of counts.
+"""The break-even of a variant: over tokens, a batch size, or any other axis of counts.
 
-Cases that differ only by that axis are a series. A variant pays from the smallest measured value on
-at which, as at all larger ones, its verdict is "faster". Between two measured values at which its
-verdicts are opposite, "slower" and "faster", it crosses: where, is interpolated, straight in the
-logarithms of speedup and axis, which is exact where a time is a power of the axis.
+Cases that differ only by that axis are a series. A variant breaks even at the smallest measured
+value at which, as at all larger ones, its verdict is "faster". Between two measured values at which
+its verdicts are opposite, "slower" and "faster", it crosses 1: that point is interpolated linearly
+in the logarithms of speedup and axis, which is exact where a time is a power of the axis.
 
 The interval of that point lies between the places where the interpolated ends of the speedups'
-intervals cross 1. It is made from those and not by drawing rounds anew: they need no assumption
-about the noise, they know of samples that move together, and a bootstrap of the median of a dozen
-rounds is too sure of itself. Since verdicts are opposite on both sides, it never leaves the values
-that were measured. It covers noise, and not that the curve between them is none of a power.
+intervals cross 1. It is computed from those and not by resampling rounds: they need no assumption
+about the noise, they allow for samples that move together, and a bootstrap of the median of a dozen
+rounds is too narrow. Since verdicts are opposite on both sides, it never leaves the values that
+were measured. It covers noise, but not that the curve between them is no power law.
 `tests/analysis/test_break_even_simulated.py` counts how often it holds the true point.
 
 A series of single values, as published ones are, has the interpolated point alone. One of several
@@ -209,7 +209,7 @@ def as_dict(break_even: BreakEven) -> dict[str, Any]:
         "axis": break_even.axis,
         "measured": [place(row) for row in break_even.rows],
         "outcome": break_even.outcome,
-        "pays_from": place(break_even.paying[0]) if break_even.paying else None,
+        "faster_from": place(break_even.paying[0]) if break_even.paying else None,
         "below": None if below is None else place(below),
         "crossings": [
             {

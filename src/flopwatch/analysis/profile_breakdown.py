@@ -4,8 +4,8 @@ Events nest: a phase holds regions, regions hold operators, operators hold other
 counts of an operator is the time in which it calls no other. In the forward pass it belongs to the
 innermost region around it. In the backward pass autograd's nodes are around it instead, each with
 the sequence number that was next when it was made: so a node belongs to where the last forward
-operator with that number was. Regions inside the backward pass are those of a forward pass that is
-computed again, by checkpointing.
+operator with that number was. Regions inside the backward pass are those of a recomputed
+forward pass (activation checkpointing).
 
 The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
 breakdown add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and

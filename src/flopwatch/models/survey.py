@@ -219,9 +219,9 @@ def _make_model(job: TrainingJob) -> nn.Module:
 
 
 def _settle(model: nn.Module) -> nn.Module:
-    """Not in training mode, in which some models ask chance which layers to skip, and fake tensors
-    have no values to tell. Without dropout all else is the same; only what may be checkpointed asks
-    for that mode."""
+    """Not in training mode, in which some models skip random layers, which fake tensors have no
+    values for. Without dropout all else is the same; only activation checkpointing needs that
+    mode."""
     model.eval()
     for module in model.modules():
         if any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(module).__mro__):

@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "context_fn": partial(create_selective_checkpoint_contexts, PRODUCTS),
     },
 }
-"""How torch's checkpoint is called, by what is computed again."""
+"""How torch's checkpoint is called, by what is recomputed."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Checkpoints lie inside, so that what wraps a block (torch.compile, or what gathers its
-        parameters from other ranks) has all of it in hand, what is computed again too."""
+        parameters from other ranks) sees all of it, recomputation too."""
         if self.recompute == "none":
             return self.compute(x, rotation)
         again: Tensor = checkpoint(self.compute, x, rotation, **CHECKPOINTS[self.recompute])

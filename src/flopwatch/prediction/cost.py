@@ -4,7 +4,7 @@ A step is `grad_accum` micro-batches and an update. A micro-batch of T tokens, i
 goes through L blocks of width d:
 
     products        of T x K by K x N, three of them for each weight (forward, and the gradients of
-                    input and weight), and of blocks that are computed again a fourth:
+                    input and weight), and of recomputed blocks a fourth:
 
                         2 T K N / (rate of large products * product_efficiency)
                         + product_traffic * bytes of operands and result / bandwidth
@@ -18,8 +18,8 @@ goes through L blocks of width d:
                         4 * 64 FLOPs * (head size / 64) ** attention_growth
                         / (peak * attention_efficiency)
 
-                    forward, and backward 2.5 times that (five products instead of two, since the
-                    scores are computed again) times `attention_backward`
+                    forward, and backward 2.5 times that (five matmuls instead of two, since the
+                    scores are recomputed) times `attention_backward`
     element-wise    what norms, residuals, activations and layouts read and write: at the least
                     12 d + 2 F numbers forward and 23 d + 3 F backward (F is the feed-forward size;
                     3 F and 5 F where it is gated) for every token and block; `traffic` times that,

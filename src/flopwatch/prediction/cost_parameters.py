@@ -142,8 +142,8 @@ PRIORS: Mapping[str, Prior] = {
         expected=1.0,
         spread=0.2,
         unit="of the forward pass of blocks",
-        meaning="that is computed again where blocks keep their inputs only: less where the "
-        "framework stops early",
+        meaning="that is recomputed where blocks keep their inputs only: less where the framework "
+        "stops early",
     ),
     "pressure_s_per_gb": Prior(
         expected=1e-3,
