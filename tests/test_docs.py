@@ -90,6 +90,14 @@ def test_files_that_are_named_exist() -> None:
     assert missing == set()
 
 
+def test_the_flow_of_a_run_names_modules() -> None:
+    flow = (ROOT / "CONTRIBUTING.md").read_text().partition("passes through these files")[2]
+    named = re.findall(r"\b[a-z]+/[a-z_]+", flow.partition("##")[0])
+
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / f"src/flopwatch/{name}.py").is_file()] == []
+
+
 def test_every_benchmark_is_named_in_the_documentation() -> None:
     text = "".join(page.read_text() for page in PAGES)
     scripts = [f"benchmarks/{script.name}" for script in (ROOT / "benchmarks").glob("*.py")]
