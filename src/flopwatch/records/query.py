@@ -60,7 +60,6 @@ FIELDS = {
     "kind": "VARCHAR",
     "parts_of": "VARCHAR",
     "layout": "VARCHAR",
-    "job": "JSON",
     "samples_ns": "MAP(VARCHAR, DOUBLE[])",
     "rounds": "BIGINT[]",
     "calls_per_sample": "BIGINT[]",
