@@ -33,8 +33,8 @@ MOST_CASES = 12
 """In one table, unless more are asked for."""
 UNSTEADY = 1.3
 """A median that is so many times the fastest run is not the work's alone."""
-TITLE = "where the time goes"
-WHOLE = "all of it"
+TITLE = "breakdown"
+WHOLE = "total"
 CONDITIONS = (
     "counted: FLOPs over the peak, bytes over the bandwidth; predicted: by the cost model; to gain:"
     " at the most, the time above the ideal"
@@ -59,7 +59,7 @@ class Line:
     case: Row
     breakdown: StepBreakdown
     row: BreakdownRow | None
-    """None: all of it."""
+    """None: the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
     columns: list[Column[Line]] = [
         *(axis_column(axis, lambda line: line.case.record) for axis in axes),
         Column("variant", lambda line: line.case.record.variant, "word"),
-        Column("part of the time", lambda line: line.row.name if line.row else WHOLE, "word"),
+        Column("part", lambda line: line.row.name if line.row else WHOLE, "word"),
         _time_column("time", _find_time_ns),
         Column("share", lambda line: format_signed_share(_find_share(line)), value=_find_share),
         _time_column("to gain", lambda line: line.row.gain_ns if line.row else None, "throughput"),
@@ -354,7 +354,7 @@ def _make_moved_sheet(movements: Sequence[Movement], left: int) -> Sheet:
     columns: list[Column[MovedLine]] = [
         *(axis_column(axis, lambda line: line.movement.new.record) for axis in axes),
         Column("variant", lambda line: line.movement.new.record.variant, "word"),
-        Column("part of the time", lambda line: line.row.name, "word"),
+        Column("part", lambda line: line.row.name, "word"),
         _time_column("old", lambda line: line.row.old_ns),
         _time_column("new", lambda line: line.row.new_ns),
         Column(

@@ -1,4 +1,4 @@
-"""Predicted jobs: speed with its interval, where the time goes, what memory holds; and plans: the
+"""Predicted jobs: speed with its interval, the breakdown of a step, what memory holds; and plans: the
 best few configurations, and what the others lose."""
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _make_breakdown(prediction: Prediction) -> Sheet:
     rows = prediction.list_parts()
     whole_s = prediction.cost.step_s
     columns: list[Column[Part]] = [
-        Column("where the time goes", lambda part: BREAKDOWN[part.name], "word"),
+        Column("part of the step", lambda part: BREAKDOWN[part.name], "word"),
         Column("time", lambda p: format_time(p.time_s * NS), value=lambda p: p.time_s * NS),
         share_column("share", lambda part: part.time_s / whole_s),
         Column(

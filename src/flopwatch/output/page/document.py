@@ -138,8 +138,8 @@ def _render_failures(failures: Sequence[Failure]) -> list[Section]:
     left = len(failures) - MOST_FAILURES
     more = f"<p>{plural(left, 'more reason')} in the records.</p>" if left > 0 else ""
     box = render_box("Failures", ["suite", "status", "message", "cases"], lines)
-    html = f'<section id="failures"><h2>What has no times</h2>{box}{more}</section>'
-    return [Section(id="failures", title="What has no times", html=html)]
+    html = f'<section id="failures"><h2>Failures</h2>{box}{more}</section>'
+    return [Section(id="failures", title="Failures", html=html)]
 
 
 def _render_failure(failure: Failure) -> str:

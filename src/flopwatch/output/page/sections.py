@@ -299,11 +299,11 @@ def render_environments(rows: Sequence[Row]) -> list[Section]:
     ]
     folded = "".join(_render_facts(runs, text) for text, runs in [*alike.items()][:MOST_RUNS])
     html = (
-        '<section id="runs"><h2>How it was measured</h2>'
+        '<section id="runs"><h2>Environments</h2>'
         f"{render_box('Runs', ['run', *columns], lines)}{_tell_more(len(by_run))}"
         f"<details><summary>All that is known of each</summary>{folded}</details></section>"
     )
-    return [Section(id="runs", title="How it was measured", html=html)]
+    return [Section(id="runs", title="Environments", html=html)]
 
 
 def _tell_more(number: int) -> str:
@@ -391,7 +391,7 @@ def render_commands(rows: Sequence[Row]) -> list[Section]:
         )
     rebuilt = f"<p>{REBUILT}</p>" if any(one.is_rebuilt for one in found) else ""
     html = (
-        f'<section id="commands"><h2>How to measure it again</h2>{rebuilt}{"".join(parts)}'
+        f'<section id="commands"><h2>Commands</h2>{rebuilt}{"".join(parts)}'
         f"{_tell_more(len(found))}</section>"
     )
-    return [Section(id="commands", title="How to measure it again", html=html)]
+    return [Section(id="commands", title="Commands", html=html)]
