@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 from flopwatch.cli import options
 from flopwatch.cli.main import MOVED, cli
+from flopwatch.jobs.parallelism import SHARDINGS
 from flopwatch.jobs.precision import PRECISIONS
-from flopwatch.jobs.training_job import OPTIMIZERS
+from flopwatch.jobs.training_job import OPTIMIZERS, RECOMPUTES
 
 
 def flopwatch(
@@ -222,5 +223,7 @@ def test_bad_input_is_one_sentence_and_exit_2(
 
 def test_choices_of_commands_are_those_of_models() -> None:
     """They are written out, so that help need not load the layers."""
-    assert set(PRECISIONS) <= set(options.PRECISIONS)
+    assert tuple(PRECISIONS) == options.PRECISIONS
     assert OPTIMIZERS == options.OPTIMIZERS
+    assert RECOMPUTES == options.RECOMPUTES
+    assert SHARDINGS == options.SHARDINGS

@@ -25,7 +25,7 @@ def test_init_run_show_query(tmp_path: Path) -> None:
     dry = flopwatch("run", "mine.py", "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0
     assert "tokens=256 width=768 dtype=float32: layer_norm, rms_norm" in dry.stdout
-    assert "8 cases in 4 groups, between" in dry.stderr
+    assert "8 cases in 4 groups, about" in dry.stderr
     assert not (tmp_path / "results").exists()
 
     run = flopwatch("run", "mine.py", "--quick", "--case-budget", "0.5s", cwd=tmp_path)

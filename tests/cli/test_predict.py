@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from flopwatch.prediction.questions import share_batch
 
+from flopwatch import api
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
-from flopwatch.jobs.model_shapes import find_dimensions
-from flopwatch.prediction.hardware import find_machine
-from flopwatch.prediction.plans import Plan, Wish, make_plan
-from flopwatch.prediction.software_stacks import choose_stack
+from flopwatch.prediction.job_lists import share_batch
+from flopwatch.prediction.plans import Plan
 
 SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]
 
@@ -34,8 +32,11 @@ def refuse(*words: str) -> str:
 
 def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
     text = call("predict", *SEVEN, "--recompute", "full", "--precision", "bf16", "--parameters")
-    assert "7b on 8 x A100-SXM-80GB: 4 x 2,048 tokens at a time, full-shard" in text
-    for words in ("tokens/s", "9 of 10", "linear layers of blocks", "communication", "activations"):
+    assert (
+        "8 x A100-SXM-80GB: 7b, seq_len 2,048, micro-batch 4, 8 ranks: data 8, sharding full"
+        in text
+    )
+    for words in ("tokens/s", "90 %", "linear layers of blocks", "communication", "activations"):
         assert words in text
     assert "product_efficiency" in text
     assert "no multiple of 8" in text
@@ -44,7 +45,7 @@ def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
 def test_the_breakdown_adds_up_and_lists_are_combined() -> None:
     found = json.loads(call("predict", *SEVEN, "--micro-batch", "1,2", "--sharding", "ddp,full",
                             "--json"))  # fmt: skip
-    assert [(each["micro_batch"], each["shard"]) for each in found] == [
+    assert [(each["micro_batch"], each["sharding"]) for each in found] == [
         (1, "ddp"), (1, "full"), (2, "ddp"), (2, "full"),
     ]  # fmt: skip
     for each in found:
@@ -72,8 +73,8 @@ def test_a_table_of_several_says_once_what_they_share() -> None:
         (["--micro-batch", "many"], "not a whole number"),
         (["--sharding", "halfway"], "choose from none, ddp"),
         (["--recompute", "some"], "choose from none, selective, full"),
-        (["--tp", "2"], "--tp 2 is not predicted yet"),
-        (["--sharding", "zero1"], "zero1 is not predicted yet"),
+        (["--tp", "2"], "predict does not know tensor parallelism yet"),
+        (["--sharding", "zero1"], "does not know sharding zero1 yet"),
         (["--stack", "mine"], "there is no stack 'mine'"),
         (["--network", "fast"], "is not a number"),
         (["--hardware", "2xhere"], "one machine here"),
@@ -136,18 +137,8 @@ def test_this_machine_must_have_been_measured(
     assert "measure them with `flopwatch peaks`" in refuse("predict", *SEVEN, "--hardware", "here")
 
 
-def plan(model: str, hardware: str, **given: Any) -> Plan:
-    ranks, machine = find_machine(hardware)
-    usual: dict[str, Any] = {
-        "shape": find_dimensions(model),
-        "tokens": 4096,
-        "ranks": ranks,
-        "machine": machine,
-        "stack": choose_stack(machine),
-        "batch_tokens": 4e6,
-        "precision": "bf16-mixed",
-    }
-    return make_plan(Wish(**{**usual, **given}))
+def plan(model: str, hardware: str, seq_len: int = 4096, **given: Any) -> Plan:
+    return api.plan(model, hardware, seq_len=seq_len, **given)
 
 
 def test_the_best_fits_and_none_that_fits_is_faster() -> None:
@@ -156,7 +147,7 @@ def test_the_best_fits_and_none_that_fits_is_faster() -> None:
     assert best.memory.fits
     speeds = [each.tokens_per_s for each in found.best]
     assert speeds == sorted(speeds, reverse=True)
-    assert best.job.step_tokens == pytest.approx(4e6, rel=0.05)
+    assert best.job.tokens_per_step == pytest.approx(4e6, rel=0.05)
     for loser in found.losers:
         assert loser.best is None or loser.best.tokens_per_s <= best.tokens_per_s
         assert loser.reason
@@ -164,44 +155,44 @@ def test_the_best_fits_and_none_that_fits_is_faster() -> None:
 
 def test_more_devices_train_faster_whatever_divides_the_batch() -> None:
     """4M tokens are 61 texts for each of 32 devices, and 61 is prime."""
-    best = [plan("7b", f"{n}xA100-80GB", tokens=2048).best[0] for n in (24, 32, 40, 48, 64)]
+    best = [plan("7b", f"{n}xA100-80GB", seq_len=2048).best[0] for n in (24, 32, 40, 48, 64)]
     speeds = [each.tokens_per_s / each.job.ranks for each in best]
     assert min(speeds) > 0.95 * max(speeds)
-    assert all(each.job.step_tokens == pytest.approx(4e6, rel=0.05) for each in best)
+    assert all(each.job.tokens_per_step == pytest.approx(4e6, rel=0.05) for each in best)
 
 
 def test_a_plan_leaves_some_memory_free() -> None:
     for model, hardware in (("7b", "24xA100-80GB"), ("1b", "8xA100-40GB")):
-        memory = plan(model, hardware, tokens=2048).best[0].memory
+        memory = plan(model, hardware, seq_len=2048).best[0].memory
         assert memory.total_bytes < 0.95 * (memory.available_bytes or 0)
 
 
 def test_absurd_batches_are_answered_or_refused_at_once() -> None:
-    assert plan("7b", "8xA100-80GB", batch_tokens=9e14).best
+    assert plan("7b", "8xA100-80GB", global_batch_tokens=9e14).best
     with pytest.raises(UsageError, match="more than the 1,000,000 to train on"):
-        plan("7b", "8xA100-80GB", budget_tokens=1e6)
+        plan("7b", "8xA100-80GB", train_tokens=1e6)
 
 
 def test_what_does_not_fit_says_what_is_too_large() -> None:
     found = plan("13b", "64xA100-80GB")
-    reasons = {loser.value: loser.reason for loser in found.losers if loser.axis == "shard"}
+    reasons = {loser.value: loser.reason for loser in found.losers if loser.axis == "sharding"}
     assert reasons["ddp"].startswith("does not fit: ")
     with pytest.raises(UsageError, match="nothing fits: the smallest configuration needs"):
         plan("70b", "8xA100-40GB")
 
 
 def test_a_plan_says_how_long_and_how_much() -> None:
-    found = plan("7b", "8xH100-SXM", budget_tokens=140e9, price=2.0)
+    found = plan("7b", "8xH100-SXM", train_tokens=140e9, price=2.0)
     best = found.best[0]
     assert found.find_time_s(best) == pytest.approx(140e9 / best.tokens_per_s)
     assert found.find_cost(best) == pytest.approx(16 * found.find_time_s(best) / 3600)
-    assert plan("1b", "A100-80GB").best[0].job.sharding == "plain"
+    assert plan("1b", "A100-80GB").best[0].job.sharding == "none"
     text = call("plan", *SEVEN[:6], "--tokens", "140B", "--price", "2")
     for words in ("GPU-hours", "cost", "what the others lose", "140G in all"):
         assert words in text
     answer = json.loads(call("plan", *SEVEN[:6], "--json"))
     assert answer["best"][0]["gpu_hours"] > 0
-    assert {other["axis"] for other in answer["others"]} >= {"shard", "checkpoint"}
+    assert {other["axis"] for other in answer["others"]} >= {"sharding", "recompute"}
 
 
 def test_batches_are_shared_as_nearly_as_can_be() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ class Remembered(click.Command):
 
 
 WORDS = "flopwatch.words"
-AXES = ("model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer")
+AXES = ("--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer")
+VARIANTS = ("--sharding", "--recompute", "--attention")
 
 
 @click.command(
@@ -76,7 +78,8 @@ AXES = ("model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer
     options_metavar="[OPTIONS] [--AXIS VALUE[,VALUE]]",
 )
 @click.argument("suite", type=SuiteName(list_known=options.list_suites))
-@options.axis_options(*AXES)
+@options.axis_options(*AXES, *VARIANTS)
+@options.compile_option
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
                    "baseline.")  # fmt: skip
@@ -134,7 +137,8 @@ def run(context: click.Context, /, dry_run: bool, as_json: bool, **given: Any) -
     flopwatch run my_suite.py --dry-run
     flopwatch run switchback --grid published --dry-run
     flopwatch run dyad --set tokens=1024 --set shape=1024x4096,4096x1024
-    flopwatch run steps --model small --precision bf16-mixed
+    flopwatch run steps --model small --precision bf16-mixed --recompute none,full
+    flopwatch run training --model small --seq-len 256 --micro-batch 4 --sharding none,full
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     from flopwatch.output.console import open_stderr
@@ -171,14 +175,27 @@ def _name_starter(place: RankPlace | None) -> list[str]:
 
 
 def take_axes(given: dict[str, Any]) -> tuple[str, ...]:
-    """Options of a training job name axes: ``--seq-len 256`` is ``--set seq_len=256``."""
+    """Options of a training job choose values of axes, ``--seq-len 256`` is ``--set seq_len=256``,
+    and variants: ``--sharding none,full --recompute full`` is ``--set
+    variant=none+recompute-full,full+recompute-full``."""
     for word in given["precision"] or ():
         if word.rstrip("%").replace(".", "", 1).isdecimal():
             raise click.UsageError(
                 "--precision is a dtype policy, such as bf16-mixed; the width of intervals is "
                 f"--target-interval {word}"
             )
-    values = {field: given.pop(field) for field in AXES}
+    fields = [name[2:].replace("-", "_") for name in AXES]
+    values: dict[str, list[str] | None] = {field: given.pop(field) for field in fields}
+    ways = {name[2:]: given.pop(name[2:]) for name in VARIANTS}
+    compiled = given.pop("compiled")
+    if compiled or any(ways.values()):
+        from flopwatch.jobs.training_job import name_variant
+
+        chosen = product(*(words or [None] for words in ways.values()))
+        values["variant"] = [
+            name_variant(**dict(zip(ways, words, strict=True)), compiled=compiled)
+            for words in chosen
+        ]
     return tuple(f"{field}={','.join(words)}" for field, words in values.items() if words)
 
 
@@ -297,14 +314,12 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     import msgspec
 
     from flopwatch.analysis.profile_request import Profile, make_request
-    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output.console import print_sheets
     from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
     from flopwatch.runner.session import call
 
-    options.require(given, "--model")
     asked = {name: given.pop(name) for name in ("steps", "top", "trace", "nvtx")}
-    request = make_request(TrainingJob(**given), **asked)
+    request = make_request(options.make_job(given), **asked)
     click.echo(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
                "as many without", err=True)  # fmt: skip
     content = call("flopwatch.worker.profiler:profile", {"request": asdict(request)},

@@ -14,12 +14,13 @@ from click.shell_completion import CompletionItem
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
+    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.records.record import Record
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Written out: to read them from `jobs` would make every `--help` load it. A test compares them.
-PRECISIONS = ("fp32", "tf32", "bf16", "bf16-mixed", "fp16-mixed", "fp8")
+PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "tf32", "fp8", "int8")
 OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
 RECOMPUTES = ("none", "selective", "full")
 ATTENTIONS = ("sdpa", "plain")
@@ -200,51 +201,94 @@ JOB = {
                             list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
 }  # fmt: skip
 PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
+SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+
+
+compile_option = click.option("--compile", "compiled", is_flag=True, help="Through torch.compile.")
 
 
 def job_options(
     *names: str, many: Iterable[str] = (), **defaults: Any
 ) -> Callable[[Command], Command]:
     """Options of a training job by their names; of `many`, comma-separated lists are read."""
-    lists = set(many)
 
     def add(command: Command) -> Command:
         for name in reversed(names):
-            if name == "--compile":
-                command = click.option(
-                    "--compile", "compile", is_flag=True, help="Through torch.compile."
-                )(command)
-                continue
-            option, field = JOB[name], name[2:].replace("-", "_")
-            kind = option.kind(option.read, option.list_known, many=name in lists)
-            default = defaults.get(field)
-            more = "[,...]" if name in lists else ""
-            command = click.option(name, field, type=kind, metavar=option.metavar + more,
-                                   default=None if default is None else str(default),
-                                   show_default=default is not None, help=option.help,
-                                   )(command)  # fmt: skip
+            command = _add_option(command, name, name in many, defaults.get(_name_field(name)))
         return command
 
     return add
 
 
-def axis_options(*fields: str) -> Callable[[Command], Command]:
-    """The same options as names of a suite's axes: the suite knows which values it accepts."""
+def axis_options(*names: str) -> Callable[[Command], Command]:
+    """The same options for `run`: a suite has its own values, and knows which others it accepts."""
 
     def add(command: Command) -> Command:
-        for field in reversed(fields):
-            name = f"--{field.replace('_', '-')}"
-            option = JOB[name]
-            kind = Word(list_known=option.list_known, many=True)
-            command = click.option(name, field, type=kind, metavar=f"{option.metavar}[,...]",
-                                   help=option.help)(command)  # fmt: skip
+        for name in reversed(names):
+            command = _add_option(command, name, True, None, read_word)
         return command
 
     return add
+
+
+def _name_field(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
+def _add_option(
+    command: Command,
+    name: str,
+    is_list: bool,
+    default: Any,
+    read: Callable[[str, str], Any] | None = None,
+) -> Command:
+    option = JOB[name]
+    return click.option(
+        name,
+        type=option.kind(read or option.read, option.list_known, many=is_list),
+        metavar=option.metavar + ("[,...]" if is_list else ""),
+        default=None if default is None else str(default),
+        show_default=default is not None,
+        help=option.help,
+    )(command)
+
+
+def make_job(given: dict[str, Any]) -> TrainingJob:
+    """Of the options that a command has. A rank is a device, and one alone shards nothing."""
+    from flopwatch.devices.device_names import split_hardware
+    from flopwatch.jobs.parallelism import Parallelism
+    from flopwatch.jobs.training_job import TrainingJob
+
+    require(given, "--model", "--seq-len")
+    hardware, split = given.get("hardware"), read_split(given)
+    together = split["tensor"] * split["pipeline"] * split["context"]
+    devices = together if hardware is None else split_hardware(hardware)[0]
+    if devices % together:
+        raise UsageError(
+            f"--tp, --pp and --cp divide the model among {together} ranks, and {devices} devices "
+            "are no multiple of that; change one of them"
+        )
+    fields = (
+        "model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer", "recompute",
+        "attention", "hardware",
+    )  # fmt: skip
+    return TrainingJob(
+        **{name: given[name] for name in fields if given.get(name) is not None},
+        parallelism=Parallelism(
+            **split,
+            data=devices // together,
+            sharding=given.get("sharding", "none") if devices > 1 else "none",
+        ),
+    )
+
+
+def read_split(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Parallelism` that divide the model."""
+    return {field: given.get(name) or 1 for name, field in SPLIT.items()}
 
 
 def require(given: dict[str, Any], *options: str) -> None:
-    missing = [name for name in options if given[name[2:].replace("-", "_")] in (None, [])]
+    missing = [name for name in options if given[_name_field(name)] in (None, [])]
     if missing:
         raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
 

@@ -6,14 +6,25 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from flopwatch.cli import options
-from flopwatch.cli.options import PARALLELISM, Word, job_options, read_amount, read_records, require
+from flopwatch.cli.options import (
+    PARALLELISM,
+    Word,
+    job_options,
+    make_job,
+    read_amount,
+    read_records,
+    require,
+)
 from flopwatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from flopwatch.settings import Device
 
 HERE = "here"
 AMOUNT = Word(read_amount)
@@ -84,7 +95,7 @@ def predict(
     found, refusals = predict_lists(
         {axis: given[axis] for axis in AXES},
         global_batch_tokens=find_batch_tokens(given),
-        split=read_split(given),
+        split=options.read_split(given),
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
@@ -104,12 +115,6 @@ def find_batch_tokens(given: dict[str, Any]) -> float | None:
     if len(lengths) > 1:
         raise click.UsageError("--global-batch is for one --seq-len; or --global-batch-tokens")
     return float(given["global_batch"] * lengths[0])
-
-
-def read_split(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Parallelism` that divide the model."""
-    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-    return {field: given[name] or 1 for name, field in names.items()}
 
 
 def refuse_idle(command: click.Context) -> None:
@@ -188,21 +193,11 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
         )
     refuse_network_here(given)
     from flopwatch import api
-    from flopwatch.jobs.parallelism import Parallelism
-    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output.console import print_sheets
     from flopwatch.output.prediction_tables import list_plan_sheets
 
-    job = TrainingJob(
-        given["model"],
-        given["seq_len"],
-        precision=given["precision"],
-        optimizer=given["optimizer"],
-        parallelism=Parallelism(**read_split(given)),
-    )
     found = api.plan(
-        job,
-        given["hardware"],
+        make_job(given),
         global_batch_tokens=find_batch_tokens(given) or 4e6,
         train_tokens=budget_tokens,
         price=given["price"],
@@ -218,20 +213,23 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
 
 @click.command()
 @job_options(
-    "--model", "--seq-len", "--micro-batch", "--precision", "--optimizer", "--recompute",
-    "--attention", many=["--model"],
-    seq_len=128, micro_batch=4, precision="fp32", optimizer="adamw", recompute="none",
-    attention="sdpa",
+    "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
+    "--recompute", "--attention", "--hardware", "--sharding", *PARALLELISM, many=["--model"],
+    seq_len=128, micro_batch=4, grad_accum=1, precision="fp32", optimizer="adamw",
+    recompute="none", attention="sdpa", sharding="full",
 )  # fmt: skip
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
-              help="Where it would run; it need not be here.")  # fmt: skip
-@click.option("--fit", callback=options.read_size, metavar="SIZE",
-              help="The memory that it must fit into, e.g. 24G.  [default: 90 % of what is free]"
+@click.option("--device", type=click.Choice(["cpu", "cuda"]),
+              help="Where it would run, without --hardware; it need not be here.  [default: cpu]"
               )  # fmt: skip
+@click.option("--fit", callback=options.read_size, metavar="SIZE",
+              help="The memory that it must fit into, e.g. 24G.  [default: that of the hardware, "
+                   "or 90 % of what is free here]")  # fmt: skip
 @click.option("--largest", type=click.Choice(["micro-batch", "seq-len"]),
               help="Print only the largest that fits; 0: none does.")  # fmt: skip
 @options.as_json
-def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
+def memory(
+    device: Device | None, fit: int | None, largest: Any, as_json: bool, **given: Any
+) -> None:
     """Predict the memory of a training step, and what fits.
 
     \b
@@ -239,19 +237,20 @@ def memory(fit: int | None, largest: Any, as_json: bool, **given: Any) -> None:
     flopwatch memory --model large --seq-len 1024 --attention plain --fit 24G
     flopwatch memory --model small,medium,large,xl,2.7B
     flopwatch memory --model xl --recompute full --device cuda --fit 80G --largest micro-batch
+    flopwatch memory --model 7b --seq-len 2048 --precision bf16-mixed --hardware 8xA100-80GB
     flopwatch memory --model qwen2:hidden_size=896:layers=24:heads=14 --precision bf16-mixed
     """
-    from flopwatch.jobs.training_job import TrainingJob
-    from flopwatch.output.console import print_sheets
-    from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
-    from flopwatch.prediction.memory_capacity import find_available_bytes, find_capacities
-
     require(given, "--model")
     if as_json and largest is not None:
         raise click.UsageError("--largest prints a number by itself, and --json has both; take one")
-    device = given.pop("device")
-    jobs = [TrainingJob(**{**given, "model": model}) for model in given["model"]]
-    found = find_capacities(jobs, device, find_available_bytes(fit, device))
+    if device is not None and given["hardware"] is not None:
+        raise click.UsageError("--hardware says what computes; leave --device out")
+    from flopwatch import api
+    from flopwatch.output.console import print_sheets
+    from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
+
+    jobs = [make_job({**given, "model": model}) for model in given["model"]]
+    found = [api.memory(job, device=device, fit_bytes=fit) for job in jobs]
     if as_json:
         click.echo(json.dumps([memory.to_dict() for memory in found]))
     elif largest is not None:
@@ -310,16 +309,7 @@ def _require(value: str, number: float, most: float, advice: str) -> float:
 @click.option("--parts", is_flag=True, help="FLOPs and bytes of each part of the model, too.")
 @click.option("--formula", is_flag=True, help="Print formulas, and where they are from.")
 @options.as_json
-def mfu(
-    model: str | None,
-    seq_len: int | None,
-    precision: str,
-    recompute: Any,
-    parts: bool,
-    formula: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     """Compute MFU and HFU of a job, in every convention.
 
     \b
@@ -330,7 +320,6 @@ def mfu(
     """
     from flopwatch import api
     from flopwatch.jobs.conventions import find_conventions
-    from flopwatch.jobs.training_job import TrainingJob
     from flopwatch.output import job_tables as report
     from flopwatch.output.console import print_sheets
 
@@ -340,10 +329,10 @@ def mfu(
         formulas = report.formulas_as_dict(conventions)
         click.echo(json.dumps(formulas) if as_json else "\n".join(lines))
         return
-    if model is None or seq_len is None:
+    if given["model"] is None or given["seq_len"] is None:
         raise click.UsageError("give --model and --seq-len, or --formula alone")
-    job = TrainingJob(model, seq_len, precision=precision, recompute=recompute)
-    found = api.mfu(job, **given)
+    asked = ("tokens_per_s", "mfu", "peak_tflops", "conventions")
+    found = api.mfu(make_job(given), **{name: given[name] for name in asked})
     if as_json:
         click.echo(json.dumps(report.mfu_as_dict(found), allow_nan=False))
     else:

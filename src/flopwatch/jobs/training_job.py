@@ -278,6 +278,29 @@ def _read_word(text: str, word: str) -> Mapping[str, Any]:
     return {"linear": linear, **({"swapped": swapped} if swapped else {})}
 
 
+def name_variant(
+    *,
+    sharding: str | None = None,
+    recompute: str | None = None,
+    attention: str | None = None,
+    compiled: bool = False,
+) -> str:
+    """The variant that computes a job so; None: as is usual.
+
+    >>> name_variant(sharding="full", recompute="selective"), name_variant()
+    ('full+recompute-selective', 'eager')
+    """
+    _require("recompute", recompute or "none", RECOMPUTES)
+    _require("attention", attention or "sdpa", get_args(Attention))
+    words = [
+        sharding or "",
+        "compiled" if compiled else "",
+        "plain-attention" if attention == "plain" else "",
+        "" if recompute in (None, "none") else f"recompute-{recompute}",
+    ]
+    return "+".join(filter(None, words)) or "eager"
+
+
 def name_sharding(text: str) -> str | None:
     """The word of a variant that says how ranks share the model; None: there is none."""
     return next((word for word in text.split("+") if word in SHARDING_WORDS), None)

@@ -228,10 +228,14 @@ def list_memory_sheets(answers: Sequence[Memory]) -> list[Sheet]:
     """Of one model in detail, of several a line each."""
     if len(answers) > 1:
         return [_make_comparison(answers)]
+    (answer,) = answers
+    step = answer.step
+    if step is None or step.parts() != answer.parts:
+        return [_make_rank_sheet(answer)]
     return [
-        _make_part_sheet(answers[0]),
-        _make_phase_sheet(answers[0]),
-        _make_tensor_sheet(*answers),
+        _make_part_sheet(answer, step),
+        _make_phase_sheet(answer, step),
+        _make_tensor_sheet(answer, step),
     ]
 
 
@@ -272,16 +276,29 @@ def _describe(answer: Memory) -> str:
             job.optimizer,
             f"{job.attention} attention",
             *([f"recompute {job.recompute}"] if job.recompute != "none" else []),
+            *([f"grad-accum {job.grad_accum}"] if job.grad_accum > 1 else []),
+            *([str(job.parallelism)] if job.ranks > 1 else []),
         ]
     )
 
 
-def _find_step(answer: Memory) -> StepMemory:
-    assert answer.step is not None  # one process has all of the model
-    return answer.step
+def _make_rank_sheet(answer: Memory) -> Sheet:
+    """Of a rank that shares the model with others, or accumulates gradients."""
+    total = answer.total_bytes
+    columns: list[Column[tuple[str, float]]] = [
+        Column("part", lambda part: part[0], "word"),
+        bytes_column("at the peak", lambda part: part[1]),
+        share_column("share", lambda part: part[1] / total),
+    ]
+    return Sheet(
+        title=f"memory {answer.job.name}, {_describe(answer)}",
+        conditions=f"{MEMORY_CONDITIONS}; on each rank",
+        remarks=[],
+        **lay_out(columns, [list(answer.parts.items()), [("all", total)]]),
+    )
 
 
-def _make_part_sheet(answer: Memory) -> Sheet:
+def _make_part_sheet(answer: Memory, step: StepMemory) -> Sheet:
     columns: list[Column[Part]] = [
         Column("part", lambda part: part.name, "word"),
         bytes_column("at the peak", lambda part: part.peak_bytes),
@@ -289,18 +306,17 @@ def _make_part_sheet(answer: Memory) -> Sheet:
         bytes_column("at most", lambda part: part.most_bytes),
         Column("", lambda part: part.detail, "word"),
     ]
-    parts = _list_parts(answer)
+    parts = _list_parts(step)
     return Sheet(
         title=f"memory {answer.job.name}, {_describe(answer)}",
-        conditions=f"{MEMORY_CONDITIONS}; the peak is in: {_find_step(answer).peak.name}",
+        conditions=f"{MEMORY_CONDITIONS}; the peak is in: {step.peak.name}",
         remarks=[],
         **lay_out(columns, [parts[:-1], parts[-1:]]),
     )
 
 
-def _list_parts(answer: Memory) -> list[Part]:
+def _list_parts(found: StepMemory) -> list[Part]:
     """The last is their sum."""
-    found = _find_step(answer)
     moments = (found.forward, found.backward, found.optimizer)
     blocks = f"{plural(found.layers, 'block')} x {format_bytes(found.block_bytes)}"
     most = {
@@ -320,8 +336,7 @@ def _list_parts(answer: Memory) -> list[Part]:
     return [*parts, Part("all", found.peak_bytes, found.peak_bytes, 1.0)]
 
 
-def _make_phase_sheet(answer: Memory) -> Sheet:
-    found = _find_step(answer)
+def _make_phase_sheet(answer: Memory, found: StepMemory) -> Sheet:
     rows = [
         ("forward", found.forward_peak_bytes),
         ("forward and backward", found.backward_peak_bytes),
@@ -339,7 +354,7 @@ def _make_phase_sheet(answer: Memory) -> Sheet:
     )
 
 
-def _make_tensor_sheet(answer: Memory) -> Sheet:
+def _make_tensor_sheet(answer: Memory, step: StepMemory) -> Sheet:
     columns: list[Column[Tensor]] = [
         Column("tensor", lambda tensor: tensor.name, "word"),
         Column("shape", lambda tensor: " x ".join(map(str, tensor.shape))),
@@ -351,19 +366,23 @@ def _make_tensor_sheet(answer: Memory) -> Sheet:
         title=f"memory {answer.job.name}, largest tensors",
         conditions="parameters, and what the backward pass needs",
         remarks=[],
-        **lay_out(columns, [_find_step(answer).tensors]),
+        **lay_out(columns, [step.tensors]),
     )
 
 
 def _make_comparison(answers: Sequence[Memory]) -> Sheet:
     columns: list[Column[Memory]] = [
         Column("model", lambda answer: answer.job.name, "word"),
-        count_column("parameters", lambda answer: _find_step(answer).parameters),
-        bytes_column("their bytes", lambda answer: _find_step(answer).parameter_bytes),
-        bytes_column("optimizer state", lambda answer: _find_step(answer).optimizer_bytes),
-        bytes_column("activations", lambda answer: _find_step(answer).activation_bytes),
-        bytes_column("gradients", lambda answer: _find_step(answer).gradient_bytes),
-        bytes_column("peak", lambda answer: _find_step(answer).peak_bytes),
+        count_column("parameters", lambda a: a.step.parameters if a.step else a.job.parameters),
+        bytes_column("their bytes", lambda a: a.parts["parameters"]),
+        bytes_column("optimizer state", lambda a: a.parts["optimizer state"]),
+        bytes_column(
+            "activations", lambda a: a.step.activation_bytes if a.step else a.parts["activations"]
+        ),
+        bytes_column(
+            "gradients", lambda a: a.step.gradient_bytes if a.step else a.parts["gradients"]
+        ),
+        bytes_column("peak", lambda a: a.total_bytes),
         Column(
             "largest micro-batch",
             lambda a: f"{a.largest_micro_batch:,}",
