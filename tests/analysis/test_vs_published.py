@@ -20,7 +20,7 @@ from flopwatch.records.record import Record, Region
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
 from tests.conftest import make_record
-from tests.jobs.test_utilisation import make_job
+from tests.analysis.test_record_job import make_job
 
 ROUNDS = 20
 LAYOUTS = {"dyad": "dyad", "switchback": "switchback", "steps": "cs336"}

@@ -20,7 +20,7 @@ from flopwatch.settings import Settings
 from tests.analysis.test_peak_share import with_peaks
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
-from tests.jobs.test_utilisation import make_job
+from tests.analysis.test_record_job import make_job
 from tests.output.test_published_layouts import read_mosaic_cells
 
 FAILED = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from flopwatch.prediction.questions import answer_rows
 
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
+from flopwatch.prediction.job_lists import predict_rows
 from flopwatch.prediction.job_rows import parse_rows
 
 HEAD = "d_model,n_layers,n_heads,vocab_size,seq_len,n_gpus,gpu_type,precision,micro_batch_seqs"
@@ -31,7 +31,7 @@ def test_a_row_is_a_job() -> None:
         f"{LINE},96,SHARD_GRAD_OP,1,37128.5,mine\n",
         "jobs.csv",
     )
-    assert (row.job.ranks, row.job.accumulation, row.job.sharding) == (8, 2, "grad-op-shard")
+    assert (row.job.ranks, row.job.grad_accum, row.job.sharding) == (8, 2, "zero2")
     assert (row.job.recompute, row.job.precision) == ("full", "bf16-mixed")
     assert (row.device, row.tokens_per_s, row.cells["note"]) == ("a100_80gb", 37128.5, "mine")
     assert row.job.shape.head_size == 128
@@ -41,13 +41,13 @@ def test_what_is_not_said_is_usual() -> None:
     head = "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs"
     (row,) = parse_rows(f"\ufeff{head}\n2048,24,512,1,h100_80gb,4\n".lstrip("\ufeff"), "jobs.csv")
     assert (row.job.shape.heads, row.job.shape.vocabulary, row.tokens_per_s) == (16, 50257, None)
-    assert (row.job.accumulation, row.job.sharding, row.job.recompute) == (1, "full-shard", "none")
+    assert (row.job.grad_accum, row.job.sharding, row.job.recompute) == (1, "full", "none")
 
 
 def test_what_cannot_be_predicted_says_where_it_stands() -> None:
     rows = parse_rows(f"{HEAD}\n{LINE}\n{LINE.replace('a100_80gb', 'abacus')}\n", "jobs.csv")
     with pytest.raises(UsageError, match="jobs.csv, line 3: no device is called 'abacus'"):
-        answer_rows(rows, None, None)
+        predict_rows(rows, None, None)
 
 
 def test_warnings_are_told_beside_the_table(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_recomputation_may_be_selective() -> None:
 
 def test_gradients_that_are_summed_up_in_16_bits_take_less_time() -> None:
     text = f"{HEAD},mp_mode\n{LINE},DEFAULT\n{LINE},PURE\n"
-    usual, pure = answer_rows(parse_rows(text, "jobs.csv"), None, None)
+    usual, pure = predict_rows(parse_rows(text, "jobs.csv"), None, None)
     assert pure.row.job.reduced_bytes == 2
     assert pure.prediction.tokens_per_s > usual.prediction.tokens_per_s
 
@@ -94,12 +94,14 @@ def test_other_bad_tables_are_refused_too() -> None:
     assert "has no column d_model" in refuse("a,b", "1,2")
     assert "no row below its headings" in refuse(HEAD, "")
     assert "not a multiple of n_gpus times" in refuse(f"{HEAD},global_batch_seqs", f"{LINE},50")
-    assert "shard_strategy is 'X'" in refuse(f"{HEAD},shard_strategy", f"{LINE},X")
+    assert "there is no sharding 'X'" in refuse(f"{HEAD},shard_strategy", f"{LINE},X")
     assert "mp_mode is 'HALF'" in refuse(f"{HEAD},mp_mode", f"{LINE},half")
     assert "act_ckpt is 'maybe'" in refuse(f"{HEAD},act_ckpt", f"{LINE},maybe")
     assert "tokens_per_s is '-1'" in refuse(f"{HEAD},tokens_per_s", f"{LINE},-1")
     with pytest.raises(UsageError, match="no device is called 'abacus'"):
-        answer_rows(parse_rows(f"{HEAD}\n{LINE.replace('a100_80gb', 'abacus')}\n", "x"), None, None)
+        predict_rows(
+            parse_rows(f"{HEAD}\n{LINE.replace('a100_80gb', 'abacus')}\n", "x"), None, None
+        )
 
 
 def run(path: Path, *words: str) -> tuple[int, str, str]:

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from flopwatch.jobs.memory_capacity import (
-    UTMOST,
-    Answer,
-    answer,
-    answer_others,
-    ask,
-    find_largest,
-    find_room_bytes,
-)
-from flopwatch.output.memory_tables import list_largest, list_sentences, list_sheets
 
 from flopwatch.cli.main import cli, main
 from flopwatch.devices import environment
 from flopwatch.errors import UsageError
-from flopwatch.jobs import memory_capacity
-from flopwatch.jobs.activation_memory import estimate
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.jobs.step_memory import Plan
+from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.rank_memory import Memory
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
+from flopwatch.prediction import memory_capacity
+from flopwatch.prediction.memory_capacity import (
+    UTMOST,
+    find_available_bytes,
+    find_capacities,
+    find_capacity,
+    find_largest,
+    survey,
+)
 from flopwatch.runner import session
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 
 LLAMA = "llama:hidden_size=64:layers=3:vocabulary=300"
 LITTLE = 5 * 2**20
-"""Bytes with room for a few texts of it, so that not many sizes are tried."""
+"""Bytes with room for a few sequences of it, so that not many sizes are tried."""
+
+
+def make(model: str = "small", seq_len: int = 128, **given: Any) -> TrainingJob:
+    return TrainingJob(model, seq_len, **{"micro_batch": 4, "precision": "fp32", **given})
+
+
+def find(job: TrainingJob, available_bytes: int) -> Memory:
+    return find_capacity(job, "cpu", available_bytes)
 
 
 @pytest.mark.parametrize(
@@ -78,37 +86,38 @@ def test_a_line_is_solved_in_few_trials() -> None:
 
 
 @pytest.mark.parametrize("model", ["small", "gpt-125m"])
-@pytest.mark.parametrize("plan", [Plan(), Plan(attention="plain", checkpointed=True)])
-def test_one_more_does_not_fit(model: str, plan: Plan) -> None:
-    room_bytes = 8 * 2**30
-    found, shape = answer(model, plan, room_bytes), find_shape(model)
+@pytest.mark.parametrize("choices", [{}, {"attention": "plain", "recompute": "full"}])
+def test_one_more_does_not_fit(model: str, choices: dict[str, Any]) -> None:
+    room_bytes, job = 8 * 2**30, make(model, **choices)
+    found = find(job, room_bytes)
 
-    def need(batch: int, context: int) -> int:
-        chosen = replace(plan, batch=batch, context=context)
-        return estimate(shape.stretch(context), chosen).peak_bytes
+    def need(micro_batch: int, seq_len: int) -> int:
+        return estimate_step(replace(job, micro_batch=micro_batch, seq_len=seq_len)).peak_bytes
 
-    batch, context = found.largest_batch, found.largest_context
-    assert need(batch, 128) <= room_bytes < need(batch + 1, 128)
-    assert need(4, context) <= room_bytes < need(4, context + 1)
+    micro_batch, seq_len = found.largest_micro_batch, found.largest_seq_len
+    assert micro_batch is not None
+    assert seq_len is not None
+    assert need(micro_batch, 128) <= room_bytes < need(micro_batch + 1, 128)
+    assert need(4, seq_len) <= room_bytes < need(4, seq_len + 1)
     assert found.fits
 
 
 def test_where_not_even_one_fits_it_is_said() -> None:
-    found = answer("2.7B", Plan(), 2**30)
-    assert (found.largest_batch, found.largest_context, found.fits) == (0, 0, False)
+    found = find(make("2.7B"), 2**30)
+    assert (found.largest_micro_batch, found.largest_seq_len, found.fits) == (0, 0, False)
     assert list_sentences([found]) == [
-        "It does not fit into 1.00 GiB, which is what there is for tensors.",
-        "Not even one text of 128 tokens fits.",
-        "In a batch of 4, not even texts of 2 tokens fit.",
+        "It does not fit into 1.00 GiB, the memory available for tensors.",
+        "No micro-batch fits at seq_len 128.",
+        "No sequence length fits at micro-batch 4.",
     ]
-    assert list_largest([found], "batch") == ["0"]
+    assert list_largest([found], "micro-batch") == ["0"]
 
 
 def test_what_fits_is_said() -> None:
-    found = replace(answer("small", Plan(), 2**32), largest_batch=1234, largest_context=5678)
+    found = replace(find(make(), 2**32), largest_micro_batch=1234, largest_seq_len=5678)
     assert list_sentences([found])[1:] == [
-        "Of texts of 128 tokens, the largest batch that fits is 1,234.",
-        "In a batch of 4, the longest texts that fit have 5,678 tokens.",
+        "At seq_len 128, the largest micro-batch that fits is 1,234.",
+        "At micro-batch 4, the longest sequence that fits has 5,678 tokens.",
     ]
 
 
@@ -117,35 +126,36 @@ def test_room_is_what_is_given_or_free_without_the_process(
 ) -> None:
     facts = {"machine": {"memory_available_bytes": 10 * 2**30}}
     monkeypatch.setattr(environment, "machine", lambda path: facts)
-    assert find_room_bytes(None, Plan()) == 9 * 2**30 - PROCESS_BYTES
-    assert find_room_bytes(2**30, Plan(device="cuda")) == 2**30 - PROCESS_BYTES
+    assert find_available_bytes(None, "cpu") == 9 * 2**30 - PROCESS_BYTES
+    assert find_available_bytes(2**30, "cuda") == 2**30 - PROCESS_BYTES
     with pytest.raises(UsageError, match=r"must be said; add for example --fit 24G$"):
-        find_room_bytes(None, Plan(device="cuda"))
+        find_available_bytes(None, "cuda")
     with pytest.raises(UsageError, match=r"^a process with torch takes 400 MiB .* for --fit$"):
-        find_room_bytes(2**20, Plan())
+        find_available_bytes(2**20, "cpu")
 
 
 def test_answers_survive_the_way_from_a_worker_and_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def call(function: str, arguments: dict[str, object], *, device: str) -> object:
-        assert function == "flopwatch.jobs.memory_capacity:answer_others"
-        return msgspec.to_builtins(answer_others(**arguments, device=device))  # type: ignore[arg-type]
+        assert function == "flopwatch.prediction.memory_capacity:survey"
+        return msgspec.to_builtins(survey(**arguments, device=device))  # type: ignore[arg-type]
 
     monkeypatch.setattr(session, "call", call)
     monkeypatch.setattr(memory_capacity, "find_largest", lambda *_: 3)  # else many sizes are tried
-    plan = Plan(batch=1, context=8)
-    found = ask(["small", LLAMA, "medium"], plan, LITTLE)
-    assert [each.model for each in found] == ["small", LLAMA, "medium"]
-    assert found[1] == answer(LLAMA, plan, LITTLE)
-    assert found[1].footprint.layers == 3
+    jobs = [make(model, 8, micro_batch=1) for model in ("small", LLAMA, "medium")]
+    found = find_capacities(jobs, "cpu", LITTLE)
+    assert [each.job for each in found] == jobs
+    assert found[1] == find(jobs[1], LITTLE)
+    assert found[1].step is not None
+    assert found[1].step.layers == 3
 
 
 def test_tables_of_one_model_add_up() -> None:
-    found = answer("small", Plan(), 2**34)
-    parts, phases, tensors = list_sheets([found])
+    found = find(make(), 2**34)
+    parts, phases, tensors = list_memory_sheets([found])
     shown, total = parts.groups
-    assert [row[0] for row in shown] == list(found.footprint.parts())
+    assert [row[0] for row in shown] == list(found.parts)
     assert total == [["all", "1.99 GiB", "100.0 %", "1.99 GiB", ""]]
     assert sum(float(row[2].removesuffix(" %")) for row in shown) == pytest.approx(100, abs=0.3)
     assert "12 blocks x 42.0 MiB" in shown[3][-1]
@@ -156,11 +166,11 @@ def test_tables_of_one_model_add_up() -> None:
 
 
 def test_several_models_have_a_line_each() -> None:
-    answers = [answer(model, Plan(), 2**32) for model in ("small", "xl")]
-    (sheet,) = list_sheets(answers)
+    answers = [find(make(model), 2**32) for model in ("small", "xl")]
+    (sheet,) = list_memory_sheets(answers)
     assert [(row[0], row[-1]) for row in sheet.groups[0]] == [("small", "yes"), ("xl", "no")]
     assert list_sentences(answers) == []
-    assert list_largest(answers, "context")[1] == "xl 0"
+    assert list_largest(answers, "seq-len")[1] == "xl 0"
 
 
 def invoke(*arguments: str) -> Result:
@@ -170,8 +180,8 @@ def invoke(*arguments: str) -> Result:
 def test_the_command_tells_tables_and_sentences() -> None:
     result = invoke("small", "--fit", "24G")
     assert result.exit_code == 0
-    assert "memory small, 4 x 128 tokens, fp32, adamw, sdpa attention, cpu" in result.stdout
-    assert "It fits into 23.6 GiB, which is what there is for tensors." in result.stdout
+    assert "memory small, 4 x 128 tokens, fp32, adamw, sdpa attention" in result.stdout
+    assert "It fits into 23.6 GiB, the memory available for tensors." in result.stdout
 
 
 def test_the_command_passes_every_option_on() -> None:
@@ -180,26 +190,26 @@ def test_the_command_passes_every_option_on() -> None:
         *("--optimizer", "sgd", "--recompute", "full", "--device", "cuda", "--fit", "2G", "--json"),
     ]
     (content,) = json.loads(invoke("medium", *options).stdout)
-    plan = Plan(
-        batch=2, context=64, precision="bf16", attention="plain", optimizer="sgd",
-        checkpointed=True, device="cuda",
+    job = TrainingJob(
+        "medium", 64, micro_batch=2, precision="bf16", attention="plain", optimizer="sgd",
+        recompute="full",
     )  # fmt: skip
-    assert content["plan"] == asdict(plan)
-    predicted = estimate(find_shape("medium"), plan)
-    assert content["footprint"]["peak_bytes"] == predicted.peak_bytes
-    assert content["footprint"]["parts"] == predicted.parts()
-    assert content["room_bytes"] == 2 * 2**30 - PROCESS_BYTES
+    assert content["job"] == job.to_dict()
+    predicted = estimate_step(job, "cuda")
+    assert content["step"]["peak_bytes"] == predicted.peak_bytes
+    assert content["parts"] == predicted.parts()
+    assert content["available_bytes"] == 2 * 2**30 - PROCESS_BYTES
     assert content["fits"] is True
 
 
 def test_the_largest_alone_is_for_scripts() -> None:
-    found = answer("small", Plan(), 4 * 2**30 - PROCESS_BYTES)
+    found = find(make(), 4 * 2**30 - PROCESS_BYTES)
     assert (
         invoke("small", "--fit", "4G", "--largest", "micro-batch").stdout
-        == f"{found.largest_batch}\n"
+        == f"{found.largest_micro_batch}\n"
     )
     both = invoke("small,xl", "--fit", "4G", "--largest", "seq-len").stdout
-    assert both == f"small {found.largest_context}\nxl 0\n"
+    assert both == f"small {found.largest_seq_len}\nxl 0\n"
 
 
 def test_an_unknown_model_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +228,5 @@ def test_models_of_transformers_are_asked_in_a_worker() -> None:
         LLAMA, "--micro-batch", "1", "--seq-len", "16", "--fit", f"{fit_bytes}", "--json"
     )
     (content,) = json.loads(result.stdout)
-    found = msgspec.convert(
-        {key: content[key] for key in Answer.__dataclass_fields__}, Answer, strict=False
-    )
-    assert found == answer(LLAMA, Plan(batch=1, context=16), LITTLE)
+    found = find(make(LLAMA, 16, micro_batch=1), LITTLE)
+    assert content == json.loads(json.dumps(found.to_dict()))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flopwatch.jobs.mfu import Question, answer
-from flopwatch.output.mfu_tables import list_sheets
 from rich.console import Console
 
+from flopwatch import api
 from flopwatch.cli import predict
 from flopwatch.cli.main import main
 from flopwatch.jobs.conventions import CONVENTIONS
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.output.job_tables import list_mfu_sheets as list_sheets
 from flopwatch.output.tables import draw, fit
 from tests.cli.test_main import assert_refused, flopwatch
 
@@ -85,12 +85,9 @@ def test_the_largest_numbers_that_are_taken_stay_numbers(
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_number_is_cut_off(columns: int) -> None:
     """80 columns are the narrowest terminal that is usual."""
-    asked = Question(
-        model="7b", tokens=2048, recompute="full", hardware="8xA100-80GB", precision="bf16",
-        peak_tflops=None, tokens_per_s=None, mfu=0.42,
-    )  # fmt: skip
-    for question in (asked, replace(asked, tokens_per_s=25651.0, mfu=None)):
-        sheets = list_sheets(answer(question), with_parts=True)
+    job = TrainingJob("7b", 2048, recompute="full", hardware="8xA100-80GB")
+    for found in (api.mfu(job, mfu=0.42), api.mfu(job, tokens_per_s=25651.0)):
+        sheets = list_sheets(found, with_parts=True)
         assert len(sheets) > 1
         for sheet in sheets:
             (narrow,) = fit(sheet, columns)
@@ -131,13 +128,13 @@ def test_unknown_hardware_takes_a_peak(tmp_path: Path) -> None:
     [
         (
             ("--hardware", "8xT4"),
-            "T4 has no nominal peak in bfloat16; choose --precision fp16, fp32 or int8, or give "
-            "--peak",
+            "T4 has no nominal peak in bfloat16; choose --precision fp32, fp16-mixed, fp16, "
+            "int8, or give --peak",
         ),
         (
             ("--hardware", "A100", "--precision", "fp8"),
-            "A100 has no nominal peak in float8; choose --precision bf16, fp16, fp32, tf32 or "
-            "int8, or give --peak",
+            "A100 has no nominal peak in float8; choose --precision fp32, bf16-mixed, "
+            "fp16-mixed, bf16, fp16, tf32, int8, or give --peak",
         ),
         (
             (),
@@ -159,8 +156,8 @@ def test_a_missing_peak_says_what_to_choose(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*SEVEN_OPTIONS,), "give one of --tokens-per-s and --mfu"),
-        ((*FULL, "--mfu", "0.4"), "give one of --tokens-per-s and --mfu"),
+        ((*SEVEN_OPTIONS,), "give one of tokens_per_s and mfu"),
+        ((*FULL, "--mfu", "0.4"), "give one of tokens_per_s and mfu"),
         ((*FULL, "--peak", "fast"), "'fast' is not a number from 1e-6 to 1e6; give it in TFLOP/s"),
         ((*FULL, "--peak", "-1"), "'-1' is not a number from 1e-6 to 1e6"),
         ((*FULL, "--peak", "nan"), "'nan' is not a number from 1e-6 to 1e6"),
@@ -171,7 +168,7 @@ def test_a_missing_peak_says_what_to_choose(
         ((*SEVEN_OPTIONS, "--tokens-per-s", "1e308"), "'1e308' is not a number from 1e-6 to 1e12"),
         ((*SEVEN_OPTIONS, "--mfu", "42", "--peak", "1"), "'42' is not a share from 1e-6 to 1"),
         ((*SEVEN_OPTIONS, "--mfu", "101%", "--peak", "1"), "'101%' is not a share from 1e-6 to 1"),
-        ((*SEVEN_OPTIONS, "--mfu", "0.4"), "cannot be told without a peak: the peak is not known"),
+        ((*SEVEN_OPTIONS, "--mfu", "0.4"), "tokens/s at an MFU need a peak: the peak is not known"),
         ((*SEVEN_OPTIONS, "--mfu", "0.4", "--hardware", "8xT4"), "T4 has no nominal peak in bfl"),
         (
             ("mfu", "--model", "7b", "--seq-len", 400 * "9", "--mfu", "1"),
