@@ -2,9 +2,9 @@
 
     python benchmarks/peaks.py         about five minutes, on a machine that does nothing else
 
-Two figures: the best rate of matrix products, dtype by dtype, against the best that
-torch.utils.benchmark finds for the same products, taking turns in one process; and two runs of
-`flopwatch peaks` one after the other, products and memory. Collectives are shown, and not judged:
+Two figures: the best rate of matmuls, dtype by dtype, against the best that
+torch.utils.benchmark finds for the same matmuls, interleaved in one process; and two runs of
+`flopwatch peaks` one after the other, matmuls and memory. Collectives are shown, and not judged:
 the system's scheduler has its say in them.
 """
 
@@ -22,8 +22,8 @@ import torch
 from torch.utils.benchmark import Timer
 
 from flopwatch.devices import system_files
-from flopwatch.devices.best_times import TURN_NS, Trial
-from flopwatch.devices.matmul_sweep import ARITHMETIC, DTYPES, Ladder
+from flopwatch.devices.best_times import BLOCK_NS, Trial
+from flopwatch.devices.matmul_sweep import ARITHMETIC, DTYPES, MatmulSweep
 from flopwatch.settings import Device
 from flopwatch.worker import limits
 
@@ -42,32 +42,35 @@ def main() -> int:
 
 def compare_with_others(device: Device) -> int:
     limits.limit_threads(system_files.count_usable_cores(system_files.read_cpu_quota_cores()))
-    ladders = {dtype: Ladder(ARITHMETIC[dtype], device, LONGEST_NS) for dtype in DTYPES[device]}
-    theirs: dict[str, float] = dict.fromkeys(ladders, 0.0)
+    sweeps = {dtype: MatmulSweep(ARITHMETIC[dtype], device, LONGEST_NS) for dtype in DTYPES[device]}
+    theirs: dict[str, float] = dict.fromkeys(sweeps, 0.0)
     for _ in range(ROUNDS):
-        turns = [(dtype, trial) for dtype, ladder in ladders.items() for trial in ladder.climb()]
-        for dtype, trial in random.sample(turns, len(turns)):
-            trial.take_turn()
+        trials = [(dtype, trial) for dtype, sweep in sweeps.items() for trial in sweep.extend()]
+        for dtype, trial in random.sample(trials, len(trials)):
+            trial.run_block()
             theirs[dtype] = max(theirs[dtype], time_by_timer(trial))
     missed = 0
-    for dtype, ladder in ladders.items():
-        if ladder.trials:
-            ours = max(trial.rate_per_s for trial in ladder.trials.values())
+    for dtype, sweep in sweeps.items():
+        if sweep.trials:
+            ours = max(trial.rate_per_s for trial in sweep.trials.values())
             missed += show(f"{dtype}, over torch.utils.benchmark", ours, theirs[dtype], "FLOP/s")
     return missed
 
 
 def time_by_timer(trial: Trial) -> float:
-    """Work in a second, the best of a turn."""
+    """Work in a second, the best of a block."""
     timer = Timer("run()", globals={"run": trial.prepare()}, num_threads=torch.get_num_threads())
-    measured = timer.blocked_autorange(min_run_time=TURN_NS / 1e9)
+    measured = timer.blocked_autorange(min_run_time=BLOCK_NS / 1e9)
     return trial.work / min(measured.times)
 
 
 def compare_runs() -> int:
     with tempfile.TemporaryDirectory() as folder:
         first, second = (measure(Path(folder) / "peaks.jsonl") for _ in range(2))
-    print(f"others took {first['others_share']:.1%} and {second['others_share']:.1%} of the cores")
+    print(
+        f"background load: {first['background_share']:.1%} and "
+        f"{second['background_share']:.1%} of the cores"
+    )
     missed = 0
     for kind, bests in first["best"].items():
         for name, value in bests.items():

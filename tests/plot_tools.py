@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flopwatch.analysis.summary import summarize
-from flopwatch.devices.measured_peaks import Curve, Peaks, Product, Stream, read_setup, shorten
+from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, Stream, read_setup, shorten
 from flopwatch.jobs.flops import count_micro_batch_flops
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.output.plots import KINDS, Plot
@@ -103,14 +103,12 @@ LOSSES = [DENSE, trained("fast", 5e6, [5.0, 4.0, 3.0, 2.5])]
 
 def add_peaks(record: Record, flops_per_s: float, bytes_per_s: float) -> Record:
     """As if `flopwatch peaks` had measured these before it."""
-    product = Product(rows=8, inner=8, columns=8, flops_per_s=flops_per_s, turns=3, repeats=2)
+    matmul = Matmul(rows=8, inner=8, columns=8, flops_per_s=flops_per_s, blocks=3, repeats=2)
     peaks = Peaks(
         setup=read_setup(record.environment, record.settings),
         measured_at="2026-11-16T12:00:00+00:00",
         quick=True,
-        products=[
-            Curve(dtype="float32", measured_at="2026-11-16T12:00:00+00:00", points=[product])
-        ],
+        matmuls=[Curve(dtype="float32", measured_at="2026-11-16T12:00:00+00:00", points=[matmul])],
         streams=[Stream(kernel="triad", size_bytes=2**30, bytes_per_s=bytes_per_s)],
         cache_bytes=2**20,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flopwatch.analysis.summary import Row, as_dict, summarize
-from flopwatch.devices.measured_peaks import Curve, Peaks, Product, read_setup, shorten
+from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, read_setup, shorten
 from flopwatch.jobs.conventions import CONVENTIONS, Training
 from flopwatch.jobs.model_shapes import find_dimensions
 from flopwatch.output.case_tables import make_sheets
@@ -39,7 +39,7 @@ def with_peaks(record: Record, **flops_per_s: float) -> Record:
         Curve(
             dtype=dtype,
             measured_at="2026-11-16T12:00:00+00:00",
-            points=[Product(rows=8, inner=16, columns=32, flops_per_s=rate, turns=3, repeats=2)],
+            points=[Matmul(rows=8, inner=16, columns=32, flops_per_s=rate, blocks=3, repeats=2)],
         )
         for dtype, rate in flops_per_s.items()
     ]
@@ -47,10 +47,10 @@ def with_peaks(record: Record, **flops_per_s: float) -> Record:
         setup=read_setup(record.environment, record.settings),
         measured_at="2026-11-16T12:00:00+00:00",
         quick=True,
-        products=curves,
+        matmuls=curves,
         streams=[],
         cache_bytes=1,
-        others_share=0.0,
+        background_share=0.0,
     )
     return replace(record, environment={**record.environment, "peaks": shorten(peaks)})
 

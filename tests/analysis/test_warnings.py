@@ -154,8 +154,8 @@ def test_what_was_not_steady_is_told_once_for_all_cases_with_the_worst() -> None
 @pytest.mark.parametrize(
     ("load", "threads", "words"),
     [
-        ({"others_share": 0.31, "average": [2.0, 2, 2]}, 2, "used 31 % of the cores' time"),
-        ({"others_share": 0.02, "average": [9.0, 2, 2]}, 2, None),  # that was a minute ago
+        ({"background_share": 0.31, "average": [2.0, 2, 2]}, 2, "used 31 % of the cores' time"),
+        ({"background_share": 0.02, "average": [9.0, 2, 2]}, 2, None),  # that was a minute ago
         ({"average": [3.4, 1, 1]}, 2, "load of the machine was 3.4, and the run's own 2 threads"),
         ({"average": [2.5, 9, 9]}, 2, None),
         ({"average": [66.5, 1, 1]}, 64, None),

@@ -20,9 +20,9 @@ class FakeMachine:
     def __init__(self) -> None:
         self.now_s = self.busy_s = self.own_s = 0.0
 
-    def spend(self, elapsed_s: float, others_s: float, own_s: float) -> None:
+    def spend(self, elapsed_s: float, background_s: float, own_s: float) -> None:
         self.now_s += elapsed_s
-        self.busy_s += others_s + own_s
+        self.busy_s += background_s + own_s
         self.own_s += own_s
 
 
@@ -42,24 +42,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
 
 
 def test_the_share_is_that_of_all_cores_since_the_last_one(machine: FakeMachine) -> None:
-    watch = background_load.Watch()
-    machine.spend(10.0, others_s=4.0, own_s=16.0)
+    watch = background_load.LoadWatch()
+    machine.spend(10.0, background_s=4.0, own_s=16.0)
     assert watch.read_share({}) == pytest.approx(0.2)
-    machine.spend(10.0, others_s=0.0, own_s=20.0)
+    machine.spend(10.0, background_s=0.0, own_s=20.0)
     assert watch.read_share({}) == 0.0
 
 
 def test_a_moment_is_too_short_and_counts_later(machine: FakeMachine) -> None:
-    watch = background_load.Watch()
-    machine.spend(0.1, others_s=0.1, own_s=0.1)
+    watch = background_load.LoadWatch()
+    machine.spend(0.1, background_s=0.1, own_s=0.1)
     assert watch.read_share({}) is None
-    machine.spend(0.9, others_s=0.9, own_s=0.9)
+    machine.spend(0.9, background_s=0.9, own_s=0.9)
     assert watch.read_share({}) == pytest.approx(0.5)
 
 
 def test_ranks_that_torchrun_has_started_are_nobodys_children(machine: FakeMachine) -> None:
-    watch = background_load.Watch()
-    machine.spend(10.0, others_s=4.0, own_s=16.0)
+    watch = background_load.LoadWatch()
+    machine.spend(10.0, background_s=4.0, own_s=16.0)
     assert watch.read_share({"TORCHELASTIC_RUN_ID": "1"}) is None
 
 
@@ -82,8 +82,8 @@ def test_stolen_time_counts_where_it_is_asked_for(
     times = SimpleNamespace(_asdict=lambda: {"user": 9.0, "steal": 2.0, "idle": 100.0})
     monkeypatch.setattr(background_load.psutil, "cpu_times", lambda: times)
     machine.own_s = 3.0
-    assert background_load.read_others_s() == 6.0
-    assert background_load.read_others_s((*background_load.BUSY, background_load.STOLEN)) == 8.0
+    assert background_load.read_background_s() == 6.0
+    assert background_load.read_background_s((*background_load.BUSY, background_load.STOLEN)) == 8.0
 
 
 @pytest.mark.parametrize("program", [BURN, NESTED], ids=["child", "grandchild"])

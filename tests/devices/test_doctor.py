@@ -101,8 +101,8 @@ def test_of_an_unknown_machine_nothing_is_said() -> None:
         ({"machine.huge_pages": "never"}, "note", "huge pages", "are off", "madvise"),
         ({"machine.clocksource": "hpet"}, "warn", "clock", "clock is hpet", "clocksource=tsc"),
         (
-            {"isa.onednn_max_cpu_isa": "AVX2", "isa.capped_because": "int8 product hung"},
-            *("warn", "instructions", "capped at AVX2: int8 product hung.", "same cap"),
+            {"isa.onednn_max_cpu_isa": "AVX2", "isa.capped_because": "int8 matmul hung"},
+            *("warn", "instructions", "capped at AVX2: int8 matmul hung.", "same cap"),
         ),
         (
             {"isa.crashes": {"int8": "SIGILL"}},

@@ -129,7 +129,7 @@ def test_a_crash_is_capped(torch: FakeTorch) -> None:
     assert found.onednn_max_cpu_isa == "AVX512_CORE_FP16"
     assert found.crashes == {"bfloat16": "SIGILL"}
     assert found.capped_because == (
-        "bfloat16 product died with SIGILL under the full instruction set"
+        "bfloat16 matmul died with SIGILL under the full instruction set"
     )
     assert found.cuda_devices == ["A100"]
     assert instruction_sets.environment(found) == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
@@ -151,7 +151,7 @@ def test_caps_are_lowered_until_all_products_survive(torch: FakeTorch) -> None:
     assert found.onednn_max_cpu_isa == "AVX2"
     assert found.crashes == {"bfloat16": "SIGILL", "int8": "SIGSEGV"}
     assert found.capped_because == (
-        "bfloat16 product died with SIGILL and int8 product died with SIGSEGV "
+        "bfloat16 matmul died with SIGILL and int8 matmul died with SIGSEGV "
         "under the full instruction set"
     )
     caps = ["AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX512_CORE", "AVX2"]
@@ -180,11 +180,11 @@ def test_a_hang_counts_as_a_crash(torch: FakeTorch) -> None:
 
     assert found.onednn_max_cpu_isa == "AVX2"
     assert found.crashes == {"bfloat16": "hang"}
-    assert found.capped_because == "bfloat16 product hung under the full instruction set"
+    assert found.capped_because == "bfloat16 matmul hung under the full instruction set"
 
 
 def test_the_program_ends_its_own_hangs(torch: FakeTorch) -> None:
-    # What the kernel does when the alarm of `products` goes off.
+    # What the kernel does when the alarm of `matmuls` goes off.
     found = torch.probe({"bfloat16": {"signal": "SIGALRM"}}, cpu_flags=[])
 
     assert found.crashes == {"bfloat16": "hang"}
@@ -322,6 +322,6 @@ def test_with_the_real_torch() -> None:
 
     assert found.cpu_capability
     assert instruction_sets.probe() == found
-    assert set(found.crashes) <= {*instruction_probe.PRODUCTS, "cuda"}
+    assert set(found.crashes) <= {*instruction_probe.MATMULS, "cuda"}
     if not found.crashes:
         assert found.capped_because is None

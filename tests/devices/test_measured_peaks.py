@@ -19,8 +19,8 @@ from flopwatch.devices.measured_peaks import (
     VARIABLE,
     Curve,
     Exchange,
+    Matmul,
     Peaks,
-    Product,
     Setup,
     Stream,
     append,
@@ -49,7 +49,7 @@ def make_curve(dtype: str, *rates: float, day: str = "2026-01-02", repeats: int 
         dtype=dtype,
         measured_at=f"{day}T00:00:00+00:00",
         points=[
-            Product(rows=size, inner=size, columns=size, flops_per_s=rate, turns=5, repeats=repeats)
+            Matmul(rows=size, inner=size, columns=size, flops_per_s=rate, blocks=5, repeats=repeats)
             for size, rate in zip((128, 256, 512), rates, strict=False)
         ],
     )
@@ -60,7 +60,7 @@ def make_peaks(**changes: Any) -> Peaks:
         setup=read_setup(ENVIRONMENT, SETTINGS),
         measured_at="2026-01-02T00:00:00+00:00",
         quick=False,
-        products=[make_curve("float32", 100 * GB, 180 * GB, 170 * GB), make_curve("bfloat16", GB)],
+        matmuls=[make_curve("float32", 100 * GB, 180 * GB, 170 * GB), make_curve("bfloat16", GB)],
         streams=[
             Stream(kernel=kernel, size_bytes=mib * 2**20, bytes_per_s=rate * GB)
             for kernel in ("read", "copy", "triad")
@@ -128,7 +128,7 @@ def test_threads_do_not_matter_to_a_gpu(tmp_path: Path) -> None:
 def test_the_best_counts_dtype_by_dtype(tmp_path: Path) -> None:
     newer = make_peaks(
         measured_at="2026-03-01T00:00:00+00:00",
-        products=[
+        matmuls=[
             make_curve("float32", 90 * GB, day="2026-03-01"),  # on a busy machine, say
             make_curve("bfloat16", 900 * GB, day="2026-03-01"),
             make_curve("int8", 7 * GB, day="2026-03-01"),
@@ -143,7 +143,7 @@ def test_the_best_counts_dtype_by_dtype(tmp_path: Path) -> None:
     assert [peak and peak.flops_per_s for peak in peaks] == [180 * GB, 900 * GB, 7 * GB, None]
     older, better, *_ = [peak.source for peak in peaks if peak]
     assert "2026-01-02" in older
-    assert better == "measured here on 2026-03-01: a bfloat16 product of 128x128x128"
+    assert better == "measured here on 2026-03-01: a bfloat16 matmul of 128x128x128"
 
 
 def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     append(path, [make_peaks()])
     whole = path.read_bytes()
     newer = json.dumps({**json.loads(whole), "schema": 99}).encode()
-    odd = json.dumps({**json.loads(whole), "products": 7}).encode()
+    odd = json.dumps({**json.loads(whole), "matmuls": 7}).encode()
     path.write_bytes(b"\n".join([b"\xff{", newer, odd, b"[]", whole[:50]]))
     append(path, [make_peaks(quick=True)])
     assert [peaks.quick for peaks in read(path)] == [True]
@@ -177,7 +177,7 @@ def test_a_record_carries_the_bests_only() -> None:
     assert found.find_peak("float32") == make_peaks().find_peak("float32")
     assert found.find_bandwidth("copy") == make_peaks().find_bandwidth("copy")
     assert found.find_exchange("all-gather") == make_peaks().find_exchange("all-gather")
-    assert [len(curve.points) for curve in found.products] == [1, 1]
+    assert [len(curve.points) for curve in found.matmuls] == [1, 1]
     assert len(json.dumps(content)) < 2500
     assert from_environment({}) is None
     assert from_environment({"peaks": {"schema": 1}}) is None
@@ -191,11 +191,11 @@ def list_remarks(peaks: Peaks) -> list[str]:
 
 
 def test_the_tables() -> None:
-    best, products, memory, streams, exchanges = list_sheets(make_peaks())
-    assert best.groups[0][0] == ["float32", "180 GFLOP/s", "256x256x256", "1.00x", "3 of 5 turns"]
+    best, matmuls, memory, streams, exchanges = list_sheets(make_peaks())
+    assert best.groups[0][0] == ["float32", "180 GFLOP/s", "256x256x256", "1.00x", "3 of 5 blocks"]
     assert best.groups[0][1][:4] == ["bfloat16", "1.00 GFLOP/s", "128x128x128", "0.006x"]
     assert best.conditions == "cpu, 2 threads, A CPU, torch 2.9"
-    assert products.groups[0] == [
+    assert matmuls.groups[0] == [
         ["128x128x128", "100 GFLOP/s", "1.00 GFLOP/s"],
         ["256x256x256", "180 GFLOP/s", ""],
         ["512x512x512", "170 GFLOP/s", ""],
@@ -207,16 +207,16 @@ def test_the_tables() -> None:
 
 
 def test_warnings_are_told() -> None:
-    calm = list_remarks(make_peaks(products=[make_curve("float32", GB)], others_share=0.01))
+    calm = list_remarks(make_peaks(matmuls=[make_curve("float32", GB)], background_share=0.01))
     assert len(calm) == 2, "what is counted, twice"
     warnings = list_remarks(
         make_peaks(
-            products=[
+            matmuls=[
                 make_curve("float32", 180 * GB, repeats=1),
                 make_curve("bfloat16", GB),
                 replace(make_curve("float16"), reason="no such kernel"),
             ],
-            others_share=0.4,
+            background_share=0.4,
             cache_bytes=2**30,
             exchanges=make_peaks().exchanges[:2],
         )
@@ -234,7 +234,7 @@ def test_warnings_are_told() -> None:
 def test_a_known_gpu_has_its_nominal_peaks_beside() -> None:
     setup = replace(make_peaks().setup, device="cuda", gpu_name="NVIDIA A100-SXM4-80GB")
     curve = make_curve("bfloat16", 156e12)
-    best, _, memory, *_ = list_sheets(make_peaks(setup=setup, products=[curve]))
+    best, _, memory, *_ = list_sheets(make_peaks(setup=setup, matmuls=[curve]))
     assert best.columns[-2:] == ["nominal", "of it"]
     assert best.groups[0][0][-2:] == ["312 TFLOP/s", "50%"]
     assert memory.columns[-1] == "nominal"
@@ -246,7 +246,7 @@ def test_as_json_the_best_is_beside_what_is_stored() -> None:
     assert content["best"]["flops_per_s"] == {"float32": 180 * GB, "bfloat16": GB}
     assert content["best"]["memory_bytes_per_s"]["read"] == 28 * GB
     assert content["best"]["bus_bytes_per_s"]["all-reduce"] is None
-    assert content["products"] == msgspec.to_builtins(make_peaks().products)
+    assert content["matmuls"] == msgspec.to_builtins(make_peaks().matmuls)
 
 
 # The command
@@ -260,10 +260,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     answers = {
         "measure": {
             "torch": ENVIRONMENT["torch"],
-            "products": whole.products,
+            "matmuls": whole.matmuls,
             "streams": whole.streams,
             "cache_bytes": whole.cache_bytes,
-            "others_share": 0.0,
+            "background_share": 0.0,
         },
         "measure_collectives": whole.exchanges,
     }
@@ -287,7 +287,7 @@ def test_the_command_keeps_and_prints(
     assert "180 GFLOP/s" in told.stdout
     assert "this takes about" in told.stderr
     (kept,) = read(tmp_path / "p")
-    assert kept.products == make_peaks().products
+    assert kept.matmuls == make_peaks().matmuls
     assert kept.setup.threads == 2
     assert kept.quick
     assert [name for name, _ in calls] == ["measure", "measure_collectives"]
@@ -311,7 +311,7 @@ def test_the_command_as_json_without_collectives(
     ("changes", "sentence"),
     [
         ({"ranks": 5}, "--ranks 5, but there are 4 cores, .* choose at most 4"),
-        ({"dtypes": ["tf32"]}, "there are no tf32 products on cpu; choose --dtype from float32, "),
+        ({"dtypes": ["tf32"]}, "there are no tf32 matmuls on cpu; choose --dtype from float32, "),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(

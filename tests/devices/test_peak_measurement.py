@@ -9,10 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from flopwatch.devices import best_times
-from flopwatch.devices import matmul_sweep as products
+from flopwatch.devices import best_times, matmul_sweep
 from flopwatch.devices import peak_measurement as engine
-from flopwatch.devices.best_times import TURN_NS, Trial, take_turns
+from flopwatch.devices.best_times import BLOCK_NS, Trial, run_rounds
 from flopwatch.devices.measured_peaks import Exchange
 from tests.conftest import FakeClock
 from tests.devices.test_measured_peaks import make_peaks
@@ -29,8 +28,8 @@ def test_the_best_sample_of_a_turn_counts(clock: FakeClock) -> None:
     times = iter([9e6, 9e6, 30e6, 4e6, 20e6, 40e6])
     trial = make_trial(clock, times, work=8e6)
     trial.begin()
-    assert trial.turns_ns == [9e6, 4e6]
-    assert next(times) == 40e6, "a turn ends once it has lasted long enough"
+    assert trial.blocks_ns == [9e6, 4e6]
+    assert next(times) == 40e6, "a block ends once it has lasted long enough"
     assert trial.rate_per_s == pytest.approx(2e9)
 
 
@@ -41,11 +40,11 @@ def test_short_runs_are_looped_and_long_ones_are_not(clock: FakeClock) -> None:
     clock_mark = clock.mark
     clock.mark = lambda: (marks.append(1), clock_mark())[1]  # type: ignore[method-assign]
     short.begin()
-    assert len(runs) == 2 + TURN_NS / 1e3
-    assert len(marks) == 2 * (1 + TURN_NS / 0.2e6)
-    long = make_trial(clock, iter([3 * TURN_NS] * 3))
+    assert len(runs) == 2 + BLOCK_NS / 1e3
+    assert len(marks) == 2 * (1 + BLOCK_NS / 0.2e6)
+    long = make_trial(clock, iter([3 * BLOCK_NS] * 3))
     long.begin()
-    assert long.turns_ns == [3 * TURN_NS] * 2
+    assert long.blocks_ns == [3 * BLOCK_NS] * 2
 
 
 def test_operations_take_turns_until_the_time_is_spent_and_the_best_was_repeated(
@@ -60,73 +59,73 @@ def test_operations_take_turns_until_the_time_is_spent_and_the_best_was_repeated
             order.append(name)
             return lambda: clock.spend(next(left))
 
-        return Trial(work=1.0, prepare=prepare, clock=clock, turns_ns=[1e9])
+        return Trial(work=1.0, prepare=prepare, clock=clock, blocks_ns=[1e9])
 
     steady = start("steady", *[1e8] * 9)
     lucky = start("lucky", 2e8, 1e8, 3e8, 2e8, 2e8, 1.01e8, 9e9)
-    take_turns(lambda: [[steady], [lucky]], 0.7, now_s=clock.now_s)
+    run_rounds(lambda: [[steady], [lucky]], 0.7, now_s=clock.now_s)
     assert [sorted(order[i : i + 2]) for i in range(0, len(order), 2)] == [["lucky", "steady"]] * 5
     assert lucky.repeats == 1, "its second-best came too late: patience is limited"
     assert steady.repeats == 5
 
     order.clear()
     again = start("again", *[1e8] * 9)
-    take_turns(lambda: [[again]], 0.25, now_s=clock.now_s)
+    run_rounds(lambda: [[again]], 0.25, now_s=clock.now_s)
     assert order == ["again"] * 3
 
 
 def test_groups_may_grow_from_round_to_round(clock: FakeClock) -> None:
     trials = [make_trial(clock, iter([1e8] * 9)) for _ in range(3)]
     for trial in trials:
-        trial.turns_ns = [1e8]
+        trial.blocks_ns = [1e8]
     rounds = iter([1, 2, 3, 3])
-    take_turns(lambda: [[], trials[: next(rounds)]], 0.55, now_s=clock.now_s)
-    assert [len(trial.turns_ns) for trial in trials] == [4, 3, 2]
+    run_rounds(lambda: [[], trials[: next(rounds)]], 0.55, now_s=clock.now_s)
+    assert [len(trial.blocks_ns) for trial in trials] == [4, 3, 2]
 
 
 def test_shapes_grow_until_the_next_would_take_too_long(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a disturbed moment had made it look so."""
-    monkeypatch.setattr(products, "open_target", lambda device: clock)
+    monkeypatch.setattr(matmul_sweep, "open_target", lambda device: clock)
     shapes = [(2, 2, 2), (4, 2, 2), (4, 4, 4), (8, 8, 8)]
-    monkeypatch.setattr(products, "SHAPES", shapes)
+    monkeypatch.setattr(matmul_sweep, "SHAPES", shapes)
     slowness = 1e8  # ns for a FLOP
 
     def bind(torch: Any, a: Any, b: Any, out: Any) -> Any:
         flops = 2 * a.shape[0] * a.shape[1] * b.shape[1]
         return lambda: clock.spend(flops * slowness)
 
-    arithmetic = products.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
-    ladder = products.Ladder(arithmetic, "cpu", longest_ns=128e6)
-    assert len(ladder.climb()) == 1
+    arithmetic = matmul_sweep.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
+    sweep = matmul_sweep.MatmulSweep(arithmetic, "cpu", longest_ns=128e6)
+    assert len(sweep.extend()) == 1
     slowness = 1e6
-    assert len(ladder.climb()) == 1, "nothing has been learnt yet"
-    for trial in ladder.trials.values():
-        trial.take_turn()
-    assert list(ladder.trials) == shapes[:1]
-    assert len(ladder.climb()) == 3
-    assert list(ladder.trials) == shapes[:3]
+    assert len(sweep.extend()) == 1, "nothing has been learnt yet"
+    for trial in sweep.trials.values():
+        trial.run_block()
+    assert list(sweep.trials) == shapes[:1]
+    assert len(sweep.extend()) == 3
+    assert list(sweep.trials) == shapes[:3]
 
 
 def test_what_torch_refuses_has_a_reason_and_ends_the_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(products, "SHAPES", [(2, 2, 2), (4, 4, 4), (8, 8, 8)])
+    monkeypatch.setattr(matmul_sweep, "SHAPES", [(2, 2, 2), (4, 4, 4), (8, 8, 8)])
 
     def bind(torch: Any, a: Any, b: Any, out: Any) -> Any:
         if len(a) > 2:
             raise RuntimeError("no such kernel")
         return lambda: torch.mm(a, b, out=out)
 
-    made = products.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
-    none = products.Arithmetic(dtype="float3", result_dtype="float32")
-    ladders = {
-        name: products.Ladder(arithmetic, "cpu", longest_ns=1e12)
+    made = matmul_sweep.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
+    none = matmul_sweep.Arithmetic(dtype="float3", result_dtype="float32")
+    sweeps = {
+        name: matmul_sweep.MatmulSweep(arithmetic, "cpu", longest_ns=1e12)
         for name, arithmetic in {"some": made, "none": none}.items()
     }
-    assert [len(ladder.climb()) for ladder in ladders.values()] == [1, 0]
-    some, nothing = products.list_curves(ladders)
+    assert [len(sweep.extend()) for sweep in sweeps.values()] == [1, 0]
+    some, nothing = matmul_sweep.list_curves(sweeps)
     assert [point.shape for point in some.points] == ["2x2x2"]
     assert some.reason is None
     assert nothing.best is None
@@ -137,10 +136,10 @@ def test_what_torch_refuses_has_a_reason_and_ends_the_growth(
 # That what is timed is what is said
 
 
-@pytest.mark.parametrize("name", list(products.ARITHMETIC))
+@pytest.mark.parametrize("name", list(matmul_sweep.ARITHMETIC))
 def test_a_product_is_that_of_a_linear_layer(name: str) -> None:
-    arithmetic = products.ARITHMETIC[name]
-    operands = products.Operands(arithmetic, "cpu")
+    arithmetic = matmul_sweep.ARITHMETIC[name]
+    operands = matmul_sweep.Operands(arithmetic, "cpu")
     precision = torch.get_float32_matmul_precision()
     try:
         for shape in ((32, 16, 48), (16, 64, 16)):
@@ -168,17 +167,17 @@ def test_passes_over_memory_do_what_they_say() -> None:
 
 
 def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products and memory take turns in the same rounds."""
+    """Matmuls and memory are interleaved in the same rounds."""
     monkeypatch.setattr(engine, "find_cache_bytes", lambda device: 2**18)
-    monkeypatch.setattr(products, "SHAPES", [(4, 4, 4), (8, 4, 8)])
+    monkeypatch.setattr(matmul_sweep, "SHAPES", [(4, 4, 4), (8, 4, 8)])
     monkeypatch.setattr(engine, "EFFORTS", {"quick": TINY})
-    monkeypatch.setattr(best_times, "TURN_NS", 1e5)
+    monkeypatch.setattr(best_times, "BLOCK_NS", 1e5)
     found = engine.measure("cpu", ["float32", "int8"], "quick")
-    assert [(c.dtype, [p.shape for p in c.points]) for c in found["products"]] == [
+    assert [(c.dtype, [p.shape for p in c.points]) for c in found["matmuls"]] == [
         ("float32", ["4x4x4", "8x4x8"]),
         ("int8", ["4x4x4", "8x4x8"]),
     ]
-    assert {p.turns for curve in found["products"] for p in curve.points} == {3}
+    assert {p.blocks for curve in found["matmuls"] for p in curve.points} == {3}
     assert [(s.kernel, s.size_bytes) for s in found["streams"]] == [
         (kernel, size) for kernel in ("read", "copy", "triad") for size in (2**19, 2**21)
     ]
@@ -188,12 +187,12 @@ def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
         assert best is not None
         assert best.size_bytes == 2**21, "far beyond the caches"
         assert 1e6 < best.bytes_per_s < 1e13
-    assert 0 <= found["others_share"] < 1.2  # the system counts in steps of 10 ms
+    assert 0 <= found["background_share"] < 1.2  # the system counts in steps of 10 ms
     assert found["torch"]["threads"] == torch.get_num_threads()
 
 
 def test_where_memory_is_short_there_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "find_room_bytes", lambda device: 2**19)
+    monkeypatch.setattr(engine, "find_available_bytes", lambda device: 2**19)
     streams = engine.list_streams(engine.begin_passes("cpu", 2**18, TINY))
     assert [stream.size_bytes for stream in streams] == 3 * [2**19]
     assert make_peaks(streams=streams, cache_bytes=2**18).find_bandwidth("copy") is None
@@ -209,7 +208,7 @@ def test_a_best_within_the_caches_does_not_hide_one_beyond(clock: FakeClock) -> 
 def measure_tiny_collectives() -> Any:
     engine.LARGEST_MESSAGE_BYTES = 3 * 2**16 + 4
     engine.EFFORTS["quick"] = TINY
-    best_times.TURN_NS = 1e6
+    best_times.BLOCK_NS = 1e6
     return msgspec.to_builtins(engine.measure_collectives("cpu", "quick"))
 
 

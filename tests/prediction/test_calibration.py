@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
-from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Product, Setup, Stream, shorten
+from flopwatch.devices.measured_peaks import Curve, Exchange, Matmul, Peaks, Setup, Stream, shorten
 from flopwatch.errors import UsageError
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
@@ -48,12 +48,12 @@ PEAKS = Peaks(
     setup=SETUP,
     measured_at="2026-11-17T00:00:00+00:00",
     quick=False,
-    products=[
+    matmuls=[
         Curve(
             dtype="float32",
             measured_at="2026-11-17T00:00:00+00:00",
             points=[
-                Product(rows=512, inner=512, columns=512, flops_per_s=2e11, turns=9, repeats=9)
+                Matmul(rows=512, inner=512, columns=512, flops_per_s=2e11, blocks=9, repeats=9)
             ],
         )
     ],

@@ -86,7 +86,7 @@ def find_loaded(cases: Sequence[Case]) -> Iterator[Finding]:
     for group in _group(cases, lambda record: (record.run_id, record.group_id)):
         # Shares are of the time since the record before, so that only a group's first has them.
         steal = max((_read(case.record, "load.steal_share") or 0.0) for case in group)
-        others = [_read(case.record, "load.others_share") for case in group]
+        others = [_read(case.record, "load.background_share") for case in group]
         told = max((share for share in others if share is not None), default=None)
         for case in (case for case in group if case.totals_ns):
             if steal >= STEAL_SHARE:

@@ -231,10 +231,10 @@ def _judge_instructions(get: Get) -> Advice | None:
             "(virtual) machine.",
         )
     if crashes:
-        deaths = ", ".join(f"{product} ({death})" for product, death in crashes.items())
+        deaths = ", ".join(f"{matmul} ({death})" for matmul, death in crashes.items())
         return _warn(
             "instructions",
-            f"Some products crash here, whatever the instruction set: {deaths}.",
+            f"Some matmuls crash here, whatever the instruction set: {deaths}.",
             "Their cases will be recorded as crashes; try another build of torch.",
         )
     return None

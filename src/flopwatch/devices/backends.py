@@ -1,4 +1,4 @@
-"""What is particular to a device: its clock, its caches, and what it has to confess.
+"""What is particular to a device: its clock, its caches, and its warnings.
 
 On a CPU, `evict` overwrites a buffer of twice the last-level cache, with as many threads as the
 measurement uses, so that the private caches of their cores are emptied too. On a GPU it does the
@@ -18,7 +18,7 @@ from flopwatch.settings import Device
 Untimed = Callable[[], object]
 Phases = Mapping[str, Callable[..., Any]]
 
-FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where the system does not tell
+FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where it is not known
 
 THROTTLE_REASONS = {
     0x04: "its power limit",
@@ -123,7 +123,7 @@ def open_target(device: Device, cache_bytes: int | None = None) -> Target:
 
 
 def nvml_throttle_reader(properties: Any) -> Callable[[], int | None]:
-    """Reads the clock event bits of a GPU; gives None where NVML is absent or does not tell."""
+    """Reads the clock event bits of a GPU; gives None where NVML is absent or does not know."""
 
     def read() -> int | None:
         try:

@@ -1,4 +1,4 @@
-"""How much of the machine others use while a run measures.
+"""Background load: how much of the machine other programs use while a run measures.
 
 The load average says it badly: it is a minute late, and counts the run's own threads. Here the time
 of all cores is read twice, and what the run's own processes took of it meanwhile is taken off.
@@ -20,30 +20,30 @@ import psutil
 
 BUSY = ("user", "nice", "system", "irq", "softirq")
 STOLEN = "steal"
-"""By other virtual machines: records tell it apart."""
+"""By other virtual machines: records have it apart."""
 SHORTEST_S = 0.5
 """The system counts in steps of 10 ms: over less time the share would be one of those."""
 
 
-class Watch:
+class LoadWatch:
     """Reads shares of the time since the one before, or since it was made."""
 
     def __init__(self) -> None:
-        self._read_at_s, self._others_s = time.monotonic(), read_others_s()
+        self._read_at_s, self._background_s = time.monotonic(), read_background_s()
 
     def read_share(self, environ: Mapping[str, str] = os.environ) -> float | None:
-        """Of all cores; None where too little time has passed, or ranks of the same job cannot be
-        told from others, since torchrun has started them."""
+        """Of all cores; None where too little time has passed, or torchrun has started ranks,
+        which are not descendants of this process."""
         elapsed_s = time.monotonic() - self._read_at_s
         if elapsed_s < SHORTEST_S or "TORCHELASTIC_RUN_ID" in environ:
             return None
-        others_s = read_others_s()
-        share = (others_s - self._others_s) / (elapsed_s * (psutil.cpu_count() or 1))
-        self._read_at_s, self._others_s = time.monotonic(), others_s
+        background_s = read_background_s()
+        share = (background_s - self._background_s) / (elapsed_s * (psutil.cpu_count() or 1))
+        self._read_at_s, self._background_s = time.monotonic(), background_s
         return min(1.0, max(0.0, share))
 
 
-def read_others_s(kinds: Sequence[str] = BUSY) -> float:
+def read_background_s(kinds: Sequence[str] = BUSY) -> float:
     """Time of cores since the machine was started, of these kinds, without what this process and
     its descendants have used, those that have ended included."""
     times = psutil.cpu_times()._asdict()
@@ -59,7 +59,7 @@ def _list_own() -> list[psutil.Process]:
 def _read_own_s(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
-    except psutil.Error:  # it has just ended, and its parent will tell
+    except psutil.Error:  # it has just ended, and its parent counts it
         return 0.0
     return float(sum(times[:4]))  # its own and that of children it has waited for
 

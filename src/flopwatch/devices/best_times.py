@@ -1,10 +1,9 @@
 """The best time of many operations, on a machine that is never quite at rest.
 
-Other work on the machine, and its clock, only ever make an operation slower than it could be, so
-the answer is the best time, and the question is how to meet a good moment. Operations take turns:
-in every round each has one, in random order, so that a bad minute falls on all of them alike. In
-its turn an operation runs for some 50 ms, in samples of some 0.2 ms, and the best sample counts.
-Rounds are taken until the time is spent, and longer while some best was seen but once.
+Background load, and a clock that is not at its highest, only ever make an operation slower, so the
+best time counts. Operations are interleaved: in every round each runs one block, in random order,
+so that a slow minute falls on all of them. A block is some 50 ms of samples of some 0.2 ms, and its
+best sample counts. Rounds are run until the time is spent, and longer while a best was seen once.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from dataclasses import dataclass, field
 from flopwatch.devices.clock import Clock
 
 SAMPLE_NS = 0.2e6
-"""Long beside the clock's steps, a GPU's included, and short beside the system's time slices: while
-others want the cores too, a sample must fit into a gap."""
-TURN_NS = 50e6
+"""Much longer than a clock's steps, a GPU's included, and shorter than the system's time slices:
+under background load, a sample must fit into a gap."""
+BLOCK_NS = 50e6
 CLOSE = 0.02
-"""Turns within this of the best have repeated it."""
+"""Blocks within this of the best have repeated it."""
 ENOUGH_REPEATS = 2
 PATIENCE = 2
 """So many times its time, at most, may a measurement take for a best to be repeated."""
@@ -32,7 +31,7 @@ Settle = Callable[[float], float]
 """What all ranks take one rank's time for: the longest of theirs."""
 
 
-def alone(value: float) -> float:
+def single_rank(value: float) -> float:
     """Where there is one rank."""
     return value
 
@@ -44,15 +43,15 @@ class Trial:
     work: float
     """FLOPs or bytes of one run."""
     prepare: Callable[[], Run]
-    """Called before every turn, untimed; gives what is run in it."""
+    """Called before every block, untimed; gives what is run in it."""
     clock: Clock
-    settle: Settle = alone
-    turns_ns: list[float] = field(default_factory=list)
-    """Of one run: the best in each turn."""
+    settle: Settle = single_rank
+    blocks_ns: list[float] = field(default_factory=list)
+    """Of one run: the best in each block."""
 
     @property
     def best_ns(self) -> float:
-        return min(self.turns_ns)
+        return min(self.blocks_ns)
 
     @property
     def rate_per_s(self) -> float:
@@ -60,26 +59,26 @@ class Trial:
 
     @property
     def repeats(self) -> int:
-        """Turns that came close to the best, itself included."""
-        return sum(turn_ns <= self.best_ns * (1 + CLOSE) for turn_ns in self.turns_ns)
+        """Blocks that came close to the best, itself included."""
+        return sum(block_ns <= self.best_ns * (1 + CLOSE) for block_ns in self.blocks_ns)
 
     def begin(self) -> None:
-        """A first turn, after runs that pay for what all others find done and tell how long a run
-        is."""
+        """A first block, after a run that pays for one-time costs and one that shows how long a run
+        takes."""
         run = self.prepare()
         run()
-        self.turns_ns = [self._take_sample(run, 1)]
-        self.take_turn()
+        self.blocks_ns = [self._take_sample(run, 1)]
+        self.run_block()
 
-    def take_turn(self) -> None:
+    def run_block(self) -> None:
         run = self.prepare()
         loops = math.ceil(SAMPLE_NS / self.best_ns)
         spent_ns, best_ns = 0.0, math.inf
-        while spent_ns < TURN_NS:
+        while spent_ns < BLOCK_NS:
             run_ns = self._take_sample(run, loops)
             spent_ns += loops * run_ns
             best_ns = min(best_ns, run_ns)
-        self.turns_ns.append(best_ns)
+        self.blocks_ns.append(best_ns)
 
     def _take_sample(self, run: Run, loops: int) -> float:
         start = self.clock.mark()
@@ -89,10 +88,10 @@ class Trial:
         return self.settle(elapsed_ns) / loops
 
 
-def take_turns(
+def run_rounds(
     find_groups: Callable[[], Sequence[Sequence[Trial]]],
     budget_s: float,
-    settle: Settle = alone,
+    settle: Settle = single_rank,
     now_s: Callable[[], float] = time.monotonic,
 ) -> None:
     """Rounds over all trials, until the time is spent and the best of every group was repeated.
@@ -104,7 +103,7 @@ def take_turns(
     while groups := [group for group in find_groups() if group]:
         trials = [trial for group in groups for trial in group]
         for trial in order.sample(trials, len(trials)):
-            trial.take_turn()
+            trial.run_block()
         spent_s = settle(now_s() - started_s)
         is_repeated = all(_is_repeated(group) for group in groups)
         if spent_s >= budget_s * (1 if is_repeated else PATIENCE):

@@ -20,12 +20,12 @@ class Clock(Protocol):
 
     @property
     def resolution_ns(self) -> float:
-        """The shortest time that can be told from nothing, a mark's own cost included."""
+        """The shortest time that can be measured, a mark's own cost included."""
 
     def mark(self) -> Any: ...
 
     def elapsed_ns(self, marks: Sequence[Any]) -> list[float]:
-        """The times between neighbouring marks, once all of them have passed."""
+        """The times between successive marks, once all of them have passed."""
 
 
 class CpuClock:

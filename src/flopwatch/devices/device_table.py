@@ -1,6 +1,6 @@
 """Nominal figures of devices that people train on.
 
-Peaks are those of matrix products (tensor or matrix cores where a dtype has them), dense, with sums
+Peaks are those of matmuls (tensor or matrix cores where a dtype has them), dense, with sums
 in float32. Makers like to print sparse ones, and GeForce cards have half the rate where sums are
 float32: each source says what was made of its figures. They were compared with what others have
 copied from these documents, not with the documents; where nothing was found to compare with, the

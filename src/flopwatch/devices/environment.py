@@ -10,17 +10,17 @@
       "software":  os, kernel, python, implementation, flopwatch, compiler,
                    packages: {name: version}, variables: {name: value}
       "project":   commit and dirty of the user's folder, where git knows them
-      "torch":     `torch_build`, told by the worker
+      "torch":     `torch_build`, from the worker
       "isa":       `isa.describe`: what is out of the ordinary about the instruction set
-      "allocator": `allocator.apply`, told by the worker
+      "allocator": `allocator.apply`, from the worker
       "peaks":     `measured_peaks.shorten`: what `flopwatch peaks` has found here, if it was run
       "command":   `read_command`: the words that started the run, if a command line did
       "load":      `load`, anew for every record
       "imported":  of another program's file: its format and what else it says of itself
     }
 
-The parent gathers "machine", "software" and "project" by `machine`, without torch. Whatever the
-system does not tell is left out, so that a key that is there has a value. What a user would not
+The parent gathers "machine", "software" and "project" by `machine`, without torch. What
+is not known is left out, so that a key that is there has a value. What a user would not
 want to publish is left out too: host and user names, paths under the home folder, secrets.
 """
 
@@ -40,7 +40,7 @@ import psutil
 
 from flopwatch import __version__
 from flopwatch.devices import system_files
-from flopwatch.devices.background_load import Watch
+from flopwatch.devices.background_load import LoadWatch
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
@@ -96,15 +96,15 @@ LIKENESS: dict[str, Callable[[Any], Any]] = {
     "software.flopwatch": _minor,
     "allocator": _whole,
 }
-"""What must be equal, beside `settings.COMPARED_SETTINGS`, for two records to be comparable: where
+"""What must be equal, besides `settings.COMPARED_SETTINGS`, for two records to be comparable: where
 it is in the environment, and as how much of it counts."""
 
 
 def measurement_conditions(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """What must be equal for two records to be comparable, by its place."""
-    # What another program has measured has settings that nobody told.
-    told = None if "imported" in environment else settings
-    of_settings = {f"settings.{name}": getattr(told, name, None) for name in COMPARED_SETTINGS}
+    # The settings of what another program has measured are not known.
+    known = None if "imported" in environment else settings
+    of_settings = {f"settings.{name}": getattr(known, name, None) for name in COMPARED_SETTINGS}
     of_environment = {path: part(look_up(environment, path)) for path, part in LIKENESS.items()}
     return {**of_environment, **of_settings}
 
@@ -121,7 +121,7 @@ def look_up(environment: Mapping[str, Any], path: str) -> Any:
 
 
 def machine(project: Path, root: Path = system_files.ROOT) -> dict[str, Any]:
-    """The sections that the parent can tell: machine, software and project."""
+    """The sections that need no torch: machine, software and project."""
     sections = {
         "machine": system_files.read_machine(root),
         "software": read_software(root),
@@ -216,21 +216,23 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-_others = Watch()
+_background = LoadWatch()
 
 
 def load(root: Path = system_files.ROOT) -> dict[str, Any]:
     """What else the machine is doing now. Cheap enough for every record.
 
-    The share of stolen time is that since the previous call (or since the start): time in which
-    the hypervisor let somebody else use the cores of this virtual machine. That of others is what
-    processes that are none of ours have used; the first record of a group has it.
+    Shares are those since the previous call (or since the start): of stolen time, in which the
+    hypervisor ran other virtual machines on these cores, and of background load, the time that
+    other programs have used.
     """
     times = psutil.cpu_times_percent(interval=None)
     facts = {
         "average": [round(average, 2) for average in os.getloadavg()],
         "steal_share": round(times.steal / 100, 4) if hasattr(times, "steal") else None,
-        "others_share": None if (others := _others.read_share()) is None else round(others, 4),
+        "background_share": None
+        if (share := _background.read_share()) is None
+        else round(share, 4),
         "cpu_frequency_hz": read_cpu_frequency_hz(root),
         "cpu_temperature_c": read_cpu_temperature_c(),
     }
@@ -255,7 +257,7 @@ def read_cpu_temperature_c() -> float | None:
 
 
 def torch_build() -> dict[str, Any]:
-    """What only a process with torch can tell, as it is set up at this moment."""
+    """What only a process with torch knows, as it is set up at this moment."""
     import torch
 
     configuration = torch.__config__.show()
@@ -297,7 +299,7 @@ def _read_gpu() -> dict[str, Any] | None:
 
 
 def _tells_tf32(backend: Any) -> bool | None:
-    """torch has an older and a newer switch, and refuses to tell where a program mixed them."""
+    """torch has an older and a newer switch, and raises where a program mixed them."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:

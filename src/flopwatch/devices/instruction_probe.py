@@ -1,7 +1,7 @@
-"""The program that `isa.probe` runs: small matrix products, each announced before it is run.
+"""The program that `instruction_sets.probe` runs: small matmuls, each announced before it is run.
 
 It is started by its file name in an interpreter of its own, since it may well be killed by a
-signal, and imports nothing of flopwatch. Its arguments are the products to leave out. On standard
+signal, and imports nothing of flopwatch. Its arguments are the matmuls to leave out. On standard
 output it writes JSON objects, one a line:
 
     {"no_torch": "ModuleNotFoundError: ..."}                   torch cannot be imported; the end
@@ -20,11 +20,11 @@ import signal
 import sys
 from typing import Any
 
-SIZE = 256  # large enough for oneDNN to take the product over, small enough to take no time
+SIZE = 256  # large enough for oneDNN to take the matmul over, small enough to take no time
 
 HANG_S = 30  # a step takes milliseconds, CUDA's start seconds
 
-PRODUCTS = ("float32", "bfloat16", "float16", "int8")
+MATMULS = ("float32", "bfloat16", "float16", "int8")
 
 
 def main(left_out: list[str]) -> None:
@@ -36,23 +36,23 @@ def main(left_out: list[str]) -> None:
         return
     torch.set_num_threads(1)
     _say(cpu_capability=_read_cpu_capability(torch))
-    for product in PRODUCTS:
-        if product not in left_out:
-            _say(start=product)
-            _say(end=product, error=_try_product(torch, product))
+    for matmul in MATMULS:
+        if matmul not in left_out:
+            _say(start=matmul)
+            _say(end=matmul, error=_try_matmul(torch, matmul))
     if "cuda" not in left_out:
         _say(start="cuda")
         _say(end="cuda", cuda_devices=_list_cuda_devices(torch))
     _say(finished=True)
 
 
-def _try_product(torch: Any, product: str) -> str | None:
+def _try_matmul(torch: Any, matmul: str) -> str | None:
     try:
-        if product == "int8":
+        if matmul == "int8":
             ones = torch.ones(SIZE, SIZE, dtype=torch.int8)
             torch._int_mm(ones, ones)
         else:
-            dtype = getattr(torch, product)
+            dtype = getattr(torch, matmul)
             x = torch.ones(SIZE, SIZE, dtype=dtype, requires_grad=True)
             weight = torch.ones(SIZE, SIZE, dtype=dtype, requires_grad=True)
             torch.nn.functional.linear(x, weight).sum().backward()

@@ -1,18 +1,18 @@
 """Instruction sets that a CPU announces but that crash.
 
-On some virtual machines the CPU lists ``amx_bf16`` and oneDNN's bfloat16 product dies with SIGILL.
+On some virtual machines the CPU lists ``amx_bf16`` and oneDNN's bfloat16 matmul dies with SIGILL.
 Every bfloat16 case would then be a crash, where one variable, ``ONEDNN_MAX_CPU_ISA``, avoids it.
-So before the first run after a boot, `probe` has a child try one small product of each dtype
-(`products.py`). Where a product kills the child, it is tried again under lower and lower caps until
-all survive; that cap is then set for the warm server, and the record says so.
+So before the first run after a boot, `probe` has a child try one small matmul of each dtype
+(`instruction_probe`). Where a matmul kills the child, it is tried again under lower and lower caps
+until all survive; that cap is then set for the warm server, and stored in the record.
 
-A product that raises a Python error is not a crash: this torch does not support it, and that is
+A matmul that raises a Python error is not a crash: this torch does not support it, and that is
 noted. A cap that the user has set himself stays. Where no cap helps, none is set, and the cases
 that crash become records of crashes. Only oneDNN is capped: MKL and torch's own kernels have other
 variables, and no machine is known on which those crash.
 
-The child also tells what only a process with torch can: which kernels torch chose for this CPU, and
-which CUDA devices there are. The answer is cached for as long as the machine is up.
+The child also reports which kernels torch chose for this CPU, and which CUDA devices there are. The
+answer is cached for as long as the machine is up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CAPS = (
 one. Source: oneDNN's developer guide, "CPU Dispatcher Control"."""
 
 DEATHS = {"SIGALRM": "hang"}
-"""Signals with a meaning of their own here; see `products.py`."""
+"""Signals with a meaning of their own here; see `instruction_probe`."""
 
 FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that no instruction raises: someone else ended the child, or memory ran out."""
@@ -73,9 +73,9 @@ class InstructionSet:
     """The cap to set; None where none is needed or none helps."""
     capped_because: str | None = None
     crashes: dict[str, str] = field(default_factory=dict)
-    """By product, without our cap: the signal that it died of, or "hang"."""
+    """By matmul, without our cap: the signal that it died of, or "hang"."""
     unsupported: dict[str, str] = field(default_factory=dict)
-    """By product: the error that torch raised."""
+    """By matmul: the error that torch raised."""
     cpu_capability: str | None = None
     """The kernels that torch chose for this CPU, such as AVX2."""
     cuda_devices: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Outcome:
 
 
 Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
-"""Given the products to leave out and the variables to add, run a child."""
+"""Given the matmuls to leave out and the variables to add, run a child."""
 
 
 def probe(
@@ -147,7 +147,7 @@ def run_child(
     program: Path = Path(instruction_probe.__file__),
     timeout_s: float = TIMEOUT_S,
 ) -> Outcome:
-    """Run the products in an interpreter of their own."""
+    """Run the matmuls in an interpreter of their own."""
     try:
         child = subprocess.run(
             # -P: a file called torch.py in the user's folder is not what is meant.
@@ -196,7 +196,7 @@ def make_cache_key(environ: Mapping[str, str], flags: Sequence[str]) -> str | No
         return None
     variables = {name: environ.get(name) for name in CACHE_KEY_VARIABLES}
     machine = [boot_id, system_files.read_cpu_model(), list(flags)]
-    return digest([instruction_probe.PRODUCTS, machine, torch_version, sys.executable, variables])
+    return digest([instruction_probe.MATMULS, machine, torch_version, sys.executable, variables])
 
 
 def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> InstructionSet:
@@ -206,7 +206,7 @@ def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> Instruct
     guilty = {
         step: death
         for step, death in crashes.items()
-        if step in instruction_probe.PRODUCTS and death not in FROM_OUTSIDE
+        if step in instruction_probe.MATMULS and death not in FROM_OUTSIDE
     }
     cap, because = None, None
     if users is not None:
@@ -252,7 +252,7 @@ def _require_torch(outcome: Outcome) -> None:
 
 
 def _find_cap(run: Run, flags: Sequence[str], left_out: Sequence[str]) -> str | None:
-    """The highest cap under which every product survives."""
+    """The highest cap under which every matmul survives."""
     for cap, flag in CAPS:
         if flag in flags and run(left_out, {VARIABLE: cap}).death is None:
             return cap
@@ -261,8 +261,8 @@ def _find_cap(run: Run, flags: Sequence[str], left_out: Sequence[str]) -> str | 
 
 def _explain(crashes: Mapping[str, str]) -> str:
     parts = [
-        f"{product} product " + ("hung" if death == "hang" else f"died with {death}")
-        for product, death in crashes.items()
+        f"{matmul} matmul " + ("hung" if death == "hang" else f"died with {death}")
+        for matmul, death in crashes.items()
     ]
     return f"{' and '.join(parts)} under the full instruction set"
 

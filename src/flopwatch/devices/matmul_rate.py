@@ -10,18 +10,18 @@ from flopwatch.devices.clock import Clock
 from flopwatch.settings import Device
 
 SIZES: dict[Device, int] = {"cpu": 512, "cuda": 4096}
-"""Large enough for a product's usual rate: a GPU is done with a small one before the next is
+"""Large enough for a matmul's usual rate: a GPU is done with a small one before the next is
 launched. And where a CPU emulates short types, over in a second."""
 ENOUGH_NS = 0.3e9
 
 
 EMULATED = 2.0
-"""Products that take this many times as long as float32's do not use what the hardware is for."""
+"""Matmuls that take this many times as long as float32's do not use what the hardware is for."""
 
 
 @cache
 def describe_emulation(dtype: str, device: Device) -> str | None:
-    """A sentence where products in that dtype are slower than in float32; otherwise None."""
+    """A sentence where matmuls in that dtype are slower than in float32; otherwise None."""
     if dtype == "float32":
         return None
     clock = open_target(device).clock
@@ -35,13 +35,13 @@ def describe_emulation(dtype: str, device: Device) -> str | None:
 
 
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
-    """FLOP/s of a product in that dtype; None where torch has none."""
+    """FLOP/s of a matmul in that dtype; None where torch has none."""
     import torch
 
     size = SIZES[device]
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
-        torch.mm(a, a)  # the first one pays for what all others find done
+        torch.mm(a, a)  # the first one pays for one-time costs
         total_ns, shortest_ns = 0.0, math.inf
         while total_ns < ENOUGH_NS:
             start = clock.mark()

@@ -1,4 +1,4 @@
-"""Matrix products in one dtype, from small to large.
+"""Matmuls in one dtype, from small to large.
 
 They are those of a linear layer: rows of inputs times a weight that is stored by its outputs. CPUs
 that emulate a dtype are up to ten times slower with the weight stored the other way. Results go
@@ -17,7 +17,7 @@ from typing import Any
 
 from flopwatch.devices.backends import open_target
 from flopwatch.devices.best_times import Run, Trial
-from flopwatch.devices.measured_peaks import Curve, Product
+from flopwatch.devices.measured_peaks import Curve, Matmul
 from flopwatch.settings import Device
 from flopwatch.worker.failure import explain
 
@@ -61,7 +61,7 @@ def _bind_float8(torch: Any, a: Any, b: Any, out: Any) -> Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arithmetic:
-    """How a product is had from torch."""
+    """How a matmul is had from torch."""
 
     dtype: str
     result_dtype: str
@@ -81,7 +81,7 @@ ARITHMETIC = {
 
 
 class Operands:
-    """The matrices of all products of one kind: views of the same memory, which grows."""
+    """The matrices of all matmuls of one kind: views of the same memory, which grows."""
 
     def __init__(self, arithmetic: Arithmetic, device: Device) -> None:
         self._arithmetic = arithmetic
@@ -89,7 +89,7 @@ class Operands:
         self._flat: dict[str, Any] = {}
 
     def grow(self, shape: Shape) -> None:
-        """Make room for products of that shape too."""
+        """Make room for matmuls of that shape too."""
         import torch
 
         rows, inner, columns = shape
@@ -123,8 +123,8 @@ class Operands:
         return torch.randn(count, device=self._device).to(dtype)
 
 
-class Ladder:
-    """Products in one dtype. The shapes grow until the next would take too long or too much memory:
+class MatmulSweep:
+    """Matmuls in one dtype. The shapes grow until the next would take too long or too much memory:
     a busy moment must not stop that for good, so it is asked again before every round."""
 
     def __init__(self, arithmetic: Arithmetic, device: Device, longest_ns: float) -> None:
@@ -136,7 +136,7 @@ class Ladder:
         self.reason: str | None = None
         """Why torch refused a shape; there is no larger one then."""
 
-    def climb(self) -> list[Trial]:
+    def extend(self) -> list[Trial]:
         """All trials, the new ones begun."""
         while self._left and self._predict_ns(self._left[0]) <= self._longest_ns:
             shape = self._left.pop(0)
@@ -163,26 +163,26 @@ def count_flops(shape: Shape) -> float:
     return 2.0 * math.prod(shape)
 
 
-def list_curves(ladders: Mapping[str, Ladder]) -> list[Curve]:
+def list_curves(sweeps: Mapping[str, MatmulSweep]) -> list[Curve]:
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return [
         Curve(
             dtype=dtype,
             measured_at=measured_at,
-            points=[_make_product(shape, trial) for shape, trial in ladder.trials.items()],
-            reason=None if ladder.trials else ladder.reason,
+            points=[_make_matmul(shape, trial) for shape, trial in sweep.trials.items()],
+            reason=None if sweep.trials else sweep.reason,
         )
-        for dtype, ladder in ladders.items()
+        for dtype, sweep in sweeps.items()
     ]
 
 
-def _make_product(shape: Shape, trial: Trial) -> Product:
+def _make_matmul(shape: Shape, trial: Trial) -> Matmul:
     rows, inner, columns = shape
-    return Product(
+    return Matmul(
         rows=rows,
         inner=inner,
         columns=columns,
         flops_per_s=trial.rate_per_s,
-        turns=len(trial.turns_ns),
+        blocks=len(trial.blocks_ns),
         repeats=trial.repeats,
     )

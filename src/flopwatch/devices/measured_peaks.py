@@ -45,17 +45,17 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Product:
+class Matmul:
     """A matrix of `rows` x `inner` times one of `inner` x `columns`."""
 
     rows: int
     inner: int
     columns: int
     flops_per_s: float
-    """The best of all turns."""
-    turns: int
+    """The best of all blocks."""
+    blocks: int
     repeats: int
-    """Turns that came close to the best, itself included."""
+    """Blocks that came close to the best, itself included."""
 
     @property
     def shape(self) -> str:
@@ -64,16 +64,16 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Products in one dtype, the smallest first."""
+    """Matmuls in one dtype, the smallest first."""
 
     dtype: str
     measured_at: str
-    points: Sequence[Product]
+    points: Sequence[Matmul]
     reason: str | None = None
     """Why there are no points."""
 
     @property
-    def best(self) -> Product | None:
+    def best(self) -> Matmul | None:
         return max(self.points, key=lambda point: point.flops_per_s, default=None)
 
     @property
@@ -122,27 +122,27 @@ class Peaks:
     setup: Setup
     measured_at: str
     quick: bool
-    products: Sequence[Curve]
+    matmuls: Sequence[Curve]
     streams: Sequence[Stream]
     cache_bytes: int
     """Of all last-level caches together."""
-    others_share: float | None = None
-    """Of the time of all cores, what went to other work meanwhile."""
+    background_share: float | None = None
+    """Of the time of all cores, what background load took."""
     exchanges: Sequence[Exchange] = ()
     schema: int = SCHEMA
 
     def find_curve(self, dtype: str) -> Curve | None:
-        return next((curve for curve in self.products if curve.dtype == dtype), None)
+        return next((curve for curve in self.matmuls if curve.dtype == dtype), None)
 
     def find_peak(self, dtype: str) -> Peak | None:
-        """The most FLOP/s that a product in that dtype has reached; None: not known."""
+        """The most FLOP/s that a matmul in that dtype has reached; None: not known."""
         curve = self.find_curve(dtype)
         if curve is None or curve.best is None:
             return None
         day = curve.measured_at.partition("T")[0]
         return Peak(
             flops_per_s=curve.best.flops_per_s,
-            source=f"measured here on {day}: a {dtype} product of {curve.best.shape}",
+            source=f"measured here on {day}: a {dtype} matmul of {curve.best.shape}",
         )
 
     def find_bandwidth(self, kernel: Kernel) -> Stream | None:
@@ -188,13 +188,13 @@ def find_peaks(
 def unite(measured: Sequence[Peaks]) -> Peaks:
     """The best of everything, of several that were measured under the same conditions."""
     curves: dict[str, Curve] = {}
-    for curve in (curve for peaks in measured for curve in peaks.products):
+    for curve in (curve for peaks in measured for curve in peaks.matmuls):
         known = curves.get(curve.dtype)
         if known is None or curve.reach > known.reach:
             curves[curve.dtype] = curve
     return replace(
         measured[-1],
-        products=list(curves.values()),
+        matmuls=list(curves.values()),
         streams=[stream for peaks in measured for stream in peaks.streams],
         exchanges=[exchange for peaks in measured for exchange in peaks.exchanges],
     )
@@ -202,12 +202,12 @@ def unite(measured: Sequence[Peaks]) -> Peaks:
 
 def shorten(peaks: Peaks) -> dict[str, Any]:
     """For a record's environment, as plain data: the best of everything, without the curves."""
-    bests = [(curve, curve.best) for curve in peaks.products]
+    bests = [(curve, curve.best) for curve in peaks.matmuls]
     streams = [peaks.find_bandwidth(kernel) for kernel in ("read", "copy", "triad")]
     exchanges = [peaks.find_exchange(operation) for operation in BUS_PASSES]
     short = replace(
         peaks,
-        products=[replace(curve, points=[best]) for curve, best in bests if best is not None],
+        matmuls=[replace(curve, points=[best]) for curve, best in bests if best is not None],
         streams=[stream for stream in streams if stream is not None],
         exchanges=[exchange for exchange in exchanges if exchange is not None],
     )

@@ -1,4 +1,4 @@
-"""What this machine can do at best: matrix products, memory, and collectives over ranks."""
+"""What this machine can do at best: matmuls, memory, and collectives over ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import psutil
 
 from flopwatch.devices import environment, system_files
 from flopwatch.devices.backends import FALLBACK_CACHE_BYTES, open_target
-from flopwatch.devices.background_load import BUSY, STOLEN, read_others_s
-from flopwatch.devices.best_times import Run, Trial, take_turns
-from flopwatch.devices.matmul_sweep import ARITHMETIC, Ladder, list_curves
+from flopwatch.devices.background_load import BUSY, STOLEN, read_background_s
+from flopwatch.devices.best_times import Run, Trial, run_rounds
+from flopwatch.devices.matmul_sweep import ARITHMETIC, MatmulSweep, list_curves
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
     BUS_PASSES,
@@ -30,10 +30,10 @@ from flopwatch.worker.failure import classify
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
     alone_s: float
-    """For products and memory, which take turns in one process."""
+    """For matmuls and memory, interleaved in one process."""
     exchanges_s: float
     longest_ns: float
-    """A product that would take longer is not tried, nor any larger one."""
+    """A matmul that would take longer is not tried, nor any larger one."""
     caches_spanned: int
     """The largest arrays are so many times the last-level caches."""
     step: int
@@ -50,7 +50,7 @@ TAKEN = (*BUSY, STOLEN)
 SMALLEST_BYTES = 2**19
 """A pass over less is over before torch has called it."""
 MEMORY_SHARE = 0.25
-"""The largest arrays leave room for whatever else there is."""
+"""Of the free memory, for the largest arrays."""
 FLOAT_BYTES = 4
 
 SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
@@ -58,14 +58,14 @@ SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
 
 
 def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any]:
-    """Products and memory, and what only a process with torch can tell of the machine."""
+    """Matmuls and memory, and what only a process with torch knows of the machine."""
     chosen, cache_bytes = EFFORTS[effort], find_cache_bytes(device)
-    busy_s, started_s = read_others_s(TAKEN), time.monotonic()
+    busy_s, started_s = read_background_s(TAKEN), time.monotonic()
     passes = begin_passes(device, cache_bytes, chosen)
-    ladders = {dtype: Ladder(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
-    take_turns(
+    sweeps = {dtype: MatmulSweep(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
+    run_rounds(
         lambda: [
-            *(ladder.climb() for ladder in ladders.values()),
+            *(sweep.extend() for sweep in sweeps.values()),
             *group_passes(passes, cache_bytes),
         ],
         chosen.alone_s,
@@ -73,10 +73,10 @@ def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any
     cores_s = (psutil.cpu_count() or 1) * (time.monotonic() - started_s)
     return {
         "torch": environment.torch_build(),
-        "products": list_curves(ladders),
+        "matmuls": list_curves(sweeps),
         "streams": list_streams(passes),
         "cache_bytes": cache_bytes,
-        "others_share": min(1.0, max(0.0, read_others_s(TAKEN) - busy_s) / cores_s),
+        "background_share": min(1.0, max(0.0, read_background_s(TAKEN) - busy_s) / cores_s),
     }
 
 
@@ -109,7 +109,7 @@ Passes = Mapping[tuple[Kernel, int], Trial]
 def begin_passes(device: Device, cache_bytes: int, effort: Effort) -> Passes:
     import torch
 
-    largest_bytes = min(effort.caches_spanned * cache_bytes, find_room_bytes(device))
+    largest_bytes = min(effort.caches_spanned * cache_bytes, find_available_bytes(device))
     numbers = torch.rand(largest_bytes // FLOAT_BYTES, device=device)
     # A pass that writes spreads over two arrays or three, so that each is smaller.
     arrays = [numbers, *(torch.ones_like(numbers[: len(numbers) // n]) for n in (2, 3))]
@@ -145,7 +145,7 @@ def list_streams(passes: Passes) -> list[Stream]:
 
 
 def find_cache_bytes(device: Device) -> int:
-    """All last-level caches, or a guess where nobody tells."""
+    """All last-level caches, or a guess where they are not known."""
     if device == "cpu":
         return system_files.read_last_level_caches_bytes() or FALLBACK_CACHE_BYTES
     import torch
@@ -154,7 +154,7 @@ def find_cache_bytes(device: Device) -> int:
     return getattr(properties, "L2_cache_size", 0) or FALLBACK_CACHE_BYTES
 
 
-def find_room_bytes(device: Device) -> int:
+def find_available_bytes(device: Device) -> int:
     """What arrays may take together."""
     if device == "cpu":
         return int(MEMORY_SHARE * psutil.virtual_memory().available)
@@ -183,7 +183,7 @@ def measure_collectives(device: Device, effort: str) -> list[Exchange]:
     made = _make_collective_trials(device, EFFORTS[effort].step ** 2)
     trials = {key: trial for key, trial in made.items() if _begins(trial)}
     groups = [[t for (o, _), t in trials.items() if o == operation] for operation in BUS_PASSES]
-    take_turns(lambda: groups, EFFORTS[effort].exchanges_s, partial(_find_longest, device))
+    run_rounds(lambda: groups, EFFORTS[effort].exchanges_s, partial(_find_longest, device))
     return [
         Exchange(
             operation=operation,
@@ -232,7 +232,7 @@ def _bind_collective(operation: Operation, whole: Any, part: Any) -> Run:
 
 
 def _begins(trial: Trial) -> bool:
-    """False where torch does not have it, which all ranks learn alike."""
+    """False where torch does not have it, on all ranks."""
     try:
         trial.begin()
     except Exception as error:

@@ -10,7 +10,7 @@ from flopwatch.jobs.precision import Peak
 __all__ = ["DTYPES", "SPELLINGS", "Device", "Figure", "Link", "Peak", "Rates"]
 
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8")
-"""What peaks are given for. tf32 is float32 whose products are rounded to 10 bits of mantissa."""
+"""What peaks are given for. tf32 is float32 whose matmuls are rounded to 10 bits of mantissa."""
 
 SPELLINGS = {
     "float8_e4m3fn": "float8",

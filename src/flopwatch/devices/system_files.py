@@ -1,7 +1,7 @@
-"""What the kernel tells about the machine, read from the files under /proc and /sys.
+"""What the kernel knows about the machine, read from the files under /proc and /sys.
 
 Every function takes the root of the file tree, so that tests can give it another machine's, and
-answers None where the system does not tell. Nothing here imports torch.
+returns None where it is not known. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLAGS = (
     # Arm
     *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "sme"),
 )
-"""Instruction sets on which the speed of a matrix product depends, by the kernel's names."""
+"""Instruction sets on which the speed of a matmul depends, by the kernel's names."""
 
 HYPERVISORS = (
     ("firecracker", "Firecracker"),
@@ -145,7 +145,7 @@ def read_cpu_flags(root: Path = ROOT) -> list[str]:
 
 
 def make_machine_id(root: Path = ROOT) -> str:
-    """Tells machines apart without naming them: a hash of the id that the system gave itself, or
+    """Distinguishes machines without naming them: a hash of the id that the system gave itself, or
     where it has none, of what the machine consists of."""
     own = read_text("etc/machine-id", root)
     parts = own or f"{read_cpu_model(root)} {psutil.cpu_count()} {psutil.virtual_memory().total}"
@@ -162,7 +162,7 @@ def count_usable_cores(quota_cores: float | None) -> int:
 
 
 def read_affinity() -> str | None:
-    """The cores that this process may run on, as ``taskset -c`` takes them; None: not told."""
+    """The cores that this process may run on, as ``taskset -c`` takes them; None: not known."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     return format_cores(sorted(os.sched_getaffinity(0)))

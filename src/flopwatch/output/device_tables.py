@@ -130,7 +130,7 @@ def list_sheets(peaks: Peaks) -> list[Sheet]:
 
 def as_dict(peaks: Peaks) -> dict[str, Any]:
     """For ``--json``: what is stored, and the best of it."""
-    curves = {curve.dtype: curve.best for curve in peaks.products}
+    curves = {curve.dtype: curve.best for curve in peaks.matmuls}
     streams = {kernel: peaks.find_bandwidth(kernel) for kernel in KERNELS}
     exchanges = {operation: peaks.find_exchange(operation) for operation in BUS_PASSES}
     return {
@@ -161,7 +161,7 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
         return format_ratio(curve.best.flops_per_s / plain.flops_per_s)
 
     def count(curve: Curve) -> str:
-        return f"{curve.best.repeats} of {curve.best.turns} turns" if curve.best else ""
+        return f"{curve.best.repeats} of {curve.best.blocks} blocks" if curve.best else ""
 
     columns: list[Column[Curve]] = [
         Column("dtype", lambda curve: curve.dtype, "word"),
@@ -180,7 +180,7 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
             *_list_warnings(peaks),
             *_list_neighbours(peaks),
         ],
-        **lay_out(columns, [peaks.products]),
+        **lay_out(columns, [peaks.matmuls]),
     )
 
 
@@ -201,12 +201,12 @@ def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
 
 
 def _list_refusals(peaks: Peaks) -> list[str]:
-    return [f"{c.dtype}: none ({c.reason})" for c in peaks.products if c.best is None]
+    return [f"{c.dtype}: none ({c.reason})" for c in peaks.matmuls if c.best is None]
 
 
 def _list_emulations(peaks: Peaks) -> list[str]:
     plain = peaks.find_peak("float32")
-    found = [(curve.dtype, peaks.find_peak(curve.dtype)) for curve in peaks.products]
+    found = [(curve.dtype, peaks.find_peak(curve.dtype)) for curve in peaks.matmuls]
     return [
         f"{dtype} is emulated here: float32 is {plain.flops_per_s / peak.flops_per_s:.0f} times as "
         "fast"
@@ -216,7 +216,7 @@ def _list_emulations(peaks: Peaks) -> list[str]:
 
 
 def _list_warnings(peaks: Peaks) -> list[str]:
-    bests = [(curve.dtype, curve.best) for curve in peaks.products]
+    bests = [(curve.dtype, curve.best) for curve in peaks.matmuls]
     lone = [dtype for dtype, best in bests if best and best.repeats < ENOUGH_REPEATS]
     if not lone:
         return []
@@ -224,7 +224,7 @@ def _list_warnings(peaks: Peaks) -> list[str]:
 
 
 def _list_neighbours(peaks: Peaks) -> list[str]:
-    share = peaks.others_share
+    share = peaks.background_share
     if share is None or share < BUSY:
         return []
     return [
@@ -244,7 +244,7 @@ class Line:
 def _make_product_sheet(peaks: Peaks) -> Sheet:
     lines: dict[str, Line] = {}
     # The curve that went furthest has all shapes of the others.
-    for curve in sorted(peaks.products, key=lambda curve: len(curve.points), reverse=True):
+    for curve in sorted(peaks.matmuls, key=lambda curve: len(curve.points), reverse=True):
         for point in curve.points:
             line = lines.setdefault(point.shape, Line(point.shape, {}))
             line.rates[curve.dtype] = format_rate(point.flops_per_s, "FLOP/s")
@@ -252,7 +252,7 @@ def _make_product_sheet(peaks: Peaks) -> Sheet:
         title="matmuls, by size",
         conditions="rows x inner x columns; a shape that would take too long is left out",
         remarks=[],
-        **_lay_out_lines("shape", list(lines.values()), [c.dtype for c in peaks.products]),
+        **_lay_out_lines("shape", list(lines.values()), [c.dtype for c in peaks.matmuls]),
     )
 
 

@@ -174,7 +174,7 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
     # Operators of a model read about as much as they write, as a copy does.
     stream = peaks.find_bandwidth("copy") or peaks.find_bandwidth("triad")
     rates: dict[str, Peak] = {}
-    for curve in peaks.products:
+    for curve in peaks.matmuls:
         peak = peaks.find_peak(curve.dtype)
         if peak is not None:
             rates[curve.dtype] = peak

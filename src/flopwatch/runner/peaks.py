@@ -1,4 +1,4 @@
-"""The whole of `flopwatch peaks`: products and memory in one process, collectives over several."""
+"""The whole of `flopwatch peaks`: matmuls and memory in one process, collectives over several."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_request(
     strange = [dtype for dtype in dtypes if dtype not in DTYPES[chosen]]
     if strange:
         raise UsageError(
-            f"there are no {strange[0]} products on {chosen}; choose --dtype from "
+            f"there are no {strange[0]} matmuls on {chosen}; choose --dtype from "
             f"{', '.join(DTYPES[chosen])}"
         )
     most = gpus if chosen == "cuda" else count_usable_cores(read_cpu_quota_cores())
@@ -99,10 +99,10 @@ def measure_peaks(request: Request) -> Peaks:
         setup=read_setup(facts, settings),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         quick=request.quick,
-        products=msgspec.convert(found["products"], list[Curve]),
+        matmuls=msgspec.convert(found["matmuls"], list[Curve]),
         streams=msgspec.convert(found["streams"], list[Stream]),
         cache_bytes=found["cache_bytes"],
-        others_share=found["others_share"],
+        background_share=found["background_share"],
         exchanges=_measure_exchanges(request) if request.ranks > 1 else [],
     )
 

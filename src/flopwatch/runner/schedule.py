@@ -5,7 +5,7 @@ How long a run will take, told before it starts.
 A group is sampled until its variants are known well enough, and no longer than its budget; but an
 interval needs a number of rounds, however long they are. How long a round takes is not known before
 it is measured. It is taken to be that of the FLOPs which the suite declares, at the rate of a plain
-product on this machine: few things compute faster, and what also moves memory, or has no good
+matmul on this machine: few things compute faster, and what also moves memory, or has no good
 kernel here, is slower. Where no FLOPs are declared, budgets are all there is to go by.
 """
 
