@@ -29,8 +29,7 @@ from collections.abc import Callable, Sequence
 from rows import count_missed, describe, describe_speedup, print_step, run
 
 from flopwatch.analysis.break_even import count_tokens, find_break_evens
-from flopwatch.analysis.samples import by_round, pair_ratio, totals_by_round
-from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.statistics import Estimate, by_round, pair_ratio, totals_by_round
 from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.units import format_bytes

@@ -10,8 +10,7 @@ import textwrap
 import pytest
 from rich.console import Console
 
-from flopwatch.analysis.sum_of_parts import compare_wholes
-from flopwatch.analysis.summary import as_dict, summarize
+from flopwatch.analysis.summary import as_dict, compare_wholes, summarize
 from flopwatch.layers.published_sums import WHOLES
 from flopwatch.output.case_tables import make_sheets, make_whole_sheets
 from flopwatch.output.headlines import describe_suite

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from flopwatch.analysis.sample_warnings import CHANCE, find_modes
-from flopwatch.analysis.trend import find_trend
-from flopwatch.analysis.warning_findings import LEAST_CHANGE
+from flopwatch.analysis.warning_findings import LEAST_CHANGE, find_trend
 from flopwatch.analysis.warnings import find_warnings
 from tests.conftest import make_record
 from tests.noise import CORRELATIONS, make_noise

@@ -14,8 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from flopwatch.analysis.attention_breakdown import compare_attention
-from flopwatch.analysis.profile_breakdown import Entry, Operator
+from flopwatch.analysis.profile_breakdown import Entry, Operator, compare_attention
 from flopwatch.analysis.profile_request import Phase, Profile, Request, make_request
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError

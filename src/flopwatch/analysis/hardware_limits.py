@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from flopwatch.analysis.flop_limit import find_bits
 from flopwatch.analysis.record_device import (
     count_devices,
     count_ranks,
@@ -18,6 +17,7 @@ from flopwatch.analysis.record_device import (
     find_record_device,
     name_arithmetic,
 )
+from flopwatch.analysis.region_times import find_bits
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.devices.specifications import DTYPES, Device, Peak
 from flopwatch.errors import UsageError

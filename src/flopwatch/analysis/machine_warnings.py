@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flopwatch.analysis.trend import find_trend
-from flopwatch.analysis.warning_findings import Case, Finding
+from flopwatch.analysis.warning_findings import Case, Finding, find_trend
 from flopwatch.devices.environment import look_up
 from flopwatch.records.record import Record
 

@@ -1,19 +1,117 @@
-"""What instruments saw inside a case, and what they cost.
+"""What instruments saw inside a case, what they cost, and the speedup that arithmetic allows.
 
 Every measured sample is followed by the same run with instruments, in the same round. A region is
-compared with the baseline's within rounds, like everything else; the instrumented run beside its
-plain sample tells what the instruments cost.
+compared with the baseline's within rounds, like everything else; the instrumented run over its
+plain sample is what the instruments cost.
+
+The limit is the speedup if time followed FLOPs, part by part (Amdahl). FLOPs count by the width of
+their numbers: at best, arithmetic on 16 bits is twice as fast as on 32, and on 8 bits four times.
+The cost of a part is the sum of its FLOPs times their bits. The parts of a run are its regions and
+what is left of each phase. Each part of the baseline is given the time that the variant's cost
+would take at the baseline's own speed in that part; the limit is the baseline's time over the sum.
+A variant that stays below it loses time to something other than arithmetic (memory, launches,
+copies) or has no faster arithmetic for its narrow numbers.
+
+Regions are timed in runs with instruments, phases in plain ones. A region's time is therefore its
+share of the instrumented run, times the plain run: exact if instruments slow everything equally,
+and otherwise off by no more than they cost. Regions that come out longer than their phase are
+shortened to it, in proportion. Regions are assumed not to overlap. A part whose FLOPs are unknown
+or zero on either side keeps its time; the FLOPs of an unknown region count in the rest of its
+phase, on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from flopwatch.analysis.flop_limit import limit_region, region_shares
-from flopwatch.analysis.samples import by_round, pair_ratio, totals_by_round
-from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, judge
+from flopwatch.analysis.statistics import (
+    Estimate,
+    Verdict,
+    by_round,
+    estimate_median,
+    judge,
+    measured_totals_ns,
+    median,
+    pair_ratio,
+    totals_by_round,
+)
 from flopwatch.records.record import Record
+
+WIDTH = re.compile(r"(?:b?float|u?int)(\d+)")
+PLAIN_BITS = 32
+"""Of a dtype whose name does not tell."""
+
+
+def estimate_limit(record: Record, baseline: Record) -> float | None:
+    """The speedup over the baseline that arithmetic allows; None where its cost does not differ."""
+    times_ns = part_times_ns(baseline)
+    known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
+    ratios = {
+        part: compare_costs(_part_cost(record, part, known), _part_cost(baseline, part, known))
+        for part in times_ns
+    }
+    if all(ratio is None for ratio in ratios.values()):
+        return None
+    expected_ns = sum(time_ns / (ratios[part] or 1) for part, time_ns in times_ns.items())
+    return sum(times_ns.values()) / expected_ns
+
+
+def limit_region(record: Record, baseline: Record, region: str) -> float | None:
+    """The same for one region by itself."""
+    return compare_costs(_find_cost(record, region), _find_cost(baseline, region))
+
+
+def compare_costs(cost: float, baseline_cost: float) -> float | None:
+    """How many times less than the baseline's; None where that is unknown, or equal."""
+    if cost <= 0 or baseline_cost <= 0 or math.isclose(cost, baseline_cost):
+        return None
+    return baseline_cost / cost
+
+
+def part_times_ns(record: Record) -> dict[str, float]:
+    """By region, and by phase for what is left of it: the parts of one plain run."""
+    total_ns = median(measured_totals_ns(record))
+    parts: dict[str, float] = {}
+    for phase, samples_ns in record.samples_ns.items():
+        phase_ns = median(samples_ns[record.warmup_samples :])
+        inside_ns = {
+            name: total_ns * median(shares)
+            for name in record.regions
+            if name.startswith(f"{phase}/") and (shares := region_shares(record, name))
+        }
+        excess = max(1.0, sum(inside_ns.values()) / phase_ns)
+        parts |= {name: time_ns / excess for name, time_ns in inside_ns.items()}
+        parts[phase] = max(0.0, phase_ns - sum(inside_ns.values()))
+    return parts
+
+
+def region_shares(record: Record, region: str) -> list[float]:
+    """What part of each instrumented run it took."""
+    times_ns = record.regions[region].samples_ns
+    return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
+
+
+def _part_cost(record: Record, part: str, known: Collection[str]) -> float:
+    inside = [name for name in known if name.startswith(f"{part}/")]
+    return _find_cost(record, part) - sum(_find_cost(record, name) for name in inside)
+
+
+def _find_cost(record: Record, key: str) -> float:
+    """FLOPs times their bits, of all dtypes; 0 where nothing is declared."""
+    counts = record.flops.get(key, {})
+    return sum(count * find_bits(dtype) for dtype, count in counts.items())
+
+
+def find_bits(dtype: str) -> int:
+    """
+    >>> [find_bits(dtype) for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn", "decimal")]
+    [32, 16, 8, 8, 32]
+    """
+    width = WIDTH.match(dtype)
+    return int(width[1]) if width else PLAIN_BITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,8 +31,7 @@ from typing import Any, Literal
 
 from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.ratio_tests import MOST_BLOCKS, Separate, bootstrap_error
-from flopwatch.analysis.samples import measured_totals_ns, totals_by_round
-from flopwatch.analysis.statistics import median
+from flopwatch.analysis.statistics import measured_totals_ns, median, totals_by_round
 from flopwatch.analysis.summary import conditions, is_timed
 from flopwatch.records.record import Record
 from flopwatch.suites.case import digest, format_value

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flopwatch.analysis.statistics import Estimate, effective_count, estimate_median, fewest_samples
-from flopwatch.analysis.trend import Trend
-from flopwatch.analysis.warning_findings import LEAST_CHANGE, Case, Finding
+from flopwatch.analysis.warning_findings import LEAST_CHANGE, Case, Finding, Trend
 
 FEWEST = 16
 """With fewer, no gap is too wide for chance."""

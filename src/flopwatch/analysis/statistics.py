@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import mul
+from operator import add, mul
 from typing import Literal
+
+from flopwatch.records.record import Record
 
 CONFIDENCE = 0.99
 THRESHOLD = 0.03
@@ -179,3 +181,35 @@ def _median_of_sorted(ordered: Sequence[float]) -> float:
     if len(ordered) % 2:
         return ordered[middle]
     return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def measured_totals_ns(record: Record) -> list[float]:
+    """Sum of the phases, sample by sample, warm-up left out."""
+    phases = [times_ns[record.warmup_samples :] for times_ns in record.samples_ns.values()]
+    totals_ns = phases[0] if phases else []
+    for times_ns in phases[1:]:
+        totals_ns = list(map(add, totals_ns, times_ns))
+    return totals_ns
+
+
+def estimate_total_ns(record: Record) -> Estimate:
+    """The median of the whole runs."""
+    return estimate_median(measured_totals_ns(record))
+
+
+def totals_by_round(record: Record) -> dict[int, float]:
+    return by_round(record, measured_totals_ns(record))
+
+
+def by_round(record: Record, measured: Sequence[float]) -> dict[int, float]:
+    """Values that follow the measured samples one by one; there may be fewer of them."""
+    return dict(zip(record.rounds[record.warmup_samples :], measured, strict=False))
+
+
+def pair_ratio(values: Mapping[int, float], others: Mapping[int, float]) -> Estimate | None:
+    """The ratio of `values` to `others` in the rounds that have both, or None without one."""
+    # Only a clock that is too coarse for a region gives zero.
+    shared = [r for r in sorted(values.keys() & others.keys()) if values[r] > 0 and others[r] > 0]
+    if not shared:
+        return None
+    return estimate_ratio([values[r] for r in shared], [others[r] for r in shared])

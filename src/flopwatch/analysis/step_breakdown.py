@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flopwatch.analysis.expectation import Attention, Expectation, expect
-from flopwatch.analysis.flop_limit import part_times_ns
 from flopwatch.analysis.hardware_limits import Limits, describe_missing, find_limits
 from flopwatch.analysis.rank_shares import split_ranks
 from flopwatch.analysis.record_device import name_arithmetic
 from flopwatch.analysis.record_job import PASSES, Subject, count_flops, read_subject
-from flopwatch.analysis.samples import measured_totals_ns
-from flopwatch.analysis.statistics import median
+from flopwatch.analysis.region_times import part_times_ns
+from flopwatch.analysis.statistics import measured_totals_ns, median
 from flopwatch.jobs.flops import OPTIMIZER_FLOPS
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import UPDATE_PASSES

@@ -6,16 +6,16 @@ own run and group, sample by sample within rounds; there is none across runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from flopwatch.analysis import rank_shares
 from flopwatch.analysis.comparable import Differences, find_condition_differences
-from flopwatch.analysis.flop_limit import estimate_limit
 from flopwatch.analysis.peak_share import (
     PeakShare,
     Standard,
@@ -23,14 +23,21 @@ from flopwatch.analysis.peak_share import (
     find_peak_shares,
     find_utilisation,
 )
-from flopwatch.analysis.region_times import Inside, estimate_instruments, look_inside
-from flopwatch.analysis.samples import estimate_total_ns, pair_ratio, totals_by_round
+from flopwatch.analysis.region_times import (
+    Inside,
+    estimate_instruments,
+    estimate_limit,
+    look_inside,
+)
 from flopwatch.analysis.statistics import (
     Estimate,
     Verdict,
     as_interval,
     estimate_median,
+    estimate_total_ns,
     judge,
+    pair_ratio,
+    totals_by_round,
 )
 from flopwatch.devices import environment
 from flopwatch.records.record import Record
@@ -84,25 +91,33 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     only where there is nothing better."""
     listed = list(records)
     timed = {(r.run_id, r.group_id, r.variant): r for r in listed if is_timed(r)}
-    alike = {id(record): conditions(record) for record in listed}
-    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.measured_at))
-    newest = {(record.case_id, record.baseline, alike[id(record)]): record for record in by_age}
     first_seen: dict[tuple[str, str, str], int] = {}
     for position, record in enumerate(listed):
-        first_seen.setdefault((alike[id(record)], record.group_id, record.baseline), position)
-    ordered = sorted(
-        newest.values(),
-        key=lambda record: (
-            first_seen[alike[id(record)], record.group_id, record.baseline],
-            record.variant != record.baseline,
-        ),
+        first_seen.setdefault((conditions(record), record.group_id, record.baseline), position)
+    newest = [(record, digest_) for (_, _, digest_), record in choose_newest(listed).items()]
+    newest.sort(
+        key=lambda pair: (
+            first_seen[pair[1], pair[0].group_id, pair[0].baseline],
+            pair[0].variant != pair[0].baseline,
+        )
     )
     return [
-        make_row(
-            record, timed.get((record.run_id, record.group_id, record.baseline)), alike[id(record)]
-        )
-        for record in ordered
+        make_row(record, timed.get((record.run_id, record.group_id, record.baseline)), digest_)
+        for record, digest_ in newest
     ]
+
+
+def choose_newest(records: Iterable[Record]) -> dict[tuple[str, str, str], Record]:
+    """By case, baseline and conditions. What was skipped or interrupted counts only where there is
+    nothing better."""
+    by_age = sorted(
+        records,
+        key=lambda r: (
+            r.status != "skipped" and r.stop_reason != "interrupted",
+            r.measured_at,
+        ),
+    )
+    return {(record.case_id, record.baseline, conditions(record)): record for record in by_age}
 
 
 def conditions(record: Record) -> str:
@@ -116,10 +131,6 @@ def conditions(record: Record) -> str:
 @lru_cache(maxsize=1024)
 def _digest(content: bytes) -> str:
     return digest(msgspec.json.decode(content))
-
-
-def _is_complete(record: Record) -> bool:
-    return record.status != "skipped" and record.stop_reason != "interrupted"
 
 
 def _is_measured(record: Record) -> bool:
@@ -228,4 +239,61 @@ def _inside_as_dict(inside: Inside) -> dict[str, Any]:
         "verdict": inside.verdict,
         "limit": inside.limit,
         "flops_per_s": inside.flops_per_s,
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whole:
+    """A layer and its parts."""
+
+    row: Row
+    """Of the layer. Its speedup is that of one whole over another."""
+    parts: Row
+    ratio: Estimate
+    """The layer's time over the sum of its parts; less than 1 where the whole takes less."""
+    parts_speedup: Estimate | None
+    """Of the sum over the sum of the baseline's parts, as published speedups are. None for the
+    baseline, and where its parts were not measured in the same run."""
+
+
+def compare_wholes(rows: Sequence[Row]) -> list[list[Whole]]:
+    """Group by group: layers against the sum of their parts, both measured in the same run.
+
+    A speed may be published as a sum of parts that were timed one by one. Such a sum lacks what
+    happens between the parts (calls, bookkeeping, memory), and it may count twice what a whole
+    layer does once. Whole and sum are compared within rounds, like everything else.
+    """
+    groups = groupby(rows, lambda row: (row.record.group_id, row.conditions_digest))
+    found = [_compare_group([row for row in group if row.total_ns]) for _, group in groups]
+    return [group for group in found if group]
+
+
+def _compare_group(rows: Sequence[Row]) -> list[Whole]:
+    parts_by_whole = {(row.record.run_id, row.record.parts_of): row for row in rows}
+    compared = []
+    for row in rows:
+        record = row.record
+        parts = parts_by_whole.get((record.run_id, record.variant))
+        if parts is None:
+            continue
+        ratio = pair_ratio(totals_by_round(record), totals_by_round(parts.record))
+        if ratio is None:
+            continue
+        rival = parts_by_whole.get((record.run_id, record.baseline))
+        speedup = (
+            None
+            if rival is None or rival is parts
+            else estimate_speedup(parts.record, rival.record)
+        )
+        compared.append(Whole(row=row, parts=parts, ratio=ratio, parts_speedup=speedup))
+    return compared
+
+
+def parts_as_dict(whole: Whole) -> dict[str, Any]:
+    """For ``--json``: plain numbers with units in their names."""
+    return {
+        "variant": whole.parts.record.variant,
+        "total_ns": as_interval(whole.parts.total_ns),
+        "whole_over_sum": as_interval(whole.ratio),
+        "speedup_of_sums": as_interval(whole.parts_speedup),
     }

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flopwatch.analysis.comparable import Differences, find_differences, is_named
-from flopwatch.analysis.flop_limit import part_times_ns
 from flopwatch.analysis.ratio_tests import Evidence, Missing, Paired, choose_confidence
+from flopwatch.analysis.region_times import part_times_ns
 from flopwatch.analysis.run_spread import (
     Matched,
     Pair,
@@ -31,8 +31,15 @@ from flopwatch.analysis.run_spread import (
     take,
     weigh,
 )
-from flopwatch.analysis.samples import estimate_total_ns, totals_by_round
-from flopwatch.analysis.statistics import THRESHOLD, Estimate, Verdict, judge, median
+from flopwatch.analysis.statistics import (
+    THRESHOLD,
+    Estimate,
+    Verdict,
+    estimate_total_ns,
+    judge,
+    median,
+    totals_by_round,
+)
 from flopwatch.analysis.summary import Row, is_timed
 from flopwatch.records.record import Record
 

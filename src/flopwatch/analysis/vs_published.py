@@ -21,10 +21,14 @@ from typing import Any
 
 from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.record_job import assess_record
-from flopwatch.analysis.samples import by_round, pair_ratio
-from flopwatch.analysis.statistics import Estimate, as_interval, estimate_median
-from flopwatch.analysis.sum_of_parts import compare_wholes
-from flopwatch.analysis.summary import Row, conditions, differences_as_dict
+from flopwatch.analysis.statistics import (
+    Estimate,
+    as_interval,
+    by_round,
+    estimate_median,
+    pair_ratio,
+)
+from flopwatch.analysis.summary import Row, compare_wholes, conditions, differences_as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.flops import BACKWARD, FORWARD

@@ -1,14 +1,129 @@
-"""What warnings are made of: cases with their samples and their baseline, and what is found."""
+"""What warnings are made of: cases with their samples, baseline and trend, and what is found.
+
+A trend: timing noise is skewed, has outliers, and neighbours move together: all of that fakes
+trends. The test is therefore Spearman's correlation of the samples' ranks with their order, judged
+by as many independent samples as the ranks are worth once the trend itself, or a step if that
+explains more, is taken out of them. `tests/analysis/test_warnings_simulated.py` counts its false
+alarms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from flopwatch.analysis.samples import measured_totals_ns
-from flopwatch.analysis.summary import conditions, is_foreign
-from flopwatch.analysis.trend import Trend, find_trend
+from flopwatch.analysis.statistics import median, totals_by_round
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+from collections.abc import Iterable
+from dataclasses import field
+
+from flopwatch.analysis.summary import choose_newest, is_foreign
 from flopwatch.records.record import Record
+
+FEWEST_FOR_TREND = 12
+"""Shorter series of correlated noise cannot be told from a trend."""
+SPEARMAN = 1.06
+"""Ranks scatter a little more than the values that Fisher's transformation was made for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trend:
+    chance: float
+    """How likely noise without a trend correlates with its order as much."""
+    change: float
+    """From the median of the first third to that of the last, relatively."""
+    late_change: float
+    """The same from the second third on: much less than `change` where the level has settled."""
+
+
+def find_trend(values: Sequence[float], least_change: float = 0.0) -> Trend | None:
+    """None where there are too few. Where the level changed by less than `least_change`, chance is
+    not asked: it is 1.
+
+    >>> find_trend([1.0] * 11) is None
+    True
+    >>> trend = find_trend([100 + (7 * n) % 5 + 2 * n for n in range(40)])
+    >>> trend.chance < 1e-6, round(trend.change, 2)
+    (True, 0.47)
+    """
+    import numpy as np
+
+    count = len(values)
+    if count < FEWEST_FOR_TREND:
+        return None
+    third = count // 3
+    first, second, last = map(median, (values[:third], values[third:-third], values[-third:]))
+    change = last / first - 1
+    is_small = abs(change) < least_change
+    return Trend(
+        chance=1.0 if is_small else _find_chance(np.asarray(values, dtype=float)),
+        change=change,
+        late_change=last / second - 1,
+    )
+
+
+def _find_chance(series: Array) -> float:
+    import numpy as np
+
+    count = len(series)
+    order: Array = np.arange(count, dtype=float) - (count - 1) / 2
+    ranks = _rank(series)
+    spread = math.sqrt(float(order @ order) * float(ranks @ ranks))
+    if spread == 0:
+        return 1.0
+    correlation = float(ranks @ order) / spread
+    effective = count * _find_independence(_take_out_trend(ranks, order))
+    if effective <= 4:
+        return 1.0
+    transformed = math.atanh(min(abs(correlation), 1 - 1e-9))
+    return math.erfc(transformed * math.sqrt((effective - 3) / SPEARMAN / 2))
+
+
+def _rank(series: Array) -> Array:
+    """Around 0; equal values share their mean rank, so that a coarse clock fakes nothing."""
+    import numpy as np
+
+    _, places, counts = np.unique(series, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Array = (ends - (counts + 1) / 2)[places]
+    return ranks - float(ranks.mean())
+
+
+def _take_out_trend(ranks: Array, order: Array) -> Array:
+    """What is left of the ranks without a line, or without a step where that leaves less: a step is
+    a change of level, not noise that moves together."""
+    import numpy as np
+
+    count = len(ranks)
+    without_line = ranks - order * float(ranks @ order) / float(order @ order)
+    before = np.arange(1, count)
+    sums = np.cumsum(ranks)[:-1]
+    explained = sums**2 * count / (before * (count - before))
+    least = max(2, count // 5)
+    place = least + int(np.argmax(explained[least - 1 : count - least]))
+    earlier = np.arange(count) < place
+    total = sums[place - 1]
+    without_step = ranks - np.where(earlier, total / place, -total / (count - place))
+    is_line = without_line @ without_line <= without_step @ without_step
+    return without_line if is_line else without_step
+
+
+def _find_independence(noise: Array) -> float:
+    """What share of the samples is left if those that move together are counted as one."""
+    variance = float(noise @ noise)
+    if variance == 0:
+        return 1.0
+    correlation = float(noise[1:] @ noise[:-1]) / variance
+    # Short series seem less correlated than they are, the more so once a trend is taken out.
+    correlation = max(0.0, correlation + (1 + 4 * correlation) / len(noise))
+    return max(0.0, (1 - correlation) / (1 + correlation))
+
 
 LEAST_CHANGE = 0.05
 """A trend, or two levels, that differ by less: verdicts need 3 %, and intervals say the rest."""
@@ -62,61 +177,34 @@ class Finding:
 
 
 def gather(records: Iterable[Record]) -> list[Case]:
-    """As in tables: of every case, baseline and set of conditions the newest record; what was
-    skipped or interrupted only where there is nothing better."""
+    """What tables would show: the newest record of every case, baseline and set of conditions."""
     listed = list(records)
     by_name = {(record.run_id, record.group_id, record.variant): record for record in listed}
-    by_age = sorted(listed, key=lambda record: (_is_complete(record), record.measured_at))
-    newest: dict[tuple[str, str, str], tuple[Record, str]] = {}
-    for record in by_age:
-        like = conditions(record)
-        newest[record.case_id, record.baseline, like] = record, like
-    totals: dict[int, list[float]] = {}
-    return [
-        _make_case(
-            record, like, by_name.get((record.run_id, record.group_id, record.baseline)), totals
-        )
-        for record, like in newest.values()
-    ]
+    totals: dict[int, dict[int, float]] = {}
 
-
-def _make_case(
-    record: Record, like: str, baseline: Record | None, totals: dict[int, list[float]]
-) -> Case:
-    def find_totals(of: Record) -> list[float]:
+    def find_totals(record: Record) -> dict[int, float]:
         # Every variant of a group asks for the baseline's.
-        if id(of) not in totals:
-            totals[id(of)] = measured_totals_ns(of)
-        return totals[id(of)]
+        if id(record) not in totals:
+            totals[id(record)] = totals_by_round(record)
+        return totals[id(record)]
 
-    is_baseline = record.variant == record.baseline
-    is_rival = not is_baseline and record.kind == "whole"
-    measured = find_totals(record) if record.status == "ok" else []
-    ratios: list[float] = []
-    if measured and is_rival and baseline is not None:
-        ratios = _pair(record, measured, baseline, find_totals(baseline))
-    return Case(
-        record=record,
-        baseline=None if is_baseline else baseline,
-        table=(record.suite, frozenset(record.params), record.baseline, like),
-        totals_ns=measured,
-        ratios=ratios,
-        trend=find_trend(measured, LEAST_CHANGE),
-        ratio_trend=find_trend(ratios, LEAST_CHANGE),
-    )
-
-
-def _pair(
-    record: Record, totals_ns: Sequence[float], baseline: Record, baseline_ns: Sequence[float]
-) -> list[float]:
-    theirs = dict(zip(baseline.rounds[baseline.warmup_samples :], baseline_ns, strict=True))
-    rounds = record.rounds[record.warmup_samples :]
-    return [
-        total_ns / theirs[round_]
-        for round_, total_ns in zip(rounds, totals_ns, strict=True)
-        if round_ in theirs
-    ]
-
-
-def _is_complete(record: Record) -> bool:
-    return record.status != "skipped" and record.stop_reason != "interrupted"
+    cases = []
+    for (_, _, measured_with), record in choose_newest(listed).items():
+        baseline = by_name.get((record.run_id, record.group_id, record.baseline))
+        is_baseline = record.variant == record.baseline
+        own = find_totals(record) if record.status == "ok" else {}
+        is_rival = not is_baseline and record.kind == "whole"
+        theirs = find_totals(baseline) if own and is_rival and baseline is not None else {}
+        totals_ns = list(own.values())
+        ratios = [own[round_] / theirs[round_] for round_ in own if round_ in theirs]
+        case = Case(
+            record=record,
+            baseline=None if is_baseline else baseline,
+            table=(record.suite, frozenset(record.params), record.baseline, measured_with),
+            totals_ns=totals_ns,
+            ratios=ratios,
+            trend=find_trend(totals_ns, LEAST_CHANGE),
+            ratio_trend=find_trend(ratios, LEAST_CHANGE),
+        )
+        cases.append(case)
+    return cases

@@ -11,8 +11,7 @@ from itertools import groupby
 from flopwatch.analysis.break_even import AXIS, BreakEven, Crossing, find_break_evens, other_params
 from flopwatch.analysis.region_times import Inside
 from flopwatch.analysis.statistics import CONFIDENCE, Verdict, judge
-from flopwatch.analysis.sum_of_parts import Whole, compare_wholes
-from flopwatch.analysis.summary import Row
+from flopwatch.analysis.summary import Row, Whole, compare_wholes
 from flopwatch.output.columns import (
     NOT_COMPARABLE,
     axis_column,

@@ -7,8 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flopwatch.analysis.attention_breakdown import SOFTMAX_FLOPS, Work, compare_attention
-from flopwatch.analysis.profile_breakdown import BETWEEN, KINDS, PARTS, Entry, Operator
+from flopwatch.analysis.profile_breakdown import (
+    BETWEEN,
+    KINDS,
+    PARTS,
+    SOFTMAX_FLOPS,
+    Entry,
+    Operator,
+    Work,
+    compare_attention,
+)
 from flopwatch.analysis.profile_request import Profile
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import (

@@ -19,8 +19,7 @@ import msgspec
 
 from flopwatch.analysis.record_device import find_record_device
 from flopwatch.analysis.record_job import read_training_job
-from flopwatch.analysis.samples import estimate_total_ns
-from flopwatch.analysis.statistics import median
+from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.devices import measured_peaks, system_files
 from flopwatch.devices.device_names import find_device
 from flopwatch.devices.measured_peaks import Peaks, Setup, from_environment, read_setup

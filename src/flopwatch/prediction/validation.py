@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flopwatch.analysis.samples import estimate_total_ns
-from flopwatch.analysis.statistics import median
+from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.errors import UsageError
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import fit, predict_s

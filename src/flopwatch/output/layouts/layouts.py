@@ -39,14 +39,12 @@ class Printout:
 
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
     """The usual tables and nothing else."""
-    from flopwatch.analysis import break_even, quality, sum_of_parts
+    from flopwatch.analysis import break_even, quality, summary
     from flopwatch.output.columns import describe_case
 
     trained = {id(q.row): quality.as_dict(q) for group in quality.assess(rows) for q in group}
     divided = {
-        id(w.row): sum_of_parts.as_dict(w)
-        for group in sum_of_parts.compare_wholes(rows)
-        for w in group
+        id(w.row): summary.parts_as_dict(w) for group in summary.compare_wholes(rows) for w in group
     }
     crossed = {
         id(row): break_even.as_dict(found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from flopwatch.analysis.samples import measured_totals_ns
-from flopwatch.analysis.statistics import median
+from flopwatch.analysis.statistics import measured_totals_ns, median
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.axes import TIME, make_axis
 from flopwatch.output.plots.lanes import Table, group_rows, lay_lanes, read_table
