@@ -19,8 +19,8 @@ from flopwatch.records.published import load
 from flopwatch.records.record import Record, Region
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
-from tests.conftest import make_record
 from tests.analysis.test_record_job import make_job
+from tests.conftest import make_record
 
 ROUNDS = 20
 LAYOUTS = {"dyad": "dyad", "switchback": "switchback", "steps": "cs336"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from flopwatch.analysis.statistics import median
 from flopwatch.records.record import Rank, Record
@@ -45,16 +44,6 @@ def find_slow_rank(splits: list[Split]) -> Split | None:
     slowest, *others = sorted(splits, key=lambda split: split.waiting_ns)
     is_awaited = all(other.waiting_share - slowest.waiting_share > SLOW for other in others)
     return slowest if is_awaited else None
-
-
-def as_dict(split: Split) -> dict[str, Any]:
-    return {
-        "rank": split.rank,
-        "step_ns": split.step_ns,
-        "working_ns": split.working_ns,
-        "waiting_ns": split.waiting_ns,
-        "transfer_ns": split.transfer_ns,
-    }
 
 
 def _split(number: int, rank: Rank, first: int) -> Split:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwatch.analysis import rank_shares
 from flopwatch.analysis.comparable import Differences, find_condition_differences
 from flopwatch.analysis.peak_share import (
     PeakShare,
@@ -23,6 +22,7 @@ from flopwatch.analysis.peak_share import (
     find_peak_shares,
     find_utilisation,
 )
+from flopwatch.analysis.rank_shares import split_ranks
 from flopwatch.analysis.region_times import (
     Inside,
     estimate_instruments,
@@ -202,25 +202,18 @@ def as_dict(row: Row) -> dict[str, Any]:
         "differences": differences_as_dict(row),
         "of_peak": {standard: asdict(share) for standard, share in row.of_peak.items()},
         "utilisation": None if row.utilisation is None else asdict(row.utilisation),
-        "memory": memory_as_dict(record),
+        "memory": {
+            "resident_bytes": record.resident_bytes,
+            "phases": msgspec.to_builtins(record.memory),
+            "estimate_bytes": record.predicted_memory_bytes,
+        },
         "conditions": record.conditions,
         "facts": record.facts,
-        "ranks": [rank_shares.as_dict(split) for split in rank_shares.split_ranks(record)],
+        "ranks": [asdict(split) for split in split_ranks(record)],
         "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
         "warmup_samples": record.warmup_samples,
         "notes": record.notes,
-    }
-
-
-def memory_as_dict(record: Record) -> dict[str, Any]:
-    return {
-        "resident_bytes": record.resident_bytes,
-        "phases": {
-            phase: {"peak_bytes": held.peak_bytes, "end_bytes": held.end_bytes}
-            for phase, held in record.memory.items()
-        },
-        "estimate_bytes": record.predicted_memory_bytes,
     }
 
 

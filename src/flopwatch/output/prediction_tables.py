@@ -1,4 +1,4 @@
-"""Predicted jobs: speed with its interval, the breakdown of a step, what memory holds; and plans: the
+"""Predicted jobs: speed with its interval, the breakdown of a step, and memory; and plans: the
 best few configurations, and what the others lose."""
 
 from __future__ import annotations
