@@ -149,9 +149,9 @@ def test_the_parts_add_up_to_the_steps_without_profiler() -> None:
     assert total(breakdown, region=BETWEEN, part="forward") == pytest.approx((100 - 57) / 2)
     # 60 % of one step's and 80 % of the other's; the slowest of three was disturbed.
     assert total(breakdown, region="optimizer") == pytest.approx(70.0)
-    products = next(one for one in breakdown.operators if one.name == "aten::mm")
-    assert products.calls == 2
-    assert products.time_ns == pytest.approx(20 / 2 + 30 * 0.8)
+    matmuls = next(one for one in breakdown.operators if one.name == "aten::mm")
+    assert matmuls.calls == 2
+    assert matmuls.time_ns == pytest.approx(20 / 2 + 30 * 0.8)
     assert [one.time_ns for one in breakdown.operators] == sorted(
         (one.time_ns for one in breakdown.operators), reverse=True
     )

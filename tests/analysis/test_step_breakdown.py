@@ -79,8 +79,8 @@ def test_a_step_by_hand() -> None:
         "rest",
     ]  # fmt: skip
     parts = count_flops_by_part(find_shape(MODEL), sequences=8, tokens=32)
-    products = sum(p.total for name, p in parts.items() if name not in ("scores", "values"))
-    assert rows["matmuls"].time_ns == pytest.approx(products / 1e11 * 1e9)
+    matmuls = sum(p.total for name, p in parts.items() if name not in ("scores", "values"))
+    assert rows["matmuls"].time_ns == pytest.approx(matmuls / 1e11 * 1e9)
     assert rows["matmuls"].gain_ns == 0
     # 12 d + 2 F numbers forward and 23 d + 3 F backward, of 4 bytes, 256 tokens and 2 blocks
     shape = find_shape(MODEL)
@@ -104,9 +104,9 @@ def test_attention_is_what_instruments_saw_less_the_layers_around_it() -> None:
     seen = rows_of(add_peaks(make_step(), 1e11, 1e10))["attention"]
     assert seen.basis == "measured"
     # Queries, keys, values and output: 4 x 64 x 64 weights, 256 tokens, 3 passes, 2 blocks; and
-    # what these products move, 114,688 numbers a block and pass
-    around_ns = 2 * 4 * 64**2 * 256 * 3 * 2 / CPU.product_efficiency / 1e11 * 1e9
-    around_ns += CPU.product_traffic * 114_688 * 4 * 6 / CPU.bandwidth_efficiency / 1e10 * 1e9
+    # what these matmuls move, 114,688 numbers a block and pass
+    around_ns = 2 * 4 * 64**2 * 256 * 3 * 2 / CPU.matmul_efficiency / 1e11 * 1e9
+    around_ns += CPU.matmul_traffic * 114_688 * 4 * 6 / CPU.bandwidth_efficiency / 1e10 * 1e9
     assert seen.time_ns == pytest.approx(3 * MS - around_ns)
     blind = add_peaks(make_step(regions={}, instrumented_ns=[]), 1e11, 1e10)
     assert rows_of(blind)["attention"].basis == "predicted"
@@ -139,7 +139,7 @@ def test_kernels_that_beat_the_peak_of_their_dtype_are_held_against_a_wider_one(
     breakdown = explain(with_peaks(layer, float32=1e11, int8=1e9))
     assert breakdown.rows[0].time_ns == pytest.approx(60 * MS)
     assert breakdown.remarks[-1] == (
-        "products in int8 were faster than any that was measured for its peak, and are held "
+        "matmuls in int8 were faster than any that was measured for its peak, and are held "
         "against the peak in float32"
     )
 
@@ -147,9 +147,9 @@ def test_kernels_that_beat_the_peak_of_their_dtype_are_held_against_a_wider_one(
 def test_a_layer_loses_to_its_shape_what_traffic_takes() -> None:
     rows = rows_of(add_peaks(make_layer(), flops_per_s=1e11, bytes_per_s=1e10))
     assert rows["matmuls"].time_ns == pytest.approx(60 * MS)
-    # Less than the rate, and some of what three products move, 3 million numbers each
-    lost_ns = 60 * MS * (1 / CPU.product_efficiency - 1)
-    lost_ns += 3 * CPU.product_traffic * 3e6 * 4 / CPU.bandwidth_efficiency / 1e10 * 1e9
+    # Less than the rate, and some of what three matmuls move, 3 million numbers each
+    lost_ns = 60 * MS * (1 / CPU.matmul_efficiency - 1)
+    lost_ns += 3 * CPU.matmul_traffic * 3e6 * 4 / CPU.bandwidth_efficiency / 1e10 * 1e9
     assert rows["shape"].time_ns == pytest.approx(lost_ns)
     sparse = make_layer("dyad:auto:4", count=3e9)
     half = rows_of(add_peaks(sparse, 1e11, 1e10))
@@ -212,7 +212,7 @@ def test_without_peaks_phases_and_regions_are_told() -> None:
     assert {row.gain_ns for row in breakdown.rows} == {None}
     assert breakdown.remarks == [
         "no peak in float32 was known when this was measured: run `flopwatch peaks`, then measure "
-        "again, and products have rows"
+        "again, and matmuls have rows"
     ]
 
 
@@ -222,7 +222,7 @@ def test_without_peaks_a_job_is_told_by_its_ranks() -> None:
     assert rows["computing"].time_ns == pytest.approx(6.5 * MS)
 
 
-def test_without_a_bandwidth_products_still_have_rows() -> None:
+def test_without_a_bandwidth_matmuls_still_have_rows() -> None:
     breakdown = explain(with_peaks(make_step(), float32=1e11))
     assert [row.key for row in breakdown.rows] == ["matmuls", "optimizer", "rest"]
     assert breakdown.remarks[0].startswith("no bandwidth of memory was known when this")
@@ -346,8 +346,8 @@ def test_peaks_that_were_measured_again_move_nothing() -> None:
     assert movement.new.is_explained
     other = add_peaks(make_step(settings=Settings(threads=7)), 2e11, 1e10)
     (movement,) = find_moved([old], [other]).movements
-    products = next(row for row in movement.rows if row.key == "matmuls")
-    assert products.old_ns == pytest.approx(2 * (products.new_ns or 0))
+    matmuls = next(row for row in movement.rows if row.key == "matmuls")
+    assert matmuls.old_ns == pytest.approx(2 * (matmuls.new_ns or 0))
     assert movement.differences
 
 

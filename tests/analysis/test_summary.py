@@ -68,7 +68,7 @@ def test_the_limit_of_a_layer_is_its_flops_weighted_by_time(
     [
         # int8 everywhere, a quarter of the bits
         ({"int8": 10}, {"int8": 20}, 4.0),
-        # SwitchBack: one of the backward pass's two products stays in float32
+        # SwitchBack: one of the backward pass's two matmuls stays in float32
         ({"int8": 10}, {"int8": 10, "float32": 10}, 4 / (1 / 4 + 3 / 1.6)),
         # half of the FLOPs, in half of the bits
         ({"float16": 5}, {"float16": 10}, 4.0),

@@ -52,7 +52,7 @@ optimizer=adamw, breakdown
 variant part time share to gain bound by basis
 eager total 10.0 ms 100.0 % measured
 eager matmuls at the peak 2.26 ms 22.6 % 0 compute counted
-eager products: lost to shape 1.23 ms 12.3 % 1.23 ms compute predicted
+eager matmuls: lost to shape 1.23 ms 12.3 % 1.23 ms compute predicted
 eager attention 2.21 ms 22.1 % 2.13 ms compute measured
 eager element-wise at full bandwidth 878 µs 8.8 % 0 memory counted
 eager loss at full bandwidth 78.6 µs 0.8 % 0 memory counted
@@ -116,7 +116,7 @@ def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = "\n".join(read_table(capsys.readouterr().out))
     assert "ddp transfer between ranks 2.00 ms 20.0 % 2.00 ms network measured" in out
     assert "ddp computing 6.50 ms 65.0 % unknown measured" in out
-    assert "run `flopwatch peaks`, then measure again, and products have rows" in out
+    assert "run `flopwatch peaks`, then measure again, and matmuls have rows" in out
 
 
 def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
     )
     for words in ("tokens/s", "90 %", "linear layers of blocks", "communication", "activations"):
         assert words in text
-    assert "product_efficiency" in text
+    assert "matmul_efficiency" in text
     assert "no multiple of 8" in text
 
 

@@ -71,7 +71,7 @@ ENVIRONMENT: dict[str, Any] = {
 TRUE = Parameters(
     **{
         **{name: prior.expected for name, prior in CPU_PRIORS.items()},
-        "product_efficiency": 0.8,
+        "matmul_efficiency": 0.8,
         "traffic": 2.0,
         "attention_efficiency": 0.25,
     }
@@ -99,9 +99,9 @@ RECORDS = [make_record(model, seq_len) for model in ("small", "medium", "gpt-125
 def test_a_calibration_finds_this_machine_and_predicts_what_it_has_not_seen() -> None:
     calibration, fit = calibrate(RECORDS)
     assert (calibration.rows, calibration.setup) == (6, SETUP)
-    assert calibration.parameters.product_efficiency == pytest.approx(0.8, rel=0.05)
+    assert calibration.parameters.matmul_efficiency == pytest.approx(0.8, rel=0.05)
     settled = {found.unknown.name: found.determined for found in fit.found}
-    assert settled["product_efficiency"] > 0.5 > settled["network_efficiency"]
+    assert settled["matmul_efficiency"] > 0.5 > settled["network_efficiency"]
     unseen = make_record("large")
     for each in observe(unseen):
         assert predict_s(each, calibration.parameters) == pytest.approx(each.time_s, rel=0.05)
@@ -288,7 +288,7 @@ def test_the_commands(tmp_path: Path) -> None:
     told = runner.invoke(cli, ["calibrate", str(results), "--out", str(out)])
     assert told.exit_code == 0, told.output
     assert "calibrated by 6 records" in told.stdout
-    assert "product_efficiency" in told.stdout
+    assert "matmul_efficiency" in told.stdout
     assert find_calibration(SETUP, out) is not None
     as_json = runner.invoke(cli, ["calibrate", str(results), "--out", str(out), "--json"])
     assert json.loads(as_json.stdout)["rows"] == 6

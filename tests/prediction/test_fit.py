@@ -29,7 +29,7 @@ from flopwatch.prediction.validation import (
 )
 
 TRUE = replace(
-    EXPECTED, product_efficiency=0.9, traffic=2.2, attention_efficiency=0.35, recomputed_share=0.7
+    EXPECTED, matmul_efficiency=0.9, traffic=2.2, attention_efficiency=0.35, recomputed_share=0.7
 )
 
 
@@ -53,7 +53,7 @@ def test_a_fit_finds_what_made_the_data() -> None:
     found = fit(make_synthetic(LATE, stride=1))
     own = found.parameters[LATE]
     # What the data determine well; others may make up for one another.
-    for name in ("product_efficiency", "attention_efficiency"):
+    for name in ("matmul_efficiency", "attention_efficiency"):
         assert getattr(own, name) == pytest.approx(getattr(TRUE, name), rel=0.1), name
     worst = max(abs(math.log(predict_s(e, own) / e.time_s)) for e in make_synthetic(LATE))
     assert worst < 0.015
@@ -79,7 +79,7 @@ def test_stacks_share_what_belongs_to_the_hardware_and_families_what_is_theirs(
     published: Fit,
 ) -> None:
     old, early, late = (published.parameters[name] for name in (OLD, EARLY, LATE))
-    assert old.product_efficiency == early.product_efficiency == late.product_efficiency
+    assert old.matmul_efficiency == early.matmul_efficiency == late.matmul_efficiency
     assert early.traffic == late.traffic != old.traffic
     assert early.recomputed_share > late.recomputed_share + 0.2
 

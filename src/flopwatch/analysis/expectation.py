@@ -19,7 +19,7 @@ from flopwatch.prediction.hardware import Machine
 PROJECTIONS = 2
 """The first of a block's layers belong to attention: queries, keys and values, and its output."""
 PASSES = 3
-"""Of a product: forward, and the gradients of its two operands."""
+"""Of a matmul: forward, and the gradients of its two operands."""
 RECORD_NAMES = {"tf32": "float32"}
 """What records call it."""
 
@@ -41,9 +41,9 @@ class Attention:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
     lost_share: float
-    """Of the time that products take at the peak: what they take longer at any shape."""
+    """Of the time that matmuls take at the peak: what they take longer at any shape."""
     traffic_s: float
-    """Of products: moving operands and results, as far as arithmetic does not hide it."""
+    """Of matmuls: moving operands and results, as far as arithmetic does not hide it."""
     attention: Attention | None = None
     elements_s: float = 0.0
     """The least that norms, residuals and activations must move in blocks, at full bandwidth."""
@@ -79,10 +79,10 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
 
 def _expect_step(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
     lost_share = _find_lost_share(limits, machine, job.arithmetic.matmul_dtype)
-    products = [part for part in cost.parts if part.name in ("matmuls", "head")]
+    matmuls = [part for part in cost.parts if part.name in ("matmuls", "head")]
     traffic = [part for part in cost.parts if part.name in ("element-wise", "loss")]
-    slow_s = sum(part.time_s for part in products)
-    busy_s = sum(part.ideal_s for part in products) * (1 + lost_share)
+    slow_s = sum(part.time_s for part in matmuls)
+    busy_s = sum(part.ideal_s for part in matmuls) * (1 + lost_share)
     return Expectation(
         lost_share=lost_share,
         traffic_s=max(0.0, slow_s - busy_s),
@@ -139,7 +139,7 @@ def _find_lost_share(limits: Limits, machine: Machine, dtype: str) -> float:
     peak, rate = machine.peak_flops_per_s.get(dtype), machine.find_rate(dtype)
     if not peak or not rate:
         return 0.0
-    return max(0.0, peak / (rate * limits.parameters.product_efficiency) - 1)
+    return max(0.0, peak / (rate * limits.parameters.matmul_efficiency) - 1)
 
 
 def _move_s(
@@ -150,8 +150,8 @@ def _move_s(
     element_bytes: int,
     density: float = 1.0,
 ) -> float:
-    """Of one product: what of its traffic shows."""
+    """Of one matmul: what of its traffic shows."""
     inputs, outputs = sizes
     numbers = rows * inputs + density * inputs * outputs + rows * outputs
     reached = machine.bandwidth_bytes_per_s * limits.parameters.bandwidth_efficiency
-    return limits.parameters.product_traffic * element_bytes * numbers / reached
+    return limits.parameters.matmul_traffic * element_bytes * numbers / reached

@@ -61,7 +61,7 @@ class Limits:
     """Whose parameters those are."""
 
     def find_wider(self, arithmetic: str) -> tuple[str, Peak] | None:
-        """Wider numbers whose products are faster: those of `arithmetic` are emulated then."""
+        """Wider numbers whose matmuls are faster: those of `arithmetic` are emulated then."""
         own = self.peaks.get(arithmetic)
         wider = [
             (name, peak)
@@ -112,7 +112,7 @@ def describe_missing(record: Record, limits: Limits, dtypes: Iterable[str]) -> l
         reason = f"no peak in {unknown[0]} was known when this was measured"
         if find_device_name(record) is not None:
             reason = describe_missing_peak(record, unknown[0]).partition(";")[0]
-        return [f"{reason}: {REMEDY}, and products have rows"]
+        return [f"{reason}: {REMEDY}, and matmuls have rows"]
     if limits.bandwidth is None:
         return [
             f"no bandwidth of memory was known when this was measured: {REMEDY}, and memory has "

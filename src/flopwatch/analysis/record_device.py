@@ -1,4 +1,4 @@
-"""Where a record's products were computed: on what device, in what arithmetic, of what peak."""
+"""Where a record's matmuls were computed: on what device, in what arithmetic, of what peak."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count_devices(record: Record) -> int:
 
 
 def name_arithmetic(record: Record, dtype: str) -> str:
-    """What peaks call it: a GPU may be told to round the products of float32."""
+    """What peaks call it: a GPU may be told to round the matmuls of float32."""
     if dtype == "float32" and record.settings.device == "cuda":
         rounds = look_up(record.environment, "torch.gpu.tf32_matmul") is True
         return "tf32" if rounds else "float32"

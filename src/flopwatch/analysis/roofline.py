@@ -1,6 +1,6 @@
 """Phases and regions of a run against their roofs: min(peak, bandwidth times FLOPs for each byte).
 
-Bytes are those that the suite declares, or else the least that products must move, from dimensions:
+Bytes are those that the suite declares, or else the least that matmuls must move, from dimensions:
 operands and results once, nothing between (`jobs.flops`). A cache may hold some of them, so that
 little work can be faster than its roof of memory.
 """

@@ -37,8 +37,8 @@ OPTIMIZER = "optimizer"
 REST = "rest"
 NAMES = {
     "matmuls": "matmuls at the peak",
-    "shape": "products: lost to shape",
-    "dtype": "products: lost to dtype",
+    "shape": "matmuls: lost to shape",
+    "dtype": "matmuls: lost to dtype",
     "attention": "attention",
     "elements": "element-wise at full bandwidth",
     "logits": "loss at full bandwidth",
@@ -88,7 +88,7 @@ class StepBreakdown:
     rows: Sequence[BreakdownRow]
     limits: Limits
     arithmetics: Sequence[str]
-    """That its products are in, as peaks are listed by."""
+    """That its matmuls are in, as peaks are listed by."""
     remarks: Sequence[str]
     """What is not known, and what to do about it."""
 
@@ -100,7 +100,7 @@ class StepBreakdown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Busy:
-    """Products, attention left out."""
+    """Matmuls, attention left out."""
 
     ideal_ns: float = 0.0
     dtype_ns: float = 0.0
@@ -191,7 +191,7 @@ def _count_products(
         ideal_ns += wide_ns
         if wider is not None and own_ns > total_ns:
             remarks.append(
-                f"products in {dtype} were faster than any that was measured for its peak, and are "
+                f"matmuls in {dtype} were faster than any that was measured for its peak, and are "
                 f"held against the peak in {wider[0]}"
             )
         else:

@@ -204,8 +204,8 @@ def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
         weights = count_weights(shape)
         blocks = weights["qkv"] + weights["output"] + weights["feed-forward"]
         blocks -= shape.layers * count_router_weights(shape)
-        products = 4 * shape.layers * shape.hidden_size * job.seq_len
-        return 2 * blocks, products / (2 if halved else 1), 2 * weights["head"]
+        matmuls = 4 * shape.layers * shape.hidden_size * job.seq_len
+        return 2 * blocks, matmuls / (2 if halved else 1), 2 * weights["head"]
 
     def count_model(job: TrainingJob, built: Built) -> float:
         return NEEDED * sum(count_pass(job))

@@ -71,7 +71,7 @@ def find_attention(model: Any) -> Attention:
 
 
 Implementation = Literal["sdpa", "eager"]
-"""sdpa: torch's fused attention; eager: as separate products and softmax."""
+"""sdpa: torch's fused attention; eager: as separate matmuls and softmax."""
 
 
 def build_from_transformers(

@@ -26,13 +26,13 @@ ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02
 IGNORED = -100
 """The label of a position whose next token is not known."""
-PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
-"""With a weight. Those of attention, and of layers in blocks, are products of batches (bmm)."""
+MATMULS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+"""With a weight. Those of attention, and of layers in blocks, are matmuls of batches (bmm)."""
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "full": {"use_reentrant": False},
     "selective": {
         "use_reentrant": False,
-        "context_fn": partial(create_selective_checkpoint_contexts, PRODUCTS),
+        "context_fn": partial(create_selective_checkpoint_contexts, MATMULS),
     },
 }
 """How torch's checkpoint is called, by what is recomputed."""

@@ -51,9 +51,9 @@ PEAKS_SPREAD = 0.15
 
 CPU_PRIORS: Mapping[str, Prior] = {
     **PRIORS,
-    "product_efficiency": replace(PRIORS["product_efficiency"], expected=0.77, spread=0.1),
-    "product_traffic": replace(PRIORS["product_traffic"], expected=0.5, spread=0.5),
-    "odd_product": replace(PRIORS["odd_product"], expected=1.0, spread=0.02),
+    "matmul_efficiency": replace(PRIORS["matmul_efficiency"], expected=0.77, spread=0.1),
+    "matmul_traffic": replace(PRIORS["matmul_traffic"], expected=0.5, spread=0.5),
+    "odd_matmul": replace(PRIORS["odd_matmul"], expected=1.0, spread=0.02),
     "bandwidth_efficiency": replace(PRIORS["bandwidth_efficiency"], expected=1.0, spread=0.2),
     "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
     "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
@@ -212,7 +212,7 @@ def describe_here() -> tuple[Machine, Stack]:
     machine = describe_measured(peaks, system_files.read_machine().get("memory_available_bytes"))
     if machine is None:
         raise UsageError(
-            "the peaks of this machine lack products or the memory's bandwidth; measure them again "
+            "the peaks of this machine lack matmuls or the memory's bandwidth; measure them again "
             "with `flopwatch peaks`"
         )
     return machine, make_stack(find_calibration(peaks.setup), peaks.setup.device)

@@ -3,15 +3,15 @@
 A step is `grad_accum` micro-batches and an update. A micro-batch of T tokens, in sequences of S,
 goes through L blocks of width d:
 
-    products        of T x K by K x N, three of them for each weight (forward, and the gradients of
+    matmuls        of T x K by K x N, three of them for each weight (forward, and the gradients of
                     input and weight), and of recomputed blocks a fourth:
 
-                        2 T K N / (rate of large products * product_efficiency)
-                        + product_traffic * bytes of operands and result / bandwidth
+                        2 T K N / (rate of large matmuls * matmul_efficiency)
+                        + matmul_traffic * bytes of operands and result / bandwidth
 
-                    so that narrow products are slower, the more so the more arithmetic a device
+                    so that narrow matmuls are slower, the more so the more arithmetic a device
                     has for its bandwidth
-    head            the same for the logits; `odd_product` times that where the vocabulary is no
+    head            the same for the logits; `odd_matmul` times that where the vocabulary is no
                     multiple of 8, which tensor cores need
     attention       the pairs of positions that the mask leaves, of every head:
 
@@ -58,7 +58,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 ALIGNED = 8
 """Tensor cores want widths that are multiples of it."""
 COMMON_HEAD = 64
-BACKWARD_PRODUCTS = 2.5
+BACKWARD_MATMULS = 2.5
 """Of attention, for each of the forward pass: five instead of two."""
 FORWARD_SHARE = 1 / 3
 """Of what both passes take, where nothing else is known."""
@@ -101,7 +101,7 @@ class _Speed(NamedTuple):
 class _Speeds:
     """What a job finds on a machine."""
 
-    products: _Speed
+    matmuls: _Speed
     """FLOP/s of blocks' linear layers,"""
     head: _Speed
     """of the head, which keeps the wider numbers,"""
@@ -128,7 +128,7 @@ def estimate_cost(
     """
     speeds = _find_speeds(job, machine, parameters)
     once = [
-        *_list_products(job, speeds, parameters),
+        *_list_matmuls(job, speeds, parameters),
         *_list_attention(job, speeds, parameters),
         *_list_traffic(job, speeds, parameters),
         *_list_overheads(job, parameters, pressed_gb),
@@ -140,14 +140,14 @@ def estimate_cost(
 
 
 def _find_speeds(job: TrainingJob, machine: Machine, parameters: Parameters) -> _Speeds:
-    arithmetic, efficiency = job.arithmetic, parameters.product_efficiency
+    arithmetic, efficiency = job.arithmetic, parameters.matmul_efficiency
     attention = (
         machine.peak_flops_per_s.get(arithmetic.activation_dtype, 0.0) * machine.attention_share
     )
     memory = machine.bandwidth_bytes_per_s
     return _Speeds(
-        products=_find_product_speed(machine, arithmetic.matmul_dtype, efficiency),
-        head=_find_product_speed(machine, arithmetic.activation_dtype, efficiency),
+        matmuls=_find_matmul_speed(machine, arithmetic.matmul_dtype, efficiency),
+        head=_find_matmul_speed(machine, arithmetic.activation_dtype, efficiency),
         attention=_Speed(
             attention * parameters.attention_efficiency,
             machine.peak_flops_per_s.get(arithmetic.activation_dtype, 0.0),
@@ -156,7 +156,7 @@ def _find_speeds(job: TrainingJob, machine: Machine, parameters: Parameters) -> 
     )
 
 
-def _find_product_speed(machine: Machine, dtype: str, efficiency: float) -> _Speed:
+def _find_matmul_speed(machine: Machine, dtype: str, efficiency: float) -> _Speed:
     rate = machine.find_rate(dtype)
     if rate is None:
         known = [n for n, a in PRECISIONS.items() if a.matmul_dtype in machine.peak_flops_per_s]
@@ -178,12 +178,12 @@ def list_weights(shape: Shape) -> list[tuple[int, int]]:
     return [(hidden, queries + 2 * keys), (queries, hidden), *([*ups, (inner, hidden)] * experts)]
 
 
-def _list_products(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
+def _list_matmuls(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
     shape, again = job.shape, 0.0
     if job.recompute == "full":
         again = parameters.recomputed_share
     blocks = [
-        _time_product(job, speeds, parameters, speeds.products, sizes)
+        _time_matmul(job, speeds, parameters, speeds.matmuls, sizes)
         for sizes in list_weights(shape)
     ]
     once_s = shape.layers * sum(time_s for time_s, _ in blocks)
@@ -192,13 +192,13 @@ def _list_products(job: TrainingJob, speeds: _Speeds, parameters: Parameters) ->
     yield _make("matmuls", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
     rows = shape.padded_vocabulary or shape.vocabulary
     width = shape.embedding_size or shape.hidden_size
-    head_s, head_ideal_s = _time_product(job, speeds, parameters, speeds.head, (width, rows))
-    head_s *= parameters.odd_product if rows % ALIGNED else 1.0
+    head_s, head_ideal_s = _time_matmul(job, speeds, parameters, speeds.head, (width, rows))
+    head_s *= parameters.odd_matmul if rows % ALIGNED else 1.0
     yield _make("head", "forward", head_s, head_ideal_s)
     yield _make("head", "backward", 2 * head_s, 2 * head_ideal_s)
 
 
-def _time_product(
+def _time_matmul(
     job: TrainingJob, speeds: _Speeds, parameters: Parameters, speed: _Speed, sizes: tuple[int, int]
 ) -> tuple[float, float]:
     """Of one micro-batch and one pass, and at the peak. All three passes move the same tensors."""
@@ -206,7 +206,7 @@ def _time_product(
     flops = 2.0 * rows * inputs * outputs
     numbers = rows * inputs + inputs * outputs + rows * outputs
     moved_s = job.arithmetic.element_bytes * numbers / speeds.memory.reached
-    time_s = flops / speed.reached + parameters.product_traffic * moved_s
+    time_s = flops / speed.reached + parameters.matmul_traffic * moved_s
     return time_s, flops / speed.peak
 
 
@@ -217,15 +217,13 @@ def _list_attention(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -
     forward_s = pairs * flops / speeds.attention.reached
     ideal_s = pairs * 4 * shape.head_size / speeds.attention.peak
     again = 0 if job.recompute == "none" else 1
-    backward = BACKWARD_PRODUCTS * parameters.attention_backward + again
+    backward = BACKWARD_MATMULS * parameters.attention_backward + again
     yield _make("attention", "forward", forward_s, ideal_s)
-    yield _make(
-        "attention", "backward", backward * forward_s, (BACKWARD_PRODUCTS + again) * ideal_s
-    )
+    yield _make("attention", "backward", backward * forward_s, (BACKWARD_MATMULS + again) * ideal_s)
 
 
 def count_elements(shape: Shape) -> tuple[int, int]:
-    """Numbers that a token's way through a block reads and writes between products, at the least:
+    """Numbers that a token's way through a block reads and writes between matmuls, at the least:
     forward and backward."""
     hidden, inner = shape.hidden_size, shape.feed_forward_size * (shape.active_experts or 1)
     gate = 1 if shape.is_gated else 0

@@ -18,9 +18,9 @@ from flopwatch.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    product_efficiency: float
-    product_traffic: float
-    odd_product: float
+    matmul_efficiency: float
+    matmul_traffic: float
+    odd_matmul: float
     bandwidth_efficiency: float
     loss_bytes: float
     block_s: float
@@ -47,19 +47,19 @@ class Prior:
 
 
 PRIORS: Mapping[str, Prior] = {
-    "product_efficiency": Prior(
+    "matmul_efficiency": Prior(
         expected=0.97,
         spread=0.08,
-        unit="of the rate of large products",
-        meaning="what products reach in a training step, without their traffic",
+        unit="of the rate of large matmuls",
+        meaning="what matmuls reach in a training step, without their traffic",
     ),
-    "product_traffic": Prior(
+    "matmul_traffic": Prior(
         expected=0.6,
         spread=0.5,
-        unit="of a product's traffic",
-        meaning="what is not hidden behind its arithmetic: why narrow products are slower",
+        unit="of a matmul's traffic",
+        meaning="what is not hidden behind its arithmetic: why narrow matmuls are slower",
     ),
-    "odd_product": Prior(
+    "odd_matmul": Prior(
         expected=2.5,
         spread=0.4,
         unit="times as long",
@@ -69,7 +69,7 @@ PRIORS: Mapping[str, Prior] = {
         expected=0.8,
         spread=0.1,
         unit="of the memory's bandwidth",
-        meaning="what operations without products reach",
+        meaning="what operations without matmuls reach",
     ),
     "loss_bytes": Prior(
         expected=16.0,
@@ -111,7 +111,7 @@ PRIORS: Mapping[str, Prior] = {
         expected=1.5,
         spread=0.5,
         unit="times the least",
-        meaning="that operations between products move: norms, activations, residuals, copies",
+        meaning="that operations between matmuls move: norms, activations, residuals, copies",
     ),
     "autocast_traffic": Prior(
         expected=1.2,
@@ -130,13 +130,13 @@ PRIORS: Mapping[str, Prior] = {
         expected=1.3,
         spread=0.2,
         unit="times as long",
-        meaning="its backward pass takes for each product",
+        meaning="its backward pass takes for each matmul",
     ),
     "attention_growth": Prior(
         expected=1.0,
         spread=0.3,
         unit="power of the head size",
-        meaning="that attention's time grows with: 1 where it is all products",
+        meaning="that attention's time grows with: 1 where it is all matmuls",
     ),
     "recomputed_share": Prior(
         expected=1.0,
@@ -155,7 +155,7 @@ PRIORS: Mapping[str, Prior] = {
 }
 HARDWARE = frozenset(
     {
-        *("product_efficiency", "product_traffic", "odd_product", "bandwidth_efficiency"),
+        *("matmul_efficiency", "matmul_traffic", "odd_matmul", "bandwidth_efficiency"),
         *("loss_bytes", "block_s", "step_s"),
         *("link_efficiency", "network_efficiency", "exposed_share"),
     }

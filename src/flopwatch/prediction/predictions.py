@@ -185,11 +185,11 @@ def _list_warnings(job: TrainingJob, machine: Machine, memory: Memory) -> list[s
 
 def _advise_padding(job: TrainingJob, stack: Stack) -> list[str]:
     rows = job.shape.padded_vocabulary or job.shape.vocabulary
-    if not rows % ALIGNED or stack.parameters.odd_product < WORTH_PADDING:
+    if not rows % ALIGNED or stack.parameters.odd_matmul < WORTH_PADDING:
         return []
     padded = -(-rows // PADDED) * PADDED
     return [
         f"a vocabulary of {rows:,} is no multiple of {ALIGNED}: the head takes "
-        f"{stack.parameters.odd_product:.1f} times as long as if it was padded, by "
+        f"{stack.parameters.odd_matmul:.1f} times as long as if it was padded, by "
         f":padded_vocabulary={padded} behind the model's name"
     ]

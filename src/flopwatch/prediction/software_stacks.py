@@ -22,7 +22,7 @@ from flopwatch.prediction.observations import LATE
 
 UNSEEN_SPREAD = 0.10
 """One standard deviation of the logarithm that a device adds which no data are from (what its
-products sustain, how its memory and links are used); and as much each, a precision, a way to share
+matmuls sustain, how its memory and links are used); and as much each, a precision, a way to share
 a model, or far more devices than data have."""
 PUBLISHED_PRECISIONS = ("bf16", "bf16-mixed")
 QUANTILE = 1.645

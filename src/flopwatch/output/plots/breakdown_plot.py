@@ -103,7 +103,7 @@ def _make_plot(rows: Sequence[Row], breakdowns: dict[int, StepBreakdown], table:
         title="Where the time goes, beside what the hardware allows",
         subject=table.subject,
         caption=(
-            "Rows of the breakdown, one after the other: products and memory at the rates of the "
+            "Rows of the breakdown, one after the other: matmuls and memory at the rates of the "
             "hardware, what is lost beside them, and what was measured. On the right, the "
             f"{table.middle} of whole runs; where rows come to more than that, the difference lies "
             "left of 0."

@@ -98,7 +98,7 @@ KINDS: dict[str, Kind] = {
         most=1,
     ),
     breakdown_plot.NAME: Kind(
-        shows="where the time goes: products, memory, ranks, and what is lost beside them",
+        shows="where the time goes: matmuls, memory, ranks, and what is lost beside them",
         needs="cases that declare FLOPs or bytes, on a device whose peak is known or was measured "
         "before the run",
         run="flopwatch peaks, and then flopwatch run steps --quick",

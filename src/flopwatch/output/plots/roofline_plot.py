@@ -101,7 +101,7 @@ def _make_plot(rows: Sequence[Row], bandwidth: float, tops: dict[str, float], ta
         title="Roofline: speed below what memory and arithmetic allow",
         subject=table.subject,
         caption=(
-            "Dashed: the fastest products and passes over memory that flopwatch peaks has measured "
+            "Dashed: the fastest matmuls and passes over memory that flopwatch peaks has measured "
             "on this machine; FLOPs and bytes are those that the suite declares."
         ),
         conditions=table.conditions,

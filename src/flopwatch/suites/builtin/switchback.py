@@ -183,9 +183,9 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     inputs, outputs = case.shape
     if case.variant not in SUMS:
         return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, case.dtype)
-    product = 2.0 * case.tokens * inputs * outputs
+    matmul = 2.0 * case.tokens * inputs * outputs
     return {
-        part: {case.dtype if part.startswith("standard") else "int8": product}
+        part: {case.dtype if part.startswith("standard") else "int8": matmul}
         for part in SUMS[case.variant]
         if part.endswith(("_fwd", "_bwd", "_gx", "_gw"))
     }
