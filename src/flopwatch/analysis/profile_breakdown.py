@@ -368,7 +368,7 @@ class Work:
 
 
 def compare_attention(entries: Sequence[Entry], job: TrainingJob) -> list[Work]:
-    """Projections, the two products with queries, keys and values, and softmax; nothing where a
+    """Projections, the two matmuls with queries, keys and values, and softmax; nothing where a
     fused kernel does the last two, and nobody can tell them apart."""
     inside = [entry for entry in entries if entry.region.partition("/")[0] == "attention"]
     if not any(entry.kind == "softmax" for entry in inside):
@@ -400,7 +400,7 @@ def _make_product(name: str, entries: Sequence[Entry], flops: float) -> Work:
         forward_ns=_sum_ns(entries, "matmul", "forward"),
         backward_ns=_sum_ns(entries, "matmul", "backward"),
         forward_flops=flops,
-        backward_flops=2 * flops,  # for each operand's gradient, a product as large
+        backward_flops=2 * flops,  # for each operand's gradient, a matmul as large
     )
 
 

@@ -1,6 +1,6 @@
 """What a device can do, as the cost model needs it: from data sheets, or as measured here.
 
-Of a data sheet's peak, large products of ordinary numbers reach a share that the maker does not
+Of a data sheet's peak, large matmuls of ordinary numbers reach a share that the maker does not
 print: power runs out before arithmetic does. SUSTAINED has what others have measured. Attention
 kernels that are not written for the newest instructions reach less still: ATTENTION.
 
@@ -28,7 +28,7 @@ from flopwatch.settings import Device as DeviceKind
 PER_NODE = 8
 """Devices of one machine, which their own links join."""
 UNKNOWN_SHARE = 0.75
-"""What large products reach of the peak, where nobody has said."""
+"""What large matmuls reach of the peak, where nobody has said."""
 RESERVED = 0.985
 """Of a GPU's memory, what a process can have: the driver keeps the rest."""
 WITH_INLINE_ECC = ("T4", "A10", "A10G", "A40", "L4", "L40", "L40S")
@@ -40,10 +40,10 @@ GIGABIT = 1e9 / 8
 SLOWEST, FASTEST = 1.0, 1e30
 """In a second: what lies outside was measured nowhere, and would spoil the arithmetic."""
 
-LARGE_A100 = "8192-wide bfloat16 products of normal numbers at 257 TFLOP/s (thonking.ai, 2024)"
-LARGE_H100 = "large cuBLAS products on H100 at about 720 TFLOP/s in bfloat16, 1280 in float8"
-LARGE_MI300X = "large products on MI300X at about 620 TFLOP/s in bfloat16, 990 in float8"
-LARGE_B200 = "8192-wide bfloat16 products of cuBLAS at 1610 TFLOP/s (pyptx.dev, 2025)"
+LARGE_A100 = "8192-wide bfloat16 matmuls of normal numbers at 257 TFLOP/s (thonking.ai, 2024)"
+LARGE_H100 = "large cuBLAS matmuls on H100 at about 720 TFLOP/s in bfloat16, 1280 in float8"
+LARGE_MI300X = "large matmuls on MI300X at about 620 TFLOP/s in bfloat16, 990 in float8"
+LARGE_B200 = "8192-wide bfloat16 matmuls of cuBLAS at 1610 TFLOP/s (pyptx.dev, 2025)"
 FROM_MEMORY = "; of SemiAnalysis, 2024, from memory"
 
 SUSTAINED: Mapping[str, Figure] = {
@@ -89,7 +89,7 @@ class Machine:
     peak_flops_per_s: Mapping[str, float]
     """By dtype: nominal, or the best that was measured."""
     sustained: Mapping[str, float] = field(default_factory=dict)
-    """What large products reach of it, by dtype; 1 where the peak was measured."""
+    """What large matmuls reach of it, by dtype; 1 where the peak was measured."""
     attention_share: float = 1.0
     bandwidth_bytes_per_s: float
     memory_bytes: float | None
@@ -114,7 +114,7 @@ class Machine:
         )
 
     def find_rate(self, dtype: str) -> float | None:
-        """FLOP/s of large products; None where the device has no such arithmetic."""
+        """FLOP/s of large matmuls; None where the device has no such arithmetic."""
         peak = self.peak_flops_per_s.get(dtype)
         return None if peak is None else peak * self.sustained.get(dtype, UNKNOWN_SHARE)
 
