@@ -20,7 +20,8 @@ from tests.conftest import make_record
 OPT = {
     "level": "model",
     "model": "opt-125m",
-    "batch": [4, 128],
+    "micro_batch": 4,
+    "seq_len": 128,
     "dtype": "float32",
     "autocast": "off",
 }
@@ -72,7 +73,7 @@ def test_the_dyad_layout_is_exactly_this() -> None:
         model_record("dyad:auto:8", 1.0, 1.0, **FAILED, status="oom", message="needs 3 TiB"),
         model_record("dense", 3.0, 6.0, **LARGER),
         model_record("dyad:it:4", 1.5, 4.0, **LARGER),
-        model_record("dense", 12.0, 24.0, batch=[32, 128], dtype="bfloat16"),
+        model_record("dense", 12.0, 24.0, micro_batch=32, dtype="bfloat16"),
         make_record(case_id="other", suite="other", params=OPT),
         make_record(case_id="layer", suite="dyad", params={"level": "layer", "tokens": 512}),
     ]
@@ -198,7 +199,7 @@ def test_the_command_gives_the_same_numbers_as_json(results: Path) -> None:
     assert sparse["forward_ms"] == pytest.approx(1.0)
     assert sparse["backward_ms"] == pytest.approx(2.0)
     assert sparse["speedup"] == pytest.approx(1.5)
-    assert sparse["params"]["batch"] == [4, 128]
+    assert (sparse["params"]["micro_batch"], sparse["params"]["seq_len"]) == (4, 128)
     plain = json.loads(flopwatch("show", results, "--json", cwd=results.parent).stdout)
     assert plain == json.loads(flopwatch("show", results, "--json", cwd=results.parent).stdout)
 
