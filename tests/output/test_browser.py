@@ -16,8 +16,8 @@ import pytest
 
 from flopwatch.output.page import render_page
 from flopwatch.records.record import Record
+from tests.output.test_case_tables import FAILED, make_record, sampled
 from tests.output.test_page import make_evil
-from tests.output.test_tables_golden import FAILED, make_record, sampled
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)

@@ -20,7 +20,7 @@ from flopwatch.output.page import render_page
 from flopwatch.output.selection import query_results, select_rows
 from flopwatch.output.table_request import WRITERS, Request, answer
 from flopwatch.records.record import encode
-from tests.output.test_tables_golden import sampled
+from tests.output.test_case_tables import sampled
 
 PARAMS = {"size": 4}
 

@@ -22,7 +22,7 @@ from flopwatch.records.record import encode
 from flopwatch.suites.case import case_id
 from tests.cli.test_main import flopwatch
 from tests.conftest import make_record
-from tests.output.test_tables_golden import FAILED, sampled
+from tests.output.test_case_tables import FAILED, sampled
 
 HOSTILE = [
     "=cmd|' /C calc'!A0", "+1+1", "@SUM(A1)", "-x", "a|b", "**b**", "[x](javascript:1)", "<script>",

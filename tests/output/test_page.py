@@ -19,7 +19,7 @@ from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
 from tests.conftest import make_record
-from tests.output.test_tables_golden import FAILED, sampled
+from tests.output.test_case_tables import FAILED, sampled
 from tests.plot_tools import SPEEDUPS
 
 SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
