@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.cli.measure import run, take_axes
 from tests.cli.test_main import assert_refused, flopwatch
 
 
@@ -177,3 +178,20 @@ def test_options_of_a_job_choose_the_values_of_axes(tmp_path: Path) -> None:
     )
     assert_refused(flopwatch(*dry, "--model", "small", cwd=tmp_path), "no axis 'model'")
     assert_refused(flopwatch(*dry, "--precision", "2%", cwd=tmp_path), "--target-interval 2%")
+
+
+@pytest.mark.parametrize(
+    ("words", "variants"),
+    [
+        (["--recompute", "none,full"], "variant=eager,recompute-full"),
+        (
+            ["--sharding", "none,full", "--recompute", "selective"],
+            "variant=none+recompute-selective,full+recompute-selective",
+        ),
+        (["--compile", "--attention", "plain"], "variant=compiled+plain-attention"),
+    ],
+)
+def test_options_of_a_job_choose_variants(words: list[str], variants: str) -> None:
+    given = run.make_context("run", ["training", *words]).params
+    assert take_axes(given) == (variants,)
+    assert "recompute" not in given

@@ -198,3 +198,21 @@ def test_a_plan_says_how_long_and_how_much() -> None:
 def test_batches_are_shared_as_nearly_as_can_be() -> None:
     assert share_batch(4e6, 64 * 4096) == 15
     assert share_batch(1, 10**6) == 1
+
+
+def test_memory_on_hardware_is_that_of_a_rank() -> None:
+    words = ["memory", *SEVEN, "--precision", "bf16-mixed"]
+    (full,) = json.loads(call(*words, "--json"))
+    (whole,) = json.loads(call(*words, "--sharding", "none", "--json"))
+    assert full["job"]["parallelism"]["data"] == 8
+    assert whole["parts"]["parameters"] == 8 * full["parts"]["parameters"]
+    assert (full["fits"], whole["fits"]) == (True, False)
+    assert "gathered parameters" in call(*words)
+    assert "the memory estimate does not know pipeline" in refuse(*words, "--pp", "2")
+    assert "8 devices are no multiple of that" in refuse(*words, "--tp", "3")
+    assert "leave --device out" in refuse(*words, "--device", "cuda")
+
+
+@pytest.mark.parametrize("command", ["memory", "profile", "predict", "plan", "mfu"])
+def test_a_model_is_an_option(command: str) -> None:
+    assert "a model is --model small" in refuse(command, "small")

@@ -85,6 +85,18 @@ def find_break_evens(rows: Sequence[Row], axis: str = AXIS) -> list[BreakEven]:
     return [_find_break_even(found, axis) for found in series.values() if len(found) > 1]
 
 
+def choose_compared(rows: Sequence[Row], variants: Sequence[str] = ()) -> list[Row]:
+    """Rows that were compared with a baseline, of these variants; none: of all."""
+    compared = [row for row in rows if row.verdict]
+    known = dict.fromkeys(row.record.variant for row in compared)
+    for variant in variants:
+        if variant not in known:
+            raise UsageError(
+                f"{variant!r} was not compared with a baseline; what was: {', '.join(known) or '-'}"
+            )
+    return [row for row in compared if not variants or row.record.variant in variants]
+
+
 def choose_axis(rows: Sequence[Row], wanted: str | None = None) -> str:
     """The one along which variants were compared at several values, unless one is named."""
     axes = dict.fromkeys(axis for row in rows for axis in row.record.params)

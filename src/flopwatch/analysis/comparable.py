@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from flopwatch.devices.environment import measurement_conditions
+from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
@@ -69,6 +70,18 @@ def find_near_fields(name: str, fields: Sequence[str]) -> list[str]:
     ends = {field.rpartition(".")[2]: field for field in reversed(fields)}
     near = get_close_matches(name, [*fields, *ends], n=3)
     return list(dict.fromkeys(ends.get(found, found) for found in near))
+
+
+def require_fields(names: Iterable[str], records: Iterable[Record]) -> None:
+    """A slip of the keyboard would excuse nothing, and nobody would know why a gate fails."""
+    fields = list_fields(records)
+    for name in names:
+        if not any(is_named(each, [name]) for each in fields):
+            near = find_near_fields(name, fields)
+            meant = (
+                f"did you mean {' or '.join(near)}?" if near else "such as torch.version, or all"
+            )
+            raise UsageError(f"--despite {name!r} is no field in which results can differ; {meant}")
 
 
 def _find_measured(record: Record) -> dict[str, Any]:

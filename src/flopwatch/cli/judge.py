@@ -78,11 +78,12 @@ def compare(
         return
     if given["published"] is not None:
         sys.exit(_compare_with_published(results, given["published"], skip_corrupt, as_json))
+    from flopwatch.analysis.comparable import require_fields
     from flopwatch.analysis.statistics import THRESHOLD
 
     size = given["fail_if_slower"] or given["threshold"] or THRESHOLD
     sides = [read_records([file], skip_corrupt) for file in results]
-    _refuse_unknown_fields(sides, given["despite"])
+    require_fields(given["despite"], (record for side in sides for record in side))
     judgement = _judge(sides, size, given["relative"])
     is_gate, is_between_runs = given["fail_if_slower"] is not None, len(sides) == 2
     _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
@@ -134,21 +135,6 @@ def refuse_contradictions(
     ):
         if is_wrong:
             raise click.UsageError(sentence)
-
-
-def _refuse_unknown_fields(sides: Sequence[Sequence[Record]], despite: Sequence[str]) -> None:
-    """A slip of the keyboard would excuse nothing, and nobody would know why the gate fails."""
-    from flopwatch.analysis.comparable import find_near_fields, is_named, list_fields
-    from flopwatch.errors import UsageError
-
-    fields = list_fields(record for side in sides for record in side)
-    for name in despite:
-        if not any(is_named(each, [name]) for each in fields):
-            near = find_near_fields(name, fields)
-            meant = (
-                f"did you mean {' or '.join(near)}?" if near else "such as torch.version, or all"
-            )
-            raise UsageError(f"--despite {name!r} is no field in which results can differ; {meant}")
 
 
 def _judge(sides: Sequence[Sequence[Record]], size: float, relative: bool) -> Judgement:
@@ -245,23 +231,17 @@ def _compare_with_published(
 
 
 def print_break_evens(records: Sequence[Record], given: Mapping[str, Any], as_json: bool) -> None:
-    from flopwatch.analysis.break_even import choose_axis, find_break_evens, series_as_dict
+    from flopwatch.analysis.break_even import (
+        choose_axis,
+        choose_compared,
+        find_break_evens,
+        series_as_dict,
+    )
     from flopwatch.analysis.summary import summarize
-    from flopwatch.errors import UsageError
     from flopwatch.output.case_tables import make_break_even_sheets
     from flopwatch.output.console import print_sheets
-    from flopwatch.output.units import printable
 
-    variants = given["variants"]
-    compared = [row for row in summarize(records) if row.verdict]
-    known = dict.fromkeys(row.record.variant for row in compared)
-    unknown = [variant for variant in variants if variant not in known]
-    if unknown:
-        raise UsageError(
-            f"{unknown[0]!r} was not compared with a baseline; what was: "
-            f"{', '.join(map(printable, known)) or '-'}"
-        )
-    rows = [row for row in compared if not variants or row.record.variant in variants]
+    rows = choose_compared(summarize(records), given["variants"])
     axis = choose_axis(rows, given["axis"])
     if as_json:
         click.echo(json.dumps([series_as_dict(one) for one in find_break_evens(rows, axis)]))

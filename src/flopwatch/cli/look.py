@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 
 from flopwatch.cli import options
 from flopwatch.cli.options import read_records, say, tell
-from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.errors import UsageError
 from flopwatch.output.layouts.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -293,7 +292,7 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
     flopwatch report results/dyad.jsonl -o dyad.html --title "DYAD on our machine"
     flopwatch report results/steps.jsonl -o - > steps.html
     """
-    from flopwatch.output.page import render_page
+    from flopwatch.output.page import refuse_other_files, render_page, write_page
 
     is_stdout = str(out) == "-"
     if not is_stdout:
@@ -302,41 +301,8 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
     if is_stdout:
         click.echo(page, nl=False)
         return
-    try:
-        write_page(out, page)
-    except OSError as error:
-        raise FlopwatchError(
-            f"{out} cannot be written ({error.strerror}); choose another"
-        ) from None
+    write_page(out, page)
     tell(f"wrote {out}")
-
-
-def refuse_other_files(out: Path) -> None:
-    """A slip of the keyboard must not replace results by their report."""
-    from flopwatch.output.page import is_report
-
-    try:
-        is_other = out.is_file() and out.stat().st_size > 0 and not is_report(out)
-    except OSError as error:
-        raise FlopwatchError(f"{out} cannot be read ({error.strerror}); choose another") from None
-    if is_other:
-        raise UsageError(
-            f"{out} exists and is no report of flopwatch; choose another, or remove it"
-        )
-
-
-def write_page(out: Path, page: str) -> None:
-    """All of it or nothing: readers never see half a page."""
-    if out.exists() and not out.is_file():  # a pipe or a device, which must not be replaced
-        out.write_text(page, encoding="utf-8")
-        return
-    target = out.resolve()  # a link goes on leading where it leads
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @click.command()
@@ -382,8 +348,12 @@ def plot(
     if only_list:
         _list_kinds(tables, as_json)
         return
+    from flopwatch.output.plots.matplotlib_drawing import draw_files
+
     plots = _choose(tables, name, most)
-    files = _write(plots, out)
+    files = draw_files(plots, out)
+    for file, drawn in zip(files, plots, strict=True):
+        tell(f"wrote {file}: {drawn.title}, {drawn.subject}")
     if as_json:
         told = [
             {"file": str(file), "name": p.name, "title": p.title, "subject": p.subject}
@@ -408,37 +378,6 @@ def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> lis
     if next(found, None) is not None:
         tell(f"flopwatch: only the first {most} plots; --most draws more")
     return plots
-
-
-def _write(plots: Sequence[Plot], out: Path | None) -> list[Path]:
-    """Nothing, if one of the files cannot be written to."""
-    from flopwatch.output.plots.matplotlib_drawing import check_path, draw_file
-
-    files = _name_files(plots, out)
-    for file in files:
-        check_path(file)
-    for plot, file in zip(plots, files, strict=True):
-        draw_file(plot, file)
-        tell(f"wrote {file}: {plot.title}, {plot.subject}")
-    return files
-
-
-def _name_files(plots: Sequence[Plot], out: Path | None) -> list[Path]:
-    """Numbered where there are several of one name."""
-    wanted = [Path(f"{_file_word(p.subject)}-{p.name}.png") if out is None else out for p in plots]
-    seen: dict[Path, int] = {}
-    files = []
-    for path in wanted:
-        seen[path] = seen.get(path, 0) + 1
-        is_alone = wanted.count(path) == 1
-        files.append(path if is_alone else path.with_stem(f"{path.stem}-{seen[path]}"))
-    return files
-
-
-def _file_word(subject: str) -> str:
-    """The suite's name, as a name of a file: it comes from a record."""
-    suite = subject.partition(" ")[0]
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in suite)[:60] or "results"
 
 
 def _list_kinds(tables: Sequence[Sequence[Row]], as_json: bool) -> None:

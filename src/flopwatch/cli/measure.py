@@ -273,7 +273,7 @@ def _print_preview(preview: Preview, as_json: bool) -> None:
         click.echo(remark, err=True)
 
 
-@click.command()
+@click.command(cls=options.JobCommand)
 @options.job_options(
     "--model",
     "--seq-len",

@@ -204,6 +204,17 @@ PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
 SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 
+class JobCommand(click.Command):
+    """Of a job, whose model is an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            raise click.UsageError(f"unexpected {rest[0]!r}; a model is --model {rest[0]}", ctx)
+        return rest
+
+
 compile_option = click.option("--compile", "compiled", is_flag=True, help="Through torch.compile.")
 
 

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from flopwatch.cli import options
 from flopwatch.cli.options import (
     PARALLELISM,
+    JobCommand,
     Word,
     job_options,
     make_job,
@@ -47,7 +48,7 @@ LISTS = (
 FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 
 
-@click.command()
+@click.command(cls=JobCommand)
 @job_options(
     "--model", "--seq-len", "--micro-batch", "--hardware", "--grad-accum", "--global-batch",
     "--global-batch-tokens", "--precision", "--optimizer", "--recompute", "--sharding",
@@ -161,7 +162,7 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
         click.echo(summary, err=True)
 
 
-@click.command()
+@click.command(cls=JobCommand)
 @job_options(
     "--model", "--seq-len", "--hardware", "--global-batch", "--global-batch-tokens", "--precision",
     "--optimizer", *PARALLELISM,
@@ -211,7 +212,7 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
         print_sheets(list_plan_sheets(found))
 
 
-@click.command()
+@click.command(cls=JobCommand)
 @job_options(
     "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
     "--recompute", "--attention", "--hardware", "--sharding", *PARALLELISM, many=["--model"],
@@ -296,7 +297,7 @@ def _require(value: str, number: float, most: float, advice: str) -> float:
     return number
 
 
-@click.command()
+@click.command(cls=JobCommand)
 @job_options("--model", "--seq-len", "--hardware", "--precision", "--recompute",
              precision="bf16", recompute="none")  # fmt: skip
 @click.option("--tokens-per-s", callback=read_speed, metavar="N", help="Of all devices together.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,29 @@ def check_path(path: FilePath) -> None:
         raise _refuse(path, error) from None
     if content and MAKER.encode() not in content:
         raise UsageError(f"{path} is there and no plot of flopwatch's; choose another name")
+
+
+def draw_files(plots: Sequence[Plot], path: FilePath | None = None) -> list[FilePath]:
+    """Write each plot, to names of their own without a path, numbered where names are the same;
+    none, if one of the files cannot be written."""
+    wanted = [path or FilePath(f"{_find_file_word(p.subject)}-{p.name}.png") for p in plots]
+    seen: dict[FilePath, int] = {}
+    files = []
+    for file in wanted:
+        seen[file] = seen.get(file, 0) + 1
+        is_alone = wanted.count(file) == 1
+        files.append(file if is_alone else file.with_stem(f"{file.stem}-{seen[file]}"))
+    for file in files:
+        check_path(file)
+    for plot, file in zip(plots, files, strict=True):
+        draw_file(plot, file)
+    return files
+
+
+def _find_file_word(subject: str) -> str:
+    """The suite's name, as a name of a file: it comes from a record."""
+    suite = subject.partition(" ")[0]
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in suite)[:60] or "results"
 
 
 def draw_file(plot: Plot, path: FilePath) -> None:
