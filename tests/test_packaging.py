@@ -116,6 +116,24 @@ def test_other_commands_say_what_to_install(light: Path, extra: str, arguments: 
     assert "Traceback" not in done.stderr
 
 
+def test_jobs_are_described_and_predicted_without_torch(light: Path) -> None:
+    program = (
+        "import flopwatch\n"
+        "job = flopwatch.TrainingJob('7b', 2048, micro_batch=4)\n"
+        "print(flopwatch.predict(job, '8xA100-80GB').tokens_per_s)\n"
+        "print(flopwatch.plan(job, '8xA100-80GB').best[0].tokens_per_s)\n"
+        "print(flopwatch.flops(job).per_token)\n"
+        "print(flopwatch.memory(job, '8xA100-80GB').fits)\n"
+        "print(flopwatch.mfu(job, mfu=0.5, hardware='8xA100-80GB').utilisations[0].mfu)\n"
+    )
+    done = run_python(light, "-c", program)
+
+    assert done.returncode == 0, done.stderr
+    *numbers, fits, mfu = done.stdout.splitlines()
+    assert [float(number) > 0 for number in numbers] == [True] * 3
+    assert (fits, float(mfu)) == ("False", pytest.approx(0.5))
+
+
 def test_functions_are_timed_without_torch_and_tensors_are_not(light: Path) -> None:
     program = (
         "import flopwatch\n"
