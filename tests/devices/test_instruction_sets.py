@@ -300,12 +300,6 @@ class TestCache:
         kept = json.loads(torch.cache_path.read_text())
         assert list(kept)[:-1] == [str(i) for i in range(85, 100)]
 
-    def test_its_place(self) -> None:
-        assert instruction_sets.default_cache_path({"XDG_CACHE_HOME": "/c"}) == Path(
-            "/c/flopwatch/isa.json"
-        )
-        assert instruction_sets.default_cache_path({}) == Path.home() / ".cache/flopwatch/isa.json"
-
     def test_without_a_boot_id_nothing_is_kept(
         self, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,7 +16,6 @@ from flopwatch.cli import machine
 from flopwatch.cli.main import cli
 from flopwatch.devices.matmul_sweep import DTYPES
 from flopwatch.devices.measured_peaks import (
-    VARIABLE,
     Curve,
     Exchange,
     Matmul,
@@ -31,6 +30,7 @@ from flopwatch.devices.measured_peaks import (
     read_setup,
     shorten,
 )
+from flopwatch.env import PEAKS
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.output.device_tables import as_dict, list_sheets
 from flopwatch.runner.peaks import describe_time, make_request
@@ -159,14 +159,14 @@ def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=f"cannot be written .*; choose .*{VARIABLE}$"):
+    with pytest.raises(StoreError, match=f"cannot be written .*; choose .*{PEAKS}$"):
         append(tmp_path / "file" / "p", [make_peaks()])
-    with pytest.raises(StoreError, match=f"cannot be read .*; choose another with {VARIABLE}$"):
+    with pytest.raises(StoreError, match=f"cannot be read .*; choose another with {PEAKS}$"):
         read(tmp_path)
 
 
 def test_the_file_is_where_the_user_says() -> None:
-    assert find_file({VARIABLE: "/x/p", "XDG_CACHE_HOME": "/c"}) == Path("/x/p")
+    assert find_file({PEAKS: "/x/p", "XDG_CACHE_HOME": "/c"}) == Path("/x/p")
     assert find_file({"XDG_CACHE_HOME": "/c"}) == Path("/c/flopwatch/peaks.jsonl")
 
 
@@ -281,7 +281,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 def test_the_command_keeps_and_prints(
     calls: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "p"))
+    monkeypatch.setenv(PEAKS, str(tmp_path / "p"))
     told = CliRunner().invoke(cli, ["peaks", "--quick", "--device", "cpu", "--threads", "2"])
     assert told.exit_code == 0, told.output
     assert "180 GFLOP/s" in told.stdout

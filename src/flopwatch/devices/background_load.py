@@ -11,12 +11,13 @@ time in which the core did something else: an interrupt, another process, or ano
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
+
+from flopwatch import env
 
 BUSY = ("user", "nice", "system", "irq", "softirq")
 STOLEN = "steal"
@@ -31,11 +32,11 @@ class LoadWatch:
     def __init__(self) -> None:
         self._read_at_s, self._background_s = time.monotonic(), read_background_s()
 
-    def read_share(self, environ: Mapping[str, str] = os.environ) -> float | None:
+    def read_share(self, environ: env.Environ = None) -> float | None:
         """Of all cores; None where too little time has passed, or torchrun has started ranks,
         which are not descendants of this process."""
         elapsed_s = time.monotonic() - self._read_at_s
-        if elapsed_s < SHORTEST_S or "TORCHELASTIC_RUN_ID" in environ:
+        if elapsed_s < SHORTEST_S or env.read("TORCHELASTIC_RUN_ID", environ):
             return None
         background_s = read_background_s()
         share = (background_s - self._background_s) / (elapsed_s * (psutil.cpu_count() or 1))

@@ -38,7 +38,7 @@ from typing import Any
 
 import psutil
 
-from flopwatch import __version__
+from flopwatch import __version__, env
 from flopwatch.devices import system_files
 from flopwatch.devices.background_load import LoadWatch
 from flopwatch.settings import COMPARED_SETTINGS, Settings
@@ -130,9 +130,7 @@ def machine(project: Path, root: Path = system_files.ROOT) -> dict[str, Any]:
     return {title: content for title, content in sections.items() if content is not None}
 
 
-def read_software(
-    root: Path = system_files.ROOT, environ: Mapping[str, str] = os.environ
-) -> dict[str, Any]:
+def read_software(root: Path = system_files.ROOT, environ: env.Environ = None) -> dict[str, Any]:
     facts = {
         "os": _read_os(root),
         "kernel": platform.release(),
@@ -146,9 +144,10 @@ def read_software(
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def read_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def read_variables(environ: env.Environ = None) -> dict[str, str]:
     """The variables that matter, without secrets and without the home folder's name."""
-    home = environ.get("HOME", "")
+    home = env.read("HOME", environ)
+    environ = os.environ if environ is None else environ
     found = {}
     for name in sorted(environ):
         if not any(_matches(name, pattern) for pattern in VARIABLES):
@@ -158,9 +157,9 @@ def read_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return found
 
 
-def read_command(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+def read_command(words: Sequence[str], environ: env.Environ = None) -> list[str]:
     """A command line, without secrets and without the home folder's name."""
-    return [_withhold(word, environ.get("HOME", "")) for word in words]
+    return [_withhold(word, env.read("HOME", environ)) for word in words]
 
 
 def _withhold(value: str, home: str) -> str:
@@ -173,9 +172,10 @@ def _matches(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
-def find_compiler(environ: Mapping[str, str] = os.environ) -> str | None:
+def find_compiler(environ: env.Environ = None) -> str | None:
     """The C++ compiler that torch.compile would find; None: there is none."""
-    candidates = [environ["CXX"]] if environ.get("CXX") else COMPILERS
+    asked = env.read("CXX", environ)
+    candidates = [asked] if asked else COMPILERS
     return next((Path(name).name for name in candidates if shutil.which(name)), None)
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from flopwatch import env
 from flopwatch.devices import instruction_probe, system_files
 from flopwatch.errors import WorkerError
 from flopwatch.lazy import require
@@ -108,7 +109,7 @@ def probe(
     run: Run | None = None,
     cache_path: Path | None = None,
     cpu_flags: Sequence[str] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: env.Environ = None,
 ) -> InstructionSet:
     """Find out which instructions can be used; from the cache where it knows.
 
@@ -116,7 +117,7 @@ def probe(
     is not installed, and WorkerError where it cannot be imported.
     """
     require("torch")
-    path = cache_path or default_cache_path(environ)
+    path = cache_path or env.find_cache_folder(environ) / "isa.json"
     flags = list(system_files.read_cpu_flags() if cpu_flags is None else cpu_flags)
     key = make_cache_key(environ, flags)
     cached = _recall(_read_cache(path).get(key)) if key else None
@@ -180,12 +181,7 @@ def name_death(returncode: int) -> str:
     return DEATHS.get(name, name)
 
 
-def default_cache_path(environ: Mapping[str, str] = os.environ) -> Path:
-    folder = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder) / "flopwatch" / "isa.json"
-
-
-def make_cache_key(environ: Mapping[str, str], flags: Sequence[str]) -> str | None:
+def make_cache_key(environ: env.Environ, flags: Sequence[str]) -> str | None:
     """Everything on which the answer depends; None where it is not known how long it holds."""
     boot_id = system_files.read_text("proc/sys/kernel/random/boot_id")
     if boot_id is None:
@@ -194,13 +190,13 @@ def make_cache_key(environ: Mapping[str, str], flags: Sequence[str]) -> str | No
         torch_version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         return None
-    variables = {name: environ.get(name) for name in CACHE_KEY_VARIABLES}
+    variables = {name: env.read(name, environ) for name in CACHE_KEY_VARIABLES}
     machine = [boot_id, system_files.read_cpu_model(), list(flags)]
     return digest([instruction_probe.MATMULS, machine, torch_version, sys.executable, variables])
 
 
-def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> InstructionSet:
-    users = next((name for name in USER_VARIABLES if environ.get(name)), None)
+def _examine(run: Run, flags: list[str], environ: env.Environ) -> InstructionSet:
+    users = next((name for name in USER_VARIABLES if env.read(name, environ)), None)
     outcomes = _find_crashes(run)
     crashes = {step: o.death for o in outcomes if (step := o.died_in) and o.death}
     guilty = {
@@ -210,7 +206,8 @@ def _examine(run: Run, flags: list[str], environ: Mapping[str, str]) -> Instruct
     }
     cap, because = None, None
     if users is not None:
-        cap, because = environ[users], f"{users} is set to {environ[users]} in the environment"
+        cap = env.read(users, environ)
+        because = f"{users} is set to {cap} in the environment"
     elif guilty:
         cap = _find_cap(run, flags, left_out=[step for step in crashes if step not in guilty])
         because = None if cap is None else _explain(guilty)

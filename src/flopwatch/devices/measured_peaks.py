@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from flopwatch import env
 from flopwatch.devices.environment import look_up
 from flopwatch.devices.specifications import Peak
 from flopwatch.errors import StoreError
 from flopwatch.settings import Device, Settings
 
-VARIABLE = "FLOPWATCH_PEAKS"
 SCHEMA = 1
 BEYOND_CACHES = 4
 """So many times all last-level caches, and a loop over an array finds nothing of it in them."""
@@ -220,17 +220,14 @@ def from_environment(environment: Mapping[str, Any]) -> Peaks | None:
     return _convert(environment.get("peaks"))
 
 
-def find_file(environ: Mapping[str, str] = os.environ) -> Path:
-    asked = environ.get(VARIABLE)
-    if asked:
-        return Path(asked)
-    folder = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder) / "flopwatch" / "peaks.jsonl"
+def find_file(environ: env.Environ = None) -> Path:
+    asked = env.read(env.PEAKS, environ)
+    return Path(asked) if asked else env.find_cache_folder(environ) / "peaks.jsonl"
 
 
 def append(path: Path, peaks: Sequence[Peaks]) -> None:
     """Add lines to the file, which is made where there is none, even for no lines at all."""
-    append_lines(path, [msgspec.json.encode(one) for one in peaks], VARIABLE)
+    append_lines(path, [msgspec.json.encode(one) for one in peaks], env.PEAKS)
 
 
 def append_lines(path: Path, lines: Sequence[bytes], variable: str) -> None:
@@ -251,7 +248,7 @@ def append_lines(path: Path, lines: Sequence[bytes], variable: str) -> None:
 
 def read(path: Path) -> list[Peaks]:
     """Oldest first; none where there is no file."""
-    found = [_convert(_parse(line)) for line in read_lines(path, VARIABLE)]
+    found = [_convert(_parse(line)) for line in read_lines(path, env.PEAKS)]
     return [peaks for peaks in found if peaks is not None]
 
 

@@ -10,11 +10,13 @@ import hashlib
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from flopwatch import env
 
 ROOT = Path("/")
 CPUS = "sys/devices/system/cpu"
@@ -304,9 +306,9 @@ def read_hypervisor(root: Path = ROOT) -> str | None:
     return named or ("unnamed" if announced else None)
 
 
-def read_container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str | None:
+def read_container(root: Path = ROOT, environ: env.Environ = None) -> str | None:
     """The kind of container around this process; None: none that shows."""
-    if "KUBERNETES_SERVICE_HOST" in environ:
+    if env.read("KUBERNETES_SERVICE_HOST", environ):
         return "kubernetes"
     for file, name in CONTAINER_FILES:
         if (root / file).exists():

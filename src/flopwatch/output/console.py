@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
+from flopwatch import env
 from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import make_all_sheets
 from flopwatch.output.formats import make_value_sheet
@@ -61,9 +61,9 @@ def open_stderr() -> Console:
 
 
 def read_columns() -> int | None:
-    """What the variable COLUMNS says, by which people tell programs how wide to print."""
-    told = os.environ.get("COLUMNS", "")
-    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else None
+    """The width that the variable COLUMNS asks for."""
+    asked = env.read("COLUMNS")
+    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else None
 
 
 def _is_bound(console: Console) -> bool:

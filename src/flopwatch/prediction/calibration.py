@@ -9,7 +9,6 @@ Predictions for this machine: from its peaks, and from what was measured on it b
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from flopwatch import env
 from flopwatch.analysis.record_device import find_record_device
 from flopwatch.analysis.record_job import read_training_job
 from flopwatch.analysis.statistics import estimate_total_ns, median
@@ -44,7 +44,6 @@ from flopwatch.settings import Settings
 
 OURS = "flopwatch"
 """The software stack that our own suites are measured with."""
-VARIABLE = "FLOPWATCH_CALIBRATION"
 SCHEMA = 1
 PEAKS_SPREAD = 0.15
 """One standard deviation of the logarithm of a prediction from measured peaks alone."""
@@ -155,15 +154,15 @@ def make_stack(calibration: Calibration | None, device: str) -> Stack:
     )
 
 
-def find_file(environ: Mapping[str, str] = os.environ) -> Path:
-    asked = environ.get(VARIABLE)
+def find_file(environ: env.Environ = None) -> Path:
+    asked = env.read(env.CALIBRATION, environ)
     return (
         Path(asked) if asked else measured_peaks.find_file(environ).with_name("calibrations.jsonl")
     )
 
 
 def append(path: Path, calibration: Calibration) -> None:
-    measured_peaks.append_lines(path, [msgspec.json.encode(calibration)], VARIABLE)
+    measured_peaks.append_lines(path, [msgspec.json.encode(calibration)], env.CALIBRATION)
 
 
 def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:
@@ -174,7 +173,7 @@ def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | No
 
 def read(path: Path) -> list[Calibration]:
     """Oldest first; lines that cannot be read are passed over."""
-    lines = measured_peaks.read_lines(path, VARIABLE)
+    lines = measured_peaks.read_lines(path, env.CALIBRATION)
     return [each for each in map(_decode, lines) if each is not None]
 
 

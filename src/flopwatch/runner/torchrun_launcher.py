@@ -16,7 +16,6 @@ itself; FLOPWATCH_PORT names another one.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from flopwatch import env
 from flopwatch.errors import UsageError, WorkerError
 from flopwatch.runner.local_launcher import Launcher, poll_readable
 from flopwatch.runner.rank_processes import (
@@ -38,7 +38,6 @@ from flopwatch.runner.rank_processes import (
 )
 from flopwatch.worker.communicator import JOIN_S, RankPlace
 
-PORT = "FLOPWATCH_PORT"
 IDLE_S = 60.0
 GONE = "its flopwatch process is gone"
 KEEP_ALIVE = {(socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1}
@@ -51,14 +50,14 @@ if hasattr(socket, "TCP_KEEPIDLE"):
     }
 
 
-def find_place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
+def find_place(environ: env.Environ = None) -> RankPlace | None:
     """This process in a job of several ranks; None where there are none. The port is the one that
     flopwatch uses."""
-    if environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in environ:
+    if env.read("WORLD_SIZE", environ) in ("", "1") or not env.read("RANK", environ):
         return None
     rank, ranks = _read_number(environ, "RANK"), _read_number(environ, "WORLD_SIZE")
-    if PORT in environ:
-        port = _read_number(environ, PORT)
+    if env.read(env.PORT, environ):
+        port = _read_number(environ, env.PORT)
     else:
         port = _read_number(environ, "MASTER_PORT") + 1
     local_ranks = _read_number(environ, "LOCAL_WORLD_SIZE")
@@ -68,13 +67,13 @@ def find_place(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
         local_rank=_read_number(environ, "LOCAL_RANK"),
         local_ranks=local_ranks,
         node_ranks=local_ranks,
-        address=environ.get("MASTER_ADDR") or LOCALHOST,
+        address=env.read("MASTER_ADDR", environ) or LOCALHOST,
         port=port,
     )
 
 
-def _read_number(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
+def _read_number(environ: env.Environ, name: str) -> int:
+    text = env.read(name, environ)
     if not text.isdecimal():
         raise UsageError(
             f"the environment says that this is one of several ranks, but {name} is {text!r} and "
@@ -197,7 +196,7 @@ class TorchrunRanks:
                 missing = sorted(set(range(1, self._place.ranks)) - set(self._lines))
                 raise WorkerError(
                     f"rank {missing[0]} of {self._place.ranks} did not connect within {join_s:g} "
-                    f"s; can it reach {self._place.address}:{self._place.port}? {PORT} names "
+                    f"s; can it reach {self._place.address}:{self._place.port}? {env.PORT} names "
                     "another port"
                 )
             line = Line(listener.accept()[0])
@@ -252,8 +251,8 @@ def listen(place: RankPlace) -> socket.socket:
         )
     except OSError as error:
         raise UsageError(
-            f"port {place.port} cannot be listened on ({error.strerror or error}); set {PORT} to a "
-            "free one, the same for all ranks"
+            f"port {place.port} cannot be listened on ({error.strerror or error}); set {env.PORT} "
+            "to a free one, the same for all ranks"
         ) from None
 
 
@@ -277,7 +276,8 @@ def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:
         reason = "another program listens there"
         time.sleep(0.2)  # it may be the runner of a job that is just ending
     raise WorkerError(
-        f"rank 0 cannot be reached at {address}:{place.port} ({reason}); {PORT} names another port"
+        f"rank 0 cannot be reached at {address}:{place.port} ({reason}); {env.PORT} names another "
+        "port"
     )
 
 

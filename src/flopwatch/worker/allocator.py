@@ -38,6 +38,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flopwatch import env
 from flopwatch.settings import Allocator
 
 # glibc's malloc.h.
@@ -88,19 +89,17 @@ PRELOADED = (
 )
 
 
-def preload_environment(
-    allocator: Allocator, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def preload_environment(allocator: Allocator, environ: env.Environ = None) -> dict[str, str]:
     """The variables that the server must be started with; what the user has set himself wins."""
     if allocator == "default":
         return {}
-    preloaded = find_preloaded(environ.get("LD_PRELOAD", ""))
+    preloaded = find_preloaded(env.read("LD_PRELOAD", environ))
     if preloaded is None:
-        return _tune_glibc(environ.get("GLIBC_TUNABLES", ""))
-    wanted = {name: environ.get(name, value) for name, value in preloaded.variables.items()}
+        return _tune_glibc(env.read("GLIBC_TUNABLES", environ))
+    wanted = {name: env.read(name, environ) or value for name, value in preloaded.variables.items()}
     if preloaded.conf:
         # jemalloc takes the last of contradicting settings.
-        settings = [preloaded.conf, environ.get("MALLOC_CONF", "")]
+        settings = [preloaded.conf, env.read("MALLOC_CONF", environ)]
         wanted["MALLOC_CONF"] = ",".join(filter(None, settings))
     return wanted
 
@@ -122,7 +121,7 @@ def apply(allocator: Allocator) -> str:
     if not provider.startswith("libc"):
         return f"default: malloc is that of {provider or 'an unknown library'}"
     if allocator == "default":
-        tuned = [name for name in GLIBC_VARIABLES if name in os.environ]
+        tuned = [name for name in GLIBC_VARIABLES if env.read(name)]
         return f"glibc, set by {', '.join(tuned)}" if tuned else "glibc defaults"
     if not all(library.mallopt(option, value) for option, value in RETAIN.items()):
         return "default: glibc refused to retain memory"
@@ -140,7 +139,7 @@ class _DlInfo(ctypes.Structure):
 
 def find_provider(library: ctypes.CDLL) -> str:
     """File name of the library whose malloc this process uses: the linker knows, and a preloaded
-    one need not be in LD_PRELOAD (/etc/ld.so.preload). Empty where it cannot be told."""
+    one need not be in LD_PRELOAD (/etc/ld.so.preload). Empty where it is not known."""
     try:
         info = _DlInfo()
         found = library.dladdr(ctypes.cast(library.malloc, ctypes.c_void_p), ctypes.byref(info))
@@ -164,7 +163,7 @@ def _has_huge_pages() -> bool:
         return False
     if "[always]" in mode:
         return True
-    asked = f"{HUGE_PAGES_TUNABLE}=1" in os.environ.get("GLIBC_TUNABLES", "")
+    asked = f"{HUGE_PAGES_TUNABLE}=1" in env.read("GLIBC_TUNABLES")
     return asked and "[madvise]" in mode and version >= HUGE_PAGES_SINCE
 
 
@@ -173,7 +172,7 @@ def _describe_preloaded(library: ctypes.CDLL, preloaded: Preloaded) -> str:
     if preloaded.name == "jemalloc":
         retained = _read_jemalloc(library, b"opt.dirty_decay_ms") == -1
     else:
-        retained = all(os.environ.get(n) == v for n, v in preloaded.variables.items())
+        retained = all(env.read(n) == v for n, v in preloaded.variables.items())
     return f"{preloaded.name}, " + ("memory retained" if retained else "as preloaded")
 
 

@@ -17,7 +17,6 @@ there are only autograd's nodes, whose regions the breakdown knows.
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import time
@@ -32,6 +31,7 @@ import torch
 from torch.autograd.profiler import profile as run_profiler
 from torch.autograd.profiler import record_function
 
+from flopwatch import env
 from flopwatch.analysis.profile_breakdown import (
     Breakdown,
     Event,
@@ -177,7 +177,6 @@ def _join(placed: Sequence[tuple[dict[str, Any], str]]) -> Iterator[dict[str, An
 
 WARMUP_ROUNDS = 2
 
-NSYS_VARIABLE = "NSYS_PROFILING_SESSION_ID"
 """Set by Nsight Systems for what it runs."""
 
 Marker = Callable[[str], AbstractContextManager[object]]
@@ -222,13 +221,11 @@ def _refuse(request: Request, needs: str) -> UsageError:
     )
 
 
-def is_marking_ranges(
-    request: Request, device: Device, environ: Mapping[str, str] = os.environ
-) -> bool:
+def is_marking_ranges(request: Request, device: Device, environ: env.Environ = None) -> bool:
     """Whether another profiler watches, to which NVTX ranges are all that it needs."""
     if request.nvtx and device == "cpu":
         raise UsageError("--nvtx marks ranges of a GPU, and there is none; leave it out")
-    under_nsys = device == "cuda" and NSYS_VARIABLE in environ
+    under_nsys = device == "cuda" and bool(env.read("NSYS_PROFILING_SESSION_ID", environ))
     if under_nsys and request.trace:
         raise UsageError("under nsys its own report has the timeline; leave --trace out")
     return request.nvtx or under_nsys

@@ -13,7 +13,6 @@ matmul is the first or the last of the three.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flopwatch import env
 from flopwatch.layers import int8_plain
 from flopwatch.layers.kernels import native
 
@@ -221,7 +221,7 @@ def _scale_sums(
 @cache
 def _has_vnni() -> bool:
     """As oneDNN, which multiplies, will see it."""
-    capped = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_VNNI
+    capped = env.read("ONEDNN_MAX_CPU_ISA").upper() in WITHOUT_VNNI
     return bool(torch.cpu._is_vnni_supported()) and not capped
 
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from flopwatch import env
+
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
@@ -42,7 +44,7 @@ class NativeError(Exception):
 @cache
 def load(name: str) -> ctypes.CDLL | str:
     """The library made from `name`.cpp, or why there is none."""
-    if os.environ.get("FLOPWATCH_NATIVE", "on") == "off":
+    if env.read("FLOPWATCH_NATIVE") == "off":
         return "FLOPWATCH_NATIVE is off"
     try:
         return ctypes.CDLL(str(_build(HERE / f"{name}.cpp")))
@@ -69,7 +71,7 @@ def _build(source: Path) -> Path:
 
 def find_compiler() -> list[str]:
     """$CXX, which may have arguments, or the first of the usual ones."""
-    asked = os.environ.get("CXX", "").strip()
+    asked = env.read("CXX").strip()
     for words in [shlex.split(asked)] if asked else [[name] for name in COMPILERS]:
         found = shutil.which(words[0])
         if found is not None:
@@ -83,7 +85,7 @@ def find_cache() -> Path:
     """A folder of the user's: in their cache, or where that cannot be, among temporary files."""
     candidates = [Path(tempfile.gettempdir()) / f"flopwatch-{os.getuid()}"]
     with suppress(RuntimeError):  # no home is known
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = env.read("XDG_CACHE_HOME") or Path.home() / ".cache"
         candidates.insert(0, Path(home) / "flopwatch")
     for folder in candidates:
         with suppress(OSError):

@@ -1,0 +1,65 @@
+"""The environment variables that change what flopwatch does. No other module reads them.
+
+Besides, `devices.environment` stores some variables in records, and workers inherit all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+Environ = Mapping[str, str] | None
+"""Variables by name; None: those of this process."""
+
+PEAKS, CALIBRATION = "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"
+PORT = "FLOPWATCH_PORT"
+
+VARIABLES = {
+    PEAKS: "file of measured peaks, in place of flopwatch/peaks.jsonl in the cache folder",
+    CALIBRATION: "file of calibrations, in place of calibrations.jsonl next to the peaks",
+    "FLOPWATCH_NATIVE": "off: do without kernels that are compiled when they are first needed",
+    PORT: "port of rank 0, in place of the one after MASTER_PORT",
+    # torchrun, or a scheduler that does the same
+    "RANK": "number of this rank",
+    "WORLD_SIZE": "number of ranks",
+    "LOCAL_RANK": "number of this rank on its node",
+    "LOCAL_WORLD_SIZE": "number of ranks on this node",
+    "MASTER_ADDR": "node of rank 0",
+    "MASTER_PORT": "port that torchrun uses itself",
+    "TORCHELASTIC_RUN_ID": "set: torchrun has started this process",
+    # the system
+    "XDG_CACHE_HOME": "folder for caches, in place of ~/.cache",
+    "HOME": "withheld from records",
+    "COLUMNS": "width of tables",
+    "CXX": "C++ compiler",
+    "KUBERNETES_SERVICE_HOST": "set: this is a container of Kubernetes",
+    "NSYS_PROFILING_SESSION_ID": "set: Nsight Systems profiles this process",
+    # libraries
+    "ONEDNN_MAX_CPU_ISA": "highest instruction set that oneDNN may use",
+    "DNNL_MAX_CPU_ISA": "the same, by its older name",
+    "ATEN_CPU_CAPABILITY": "highest instruction set that torch's own kernels may use",
+    "CUDA_VISIBLE_DEVICES": "GPUs that this process may use",
+    "LD_PRELOAD": "libraries loaded first: perhaps an allocator",
+    "GLIBC_TUNABLES": "settings of glibc's malloc, as are the next five",
+    "MALLOC_ARENA_MAX": "",
+    "MALLOC_MMAP_MAX_": "",
+    "MALLOC_MMAP_THRESHOLD_": "",
+    "MALLOC_TOP_PAD_": "",
+    "MALLOC_TRIM_THRESHOLD_": "",
+    "MALLOC_CONF": "settings of jemalloc",
+    "TCMALLOC_RELEASE_RATE": "setting of tcmalloc",
+    "THP_MEM_ALLOC_ENABLE": "1: torch asks for huge pages",
+}
+
+
+def read(name: str, environ: Environ = None) -> str:
+    """Empty where it is not set."""
+    if name not in VARIABLES:
+        raise KeyError(f"{name} is not in env.VARIABLES; add it there, with its meaning")
+    return (os.environ if environ is None else environ).get(name, "")
+
+
+def find_cache_folder(environ: Environ = None) -> Path:
+    """Where flopwatch keeps what it can make again."""
+    return Path(read("XDG_CACHE_HOME", environ) or os.path.expanduser("~/.cache")) / "flopwatch"
