@@ -188,7 +188,7 @@ def test_behind_every_text_is_its_value(described: list[Record]) -> None:
 
 def test_a_sheet_of_texts_has_them_as_values() -> None:
     sheet = Sheet(
-        title="", conditions="", columns=["a", "b"], text_columns=1, optional=[], remarks=[],
+        title="", conditions="", columns=["a", "b"], text_columns=1, words=[True, False], optional=[], remarks=[],
         groups=[[["x", ""]]],
     )  # fmt: skip
     assert sheet.values == [[["x", None]]]

@@ -146,7 +146,7 @@ def test_words_that_a_group_does_not_share_are_in_no_title() -> None:
         conditions="",
         columns=["size", "variant", "part", "time"],
         text_columns=3,
-        has_verdict=False,
+        words=[True, True, True, False],
         optional=[],
         groups=[[["4", "a", "x" * 30, "1 ms"], ["4", "b", "y" * 30, "2 ms"]]],
         remarks=["r"],

@@ -4,7 +4,7 @@ their roofs, and what moved between two sets of results, row by row."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flopwatch.analysis.breakdown_moves import Moved, MovedRow, Movement
@@ -123,19 +123,23 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
         _time_column("time", _find_time_ns),
         Column("share", lambda line: format_signed_share(_find_share(line)), value=_find_share),
         _time_column("to gain", lambda line: line.row.gain_ns if line.row else None, "throughput"),
-        Column("bound by", lambda line: line.row.bound if line.row else "", "fact"),
-        Column("basis", lambda line: line.row.basis if line.row else "measured", "interval"),
+        Column("bound by", lambda line: line.row.bound if line.row else "", "fact", has_words=True),
+        Column(
+            "basis",
+            lambda line: line.row.basis if line.row else "measured",
+            "interval",
+            has_words=True,
+        ),
     ]
     more = f"`flopwatch explain --most {len(explained) + left}`"
     sections = [
         [Line(row, breakdown, each) for each in (None, *breakdown.rows)]
         for row, breakdown in explained
     ]
-    return _make_sheet(
-        f"{title}, {TITLE}",
-        CONDITIONS,
-        columns,
-        sections,
+    return Sheet(
+        title=f"{title}, {TITLE}",
+        conditions=CONDITIONS,
+        **lay_out(columns, sections),
         remarks=[
             *([f"{plural(left, 'more case')} like that: {more}"] if left > 0 else []),
             *_list_remarks([breakdown for _, breakdown in explained]),
@@ -158,13 +162,12 @@ def _make_roof_sheet(rows: Sequence[Row], sections: Sequence[Sequence[Roof]]) ->
         rate_column("reached", lambda roof: roof.operation.reached_flops_per_s, "rate", "FLOP/s"),
         rate_column("limit", lambda roof: roof.operation.limit_flops_per_s, "rate", "FLOP/s"),
         share_column("of limit", lambda roof: roof.operation.share),
-        Column("bound by", lambda roof: roof.operation.bound, "fact"),
+        Column("bound by", lambda roof: roof.operation.bound, "fact", has_words=True),
     ]
-    return _make_sheet(
-        f"{title}, roofline",
-        ROOF_CONDITIONS,
-        columns,
-        sections,
+    return Sheet(
+        title=f"{title}, roofline",
+        conditions=ROOF_CONDITIONS,
+        **lay_out(columns, sections),
         remarks=_list_above([roof.operation for section in sections for roof in section]),
     )
 
@@ -180,19 +183,6 @@ def _list_above(operations: Sequence[Operation]) -> list[str]:
                 "measures it again"
             )
     return remarks
-
-
-def _make_sheet(
-    title: str,
-    conditions: str,
-    columns: Sequence[Column[Any]],
-    sections: Sequence[Sequence[Any]],
-    remarks: list[str],
-) -> Sheet:
-    """With words behind numbers, too."""
-    sheet = Sheet(title=title, conditions=conditions, remarks=remarks, **lay_out(columns, sections))
-    words = [column.kind == "word" or column.name in ("bound by", "basis") for column in columns]
-    return replace(sheet, words=words, text_columns=sum(c.kind == "word" for c in columns))
 
 
 def _find_time_ns(line: Line) -> float:
@@ -369,14 +359,12 @@ def _make_moved_sheet(movements: Sequence[Movement], left: int) -> Sheet:
             _find_moved_share,
         ),
     ]
-    sheet = Sheet(
+    return Sheet(
         title=f"{title}, what moved",
         conditions=MOVED_CONDITIONS,
         remarks=[f"{plural(left, 'more case')}: --most shows them"] if left > 0 else [],
         **lay_out(columns, [_list_lines(movement) for movement in movements]),
     )
-    words = [column.kind == "word" for column in columns]
-    return replace(sheet, words=words, text_columns=sum(words))
 
 
 def _list_lines(movement: Movement) -> list[MovedLine]:

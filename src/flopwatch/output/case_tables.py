@@ -32,7 +32,6 @@ from flopwatch.output.tables import (
     choose_axes,
     divide,
     drop_empty,
-    find_words,
     interval_column,
     lay_out,
     limit_column,
@@ -98,7 +97,7 @@ def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
         **lay_out(case_columns(rows), [rows]),
     )
     # Its rows share no words that a title could tell instead.
-    return replace(sheet, words=find_words(sheet), text_columns=1)
+    return replace(sheet, text_columns=1)
 
 
 def _list_remarks(rows: Sequence[Row]) -> list[str]:

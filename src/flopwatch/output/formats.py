@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from flopwatch.output.tables import Sheet, Value, find_words
+from flopwatch.output.tables import Sheet, Value
 from flopwatch.output.units import printable, printable_lines
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -124,7 +124,7 @@ def _markdown_lines(sheet: Sheet) -> list[str]:
     remarks = [f"- {escape_markdown(remark)}" for remark in sheet.remarks]
     return [
         *title,
-        *draw_markdown([sheet.columns, *rows], find_words(sheet)),
+        *draw_markdown([sheet.columns, *rows], sheet.words),
         *conditions,
         *(["", *remarks] if remarks else []),
     ]
@@ -170,7 +170,7 @@ def write_latex(sheets: Sequence[Sheet]) -> str:
 
 
 def _latex_lines(sheet: Sheet) -> list[str]:
-    words = find_words(sheet)
+    words = sheet.words
     body: list[str] = []
     for group in sheet.groups:
         body += ["\\midrule", *(_latex_row(cells, words) for cells in group)]

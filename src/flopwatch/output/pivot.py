@@ -44,8 +44,6 @@ def make_chosen_sheet(rows: Sequence[Row], known: Columns, chosen: Sequence[Colu
             "conditions": describe_all_conditions(rows),
             "text_columns": count_labels(chosen),
             "optional": [],
-            "has_verdict": False,
-            "words": [column.is_word for column in chosen],
             "remarks": [
                 *([f"the cases differ also in {', '.join(hidden)}"] if hidden else []),
                 *([] if known["verdict"] in chosen else list_not_comparable(rows, chosen)),
@@ -241,7 +239,6 @@ def _make_sheet(pivot: Pivot, cells: Mapping[tuple[Value, Value], Row]) -> Sheet
         conditions=describe_all_conditions(cases),
         columns=[f"{pivot.row.title} \\ {pivot.col.title}", *map(_name, cols)],
         text_columns=1,
-        has_verdict=False,
         words=[True, *[pivot.value.is_word] * len(cols)],
         optional=[],
         groups=[

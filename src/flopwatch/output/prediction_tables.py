@@ -181,12 +181,11 @@ def _make_parameters(prediction: Prediction) -> Sheet:
         Column("unit", lambda name: PRIORS[name].unit, "word"),
         Column("meaning", lambda name: PRIORS[name].meaning, "word"),
     ]
-    laid = lay_out(columns, [list(values)])
     return Sheet(
         title=f"parameters of {prediction.stack.name}",
         conditions=prediction.stack.source,
         remarks=[],
-        **{**laid, "text_columns": 1, "words": [True, False, True, True]},
+        **lay_out(columns, [list(values)]),
     )
 
 

@@ -157,7 +157,7 @@ def _make_sheet(table: PublishedTable) -> Sheet:
         conditions="",
         columns=table.headings,
         text_columns=1,
-        has_verdict=False,
+        words=[True] + [False] * (len(table.headings) - 1),
         optional=[],
         groups=[[[_form(cell) for cell in row] for row in table.rows]],
         values=[[[*row] for row in table.rows]],

@@ -71,6 +71,8 @@ class Column(Generic[Item]):
     brief: Callable[[Item], str] | None = None
     """The cell without an interval, for a table that has many of them."""
     is_axis: bool = False
+    has_words: bool = False
+    """Whether it has words though its kind says how important it is."""
     in_table: Callable[[Sequence[Item]], bool] = lambda _: True
     """Whether the usual table of these has it; otherwise it is shown on request."""
 
@@ -83,7 +85,7 @@ class Column(Generic[Item]):
 
     @property
     def is_word(self) -> bool:
-        return self.kind == "word"
+        return self.has_words or self.kind == "word"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,11 +97,9 @@ class Sheet:
     """How it was measured: what would have to be the same for a fair comparison."""
     columns: list[str]
     text_columns: int
-    """How many leading columns are words; the others are numbers, but for a verdict at the end."""
-    has_verdict: bool = True
-    """Whether the last column is words too."""
-    words: list[bool] = field(default_factory=list)
-    """For each column, whether it is one of words, where they stand in another order."""
+    """How many leading columns are labels, by which rows are told apart."""
+    words: list[bool]
+    """For each column, whether it is one of words; the others are numbers."""
     optional: list[list[int]]
     """Positions of the columns that a narrow terminal can do without, the least important first;
     those in one list go together."""
@@ -141,10 +141,11 @@ def choose_axes(records: Sequence[Record]) -> tuple[str, list[str]]:
 
 def lay_out(columns: Sequence[Column[Item]], groups: Sequence[Sequence[Item]]) -> dict[str, Any]:
     """The fields of a Sheet that follow from its columns."""
+    words = [column.is_word for column in columns]
     return {
         "columns": [column.title for column in columns],
-        "text_columns": sum(column.kind == "word" for column in columns[:-1]),
-        "has_verdict": columns[-1].kind == "word",
+        "text_columns": min([*words, False].index(False), len(columns) - 1),
+        "words": words,
         "optional": [
             [position for position, column in enumerate(columns) if column.kind == kind]
             for kind in DISPENSABLE
@@ -316,8 +317,8 @@ def _split(sheet: Sheet, width: int) -> list[Sheet]:
         if blocks[-1] and _add_widths(more) > width:
             blocks.append([])
         blocks[-1].append(p)
-    # Without its last column a sheet would not know its words and its verdicts any more.
-    whole = replace(sheet, words=find_words(sheet), tones=sheet.tones or _find_tones(sheet))
+    # Without its last column a sheet would not know its verdicts any more.
+    whole = replace(sheet, tones=sheet.tones or _find_tones(sheet))
     parts = [_narrow(whole, [*labels, *block]) for block in blocks]
     last = len(parts) - 1
     return [
@@ -340,7 +341,7 @@ def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
         optional=[],
         groups=[[[cells[p] for p in shown] for cells in group] for group in sheet.groups],
         values=[[[cells[p] for p in shown] for cells in group] for group in sheet.values],
-        words=[sheet.words[p] for p in shown] if sheet.words else [],
+        words=[sheet.words[p] for p in shown],
         tones=[[[cells[p] for p in shown] for cells in group] for group in sheet.tones],
     )
 
@@ -376,7 +377,7 @@ def _measure_least(sheet: Sheet) -> list[int]:
                for some in texts]  # fmt: skip
     return [
         min(width, word, LEAST_WORDS) if is_word else width
-        for width, word, is_word in zip(_measure(sheet), longest, find_words(sheet), strict=True)
+        for width, word, is_word in zip(_measure(sheet), longest, sheet.words, strict=True)
     ]
 
 
@@ -411,17 +412,6 @@ def _break(heading: str, width: int) -> list[str]:
     return next(lines for lines in broken if len(lines) <= MOST_LINES)
 
 
-def find_words(sheet: Sheet) -> list[bool]:
-    """For each column, whether it is one of words."""
-    if sheet.words:
-        return sheet.words
-    last = len(sheet.columns) - 1
-    return [
-        position < sheet.text_columns or (position == last and sheet.has_verdict)
-        for position in range(len(sheet.columns))
-    ]
-
-
 def draw(sheet: Sheet, width: int | None = None) -> Group:
     """Title and conditions may be wider than the table; without a width, it is as wide as it is."""
     conditions = [_text(sheet.conditions, "dim italic")] if sheet.conditions else []
@@ -432,11 +422,11 @@ def draw(sheet: Sheet, width: int | None = None) -> Group:
 
 def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
     table = Table(header_style="bold", box=box.HORIZONTALS)
-    words, whole = find_words(sheet), _measure(sheet)
+    words, whole = sheet.words, _measure(sheet)
     for position, column in enumerate(break_headings(sheet)):
         is_folded = widths[position] < whole[position]
-        # The verdict may take a second line before anything is cut off, and so may chosen words.
-        may_fold = words[position] and (sheet.words or position >= sheet.text_columns)
+        # Words that are no labels may take a second line before anything is cut off.
+        may_fold = words[position] and position >= sheet.text_columns
         table.add_column(
             Text("\n".join(map(printable, column))),
             justify="left" if words[position] else "right",
@@ -455,15 +445,15 @@ def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
 
 
 def _find_tones(sheet: Sheet) -> list[list[list[str]]]:
-    """A verdict has its colour: the last column, or where columns were chosen, that of the name."""
+    """A verdict has its colour: words of the last column, or of one that is called so."""
     last = len(sheet.columns) - 1
-    told = {
+    places = {
         position
         for position, name in enumerate(sheet.columns)
-        if (name == "verdict" if sheet.words else position == last)
+        if sheet.words[position] and (name == "verdict" or position == last)
     }
     return [
-        [[verdict_word(text) if p in told else "" for p, text in enumerate(cells)] for cells in g]
+        [[verdict_word(text) if p in places else "" for p, text in enumerate(cells)] for cells in g]
         for g in sheet.groups
     ]
 

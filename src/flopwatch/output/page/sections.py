@@ -23,7 +23,7 @@ from flopwatch.output.case_tables import SHEET_MAKERS
 from flopwatch.output.plots import Plot, choose_plots
 from flopwatch.output.plots.svg import draw_svg
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.output.tables import VERDICT_STYLES, Sheet, Value, divide, find_words, verdict_word
+from flopwatch.output.tables import VERDICT_STYLES, Sheet, Value, divide, verdict_word
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import format_bytes, plural
 from flopwatch.records.record import Record
@@ -47,7 +47,7 @@ MOST_REMARKS = 60
 
 def render_sheet(sheet: Sheet, number: int) -> str:
     """Heading, table, conditions and remarks; the number makes its ids unique."""
-    words = find_words(sheet)
+    words = sheet.words
     # The column that names the row: the variant in most tables, after what a group shares.
     named = max(sheet.text_columns - 1, 0)
     title, size = escape(sheet.title), sum(map(len, sheet.groups))
