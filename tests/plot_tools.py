@@ -126,7 +126,8 @@ MODEL = "decoder:hidden_size=64:layers=2:vocabulary=256"
 def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) -> Record:
     """A training step of a small model: 10 ms, with regions and its true FLOPs."""
     job = TrainingJob(MODEL, 32, micro_batch=8, precision="fp32")
-    flops = count_micro_batch_flops(parse_variant(job, variant))
+    job = parse_variant(job, variant)
+    flops = count_micro_batch_flops(job)
     times_ns = {"forward": 3e6, "backward": 6e6, "optimizer": 1e6}
     regions = {"forward/attention": 1e6, "forward/head": 0.5e6, "backward/attention": 2e6}
     content: dict[str, object] = {
@@ -135,8 +136,9 @@ def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) ->
         "variant": variant,
         "baseline": "eager",
         "params": {
-            "model": MODEL, "batch": 8, "context": 32, "precision": "fp32", "optimizer": "adamw",
+            "model": MODEL, "micro_batch": 8, "seq_len": 32, "precision": "fp32", "optimizer": "adamw",
         },
+        "job": job.to_dict(),
         "samples_ns": {phase: [factor * ns] * 20 for phase, ns in times_ns.items()},
         "instrumented_ns": [factor * 10e6] * 20,
         "regions": {

@@ -21,7 +21,7 @@ SAMPLES: dict[str, Any] = {
 
 def make_job(variant: str, losses: list[float], **changes: Any) -> Record:
     rank = Rank(samples_ns={"call": [8.0, 8.0]}, waiting_ns=[0.0, 1.0], transfer_ns=[0.0, 1.0])
-    given = {"suite": "training", "group_id": "g", "run_id": "r", "baseline": "plain", **SAMPLES}
+    given = {"suite": "training", "group_id": "g", "run_id": "r", "baseline": "none", **SAMPLES}
     return make_record(
         **{**given, "case_id": variant, "variant": variant, "ranks": [rank, rank], **changes},
         curves={"loss": losses},
@@ -30,37 +30,37 @@ def make_job(variant: str, losses: list[float], **changes: Any) -> Record:
 
 def test_the_furthest_off_is_named() -> None:
     jobs = [
-        make_job("plain", [4.0, 2.0, 1.0]),
+        make_job("none", [4.0, 2.0, 1.0]),
         make_job("ddp", [4.0, 2.0]),
-        make_job("full-shard", [4.0, 2.5]),
+        make_job("full", [4.0, 2.5]),
     ]
     found = compare_losses(summarize(jobs))
     assert found is not None
     assert (found.steps, found.first, found.last) == (2, 4.0, 2.0)
-    assert (found.variant, found.deviation) == ("full-shard", 0.25)
+    assert (found.variant, found.deviation) == ("full", 0.25)
     (sheet,) = make_rank_sheets(summarize(jobs))
-    assert "full-shard is furthest off, by 25 %" in sheet.remarks[-1]
+    assert "full is furthest off, by 25 %" in sheet.remarks[-1]
 
 
 def test_equal_losses_are_said_to_be() -> None:
-    jobs = [make_job("plain", [4.0]), make_job("ddp", [4.0])]
+    jobs = [make_job("none", [4.0]), make_job("ddp", [4.0])]
     (sheet,) = make_rank_sheets(summarize(jobs))
     assert "all losses are equal" in sheet.remarks[-1]
 
 
 def test_runs_are_not_mixed() -> None:
     """Another run may have had another seed, and so other texts."""
-    jobs = [make_job("plain", [4.0]), make_job("ddp", [3.0], run_id="another")]
+    jobs = [make_job("none", [4.0]), make_job("ddp", [3.0], run_id="another")]
     assert compare_losses(summarize(jobs)) is None
 
 
 def test_each_baseline_has_a_table_of_its_own() -> None:
     jobs = [
-        make_job("plain", [4.0]),
-        make_job("full-shard", [4.0]),
-        make_job("full-shard", [4.0], run_id="later", baseline="full-shard"),
-        make_job("ddp", [4.0], run_id="later", baseline="full-shard"),
+        make_job("none", [4.0]),
+        make_job("full", [4.0]),
+        make_job("full", [4.0], run_id="later", baseline="full"),
+        make_job("ddp", [4.0], run_id="later", baseline="full"),
     ]
     sheets = make_sheets(summarize(jobs))
     variants = [[cells[0] for cells in group] for sheet in sheets for group in sheet.groups]
-    assert variants == [["plain", "full-shard"], ["full-shard", "ddp"]]
+    assert variants == [["none", "full"], ["full", "ddp"]]

@@ -10,8 +10,9 @@ import pytest
 
 from flopwatch.analysis.summary import Row, as_dict, summarize
 from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, read_setup, shorten
-from flopwatch.jobs.conventions import CONVENTIONS, Training
-from flopwatch.jobs.model_shapes import find_dimensions
+from flopwatch.jobs.conventions import CONVENTIONS
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.output.case_tables import make_sheets
 from flopwatch.output.tables import Sheet
 from flopwatch.records.record import Record
@@ -138,7 +139,7 @@ def test_both_peaks_have_a_column_and_a_source() -> None:
     nominal, measured = sheet.remarks
     assert nominal.startswith("of peak: bfloat16 756 TFLOP/s (NVIDIA H100 ")
     assert measured == (
-        "of measured peak: bfloat16 504 TFLOP/s (measured here on 2026-11-16: a bfloat16 product "
+        "of measured peak: bfloat16 504 TFLOP/s (measured here on 2026-11-16: a bfloat16 matmul "
         "of 8x16x32)"
     )
 
@@ -182,18 +183,21 @@ def test_json_has_the_share_and_the_peaks() -> None:
 
 
 TOKENS = 4 * 8 * 1024
+DESCRIBED = TrainingJob(
+    "gpt-125m", 1024, micro_batch=8, parallelism=Parallelism(data=4, sharding="full")
+)
 JOB: dict[str, Any] = {
     "suite": "training",
-    "variant": "full-shard",
-    "baseline": "full-shard",
-    "params": {"model": "gpt-125m", "context": 1024, "precision": "bf16-mixed", "ranks": 4},
+    "variant": "full",
+    "baseline": "full",
+    "params": {"model": "gpt-125m", "seq_len": 1024, "precision": "bf16-mixed", "ranks": 4},
     "facts": {"tokens": TOKENS},
+    "job": DESCRIBED.to_dict(),
 }
 
 
 def count_token_flops() -> float:
-    training = Training(shape=find_dimensions("gpt-125m"), tokens=1024)
-    return CONVENTIONS["exact"].count_model_flops(training)
+    return CONVENTIONS["exact"].count_model_flops(DESCRIBED, None)
 
 
 def test_a_training_job_has_mfu_and_hfu() -> None:
@@ -210,7 +214,7 @@ def test_a_training_job_has_mfu_and_hfu() -> None:
 
 
 def test_what_is_recomputed_has_an_hfu() -> None:
-    job = {**JOB, "variant": "full-shard+checkpointed", "baseline": "full-shard+checkpointed"}
+    job = {**JOB, "job": replace(DESCRIBED, recompute="full").to_dict()}
     sheet = read_sheet(on_gpu("NVIDIA A100-SXM4-80GB", **job))
     ((cells,),) = sheet.groups
     shown = dict(zip(sheet.columns, cells, strict=True))
@@ -235,7 +239,7 @@ def test_a_rank_s_share_of_a_measured_peak_is_called_one() -> None:
     remarks = read_sheet(with_peaks(job, bfloat16=1e15)).remarks
     assert remarks[-1].startswith(
         "MFU and HFU: by the convention exact, of 250 TFLOP/s a rank (measured here on 2026-11-16: "
-        "a bfloat16 product of 8x16x32, of which each of 4 ranks has 1/4); "
+        "a bfloat16 matmul of 8x16x32, of which each of 4 ranks has 1/4); "
     )
 
 
@@ -243,7 +247,7 @@ def test_a_cpu_s_float32_is_not_tf32_though_its_gpu_rounds() -> None:
     job = make_record(
         samples_ns={"call": [SECOND] * 20},
         environment={"torch": {"gpu": {"name": "NVIDIA L4", "tf32_matmul": True}}},
-        **{**JOB, "params": {**JOB["params"], "precision": "fp32"}},
+        **{**JOB, "job": replace(DESCRIBED, precision="fp32").to_dict()},
     )
     utilisation = read_row(with_peaks(job, float32=1e15)).utilisation
     assert utilisation is not None
@@ -264,10 +268,9 @@ def test_json_has_mfu_and_hfu() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"suite": "demo"}, {"facts": {}}, {"params": {"model": "my own", "context": 8}},
-     {"variant": "mine"}, {"params": {}}, {"params": {"model": "7b", "context": "long"}},
-     {"params": {"model": 7, "context": 8}}],
+    [{"facts": {}}, {"params": {}}, {"job": None}, {"job": {"model": "my own", "seq_len": 8}},
+     {"job": {"model": "7b", "seq_len": "long"}}, {"job": {"model": 7, "seq_len": 8}}],
 )  # fmt: skip
 def test_anything_else_has_none(changes: dict[str, Any]) -> None:
-    """Also a suite of somebody else that has the same name."""
+    """Also what has no training job, or a damaged one."""
     assert read_row(on_gpu("NVIDIA H200", **{**JOB, **changes})).utilisation is None

@@ -14,7 +14,9 @@ from flopwatch.analysis.breakdown_moves import find_moved
 from flopwatch.analysis.roofline import place_operations
 from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
 from flopwatch.jobs.flops import count_flops_by_part
-from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.linear_layer import LinearLayer
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import make_stack
 from flopwatch.records.published import load
 from flopwatch.records.record import Rank, Record, Region
@@ -44,6 +46,9 @@ def make_layer(variant: str = "dense", count: float = 6e9, **changes: object) ->
         "suite": "dyad",
         "variant": variant,
         "params": {"level": "layer", "tokens": 1000, "shape": [1000, 1000], "dtype": "float32"},
+        "job": LinearLayer(
+            tokens=1000, inputs=1000, outputs=1000, dtype="float32", linear=variant
+        ).to_dict(),
         "samples_ns": {"forward": [40 * MS] * 20, "backward": [60 * MS] * 20},
         "flops": {"forward": {"float32": count / 3}, "backward": {"float32": count * 2 / 3}},
         "conditions": {"dtype": "float32", "autocast": "off"},
@@ -59,10 +64,13 @@ def make_job(**changes: object) -> Record:
         Rank(samples_ns=own_ns, waiting_ns=[waiting] * 20, transfer_ns=[2 * MS] * 20)
         for waiting in (1 * MS, 0.0)
     ]
-    params = {"model": MODEL, "context": 32, "ranks": 2, "micro_batch": 4, "accumulation": 1,
+    params = {"model": MODEL, "seq_len": 32, "ranks": 2, "micro_batch": 4, "grad_accum": 1,
               "precision": "fp32", "optimizer": "adamw"}  # fmt: skip
+    parallelism = Parallelism(data=2, sharding="ddp")
+    job = TrainingJob(MODEL, 32, micro_batch=4, precision="fp32", parallelism=parallelism)
     content: dict[str, object] = {
         "suite": "training", "variant": "ddp", "baseline": "ddp", "params": params, "ranks": ranks,
+        "job": job.to_dict(),
         "regions": {}, "instrumented_ns": [],
     }  # fmt: skip
     return replace(step, **{**content, **changes})  # type: ignore[arg-type]
@@ -78,12 +86,12 @@ def test_a_step_by_hand() -> None:
         "matmuls", "shape", "attention", "elements", "logits", "traffic", "optimizer", "gaps",
         "rest",
     ]  # fmt: skip
-    parts = count_flops_by_part(find_shape(MODEL), sequences=8, tokens=32)
+    parts = count_flops_by_part(TrainingJob(MODEL, 32, micro_batch=8))
     matmuls = sum(p.total for name, p in parts.items() if name not in ("scores", "values"))
     assert rows["matmuls"].time_ns == pytest.approx(matmuls / 1e11 * 1e9)
     assert rows["matmuls"].gain_ns == 0
     # 12 d + 2 F numbers forward and 23 d + 3 F backward, of 4 bytes, 256 tokens and 2 blocks
-    shape = find_shape(MODEL)
+    shape = TrainingJob(MODEL, 32).shape
     numbers = 35 * shape.hidden_size + (8 if shape.is_gated else 5) * shape.feed_forward_size
     assert rows["elements"].time_ns == pytest.approx(256 * 2 * 4 * numbers / 1e10 * 1e9)
     assert rows["logits"].time_ns == pytest.approx(3 * 4 * 256 * 256 / 1e10 * 1e9)
@@ -236,12 +244,12 @@ def test_what_was_not_measured_has_no_breakdown() -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{}, {"model": 3, "batch": 8, "context": 32}, {"model": MODEL, "batch": "x", "context": 2},
-     {"model": "nobody", "batch": 1, "context": 2, "optimizer": "magic"}],
+    "job",
+    [None, {}, {"model": 3, "seq_len": 32}, {"model": MODEL, "seq_len": 2, "micro_batch": "x"},
+     {"model": "nobody", "seq_len": 2}, {"model": MODEL, "seq_len": 2, "optimizer": "magic"}],
 )  # fmt: skip
-def test_somebodys_own_suite_of_that_name(params: dict[str, object]) -> None:
-    rows = rows_of(add_peaks(make_step(params=params), 1e11, 1e10))
+def test_a_step_without_a_job_or_with_a_damaged_one(job: dict[str, object] | None) -> None:
+    rows = rows_of(add_peaks(make_step(job=job), 1e11, 1e10))
     assert list(rows) == ["matmuls", "optimizer", "rest"]
 
 

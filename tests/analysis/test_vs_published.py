@@ -25,8 +25,14 @@ from tests.conftest import make_record
 ROUNDS = 20
 LAYOUTS = {"dyad": "dyad", "switchback": "switchback", "steps": "cs336"}
 LAYER = {"level": "layer", "tokens": 1024, "shape": [1024, 4096], "dtype": "float16"}
-STEP = {"batch": 4, "context": 128, "precision": "fp32", "optimizer": "adamw"}
-MODEL = {"level": "model", "model": "opt-125m", "batch": [32, 128], "dtype": "float32"}
+STEP = {"micro_batch": 4, "seq_len": 128, "precision": "fp32", "optimizer": "adamw"}
+MODEL = {
+    "level": "model",
+    "model": "opt-125m",
+    "micro_batch": 32,
+    "seq_len": 128,
+    "dtype": "float32",
+}
 
 
 def measure(
@@ -233,7 +239,7 @@ def test_a_model_that_failed_there_is_no_partner() -> None:
 
 
 def test_jobs_are_compared_by_mfu_and_the_time_of_a_token() -> None:
-    own = [make_job("full-shard"), make_job("full-shard", context=512)]
+    own = [make_job("full"), make_job("full", seq_len=512)]
     found = compared(put(own, "mosaic"))
     assert [(one.quantity, values(one)) for one in found] == [
         ("MFU, mosaic-2023", (0.087, 0.243)),
@@ -246,7 +252,7 @@ def test_jobs_are_compared_by_mfu_and_the_time_of_a_token() -> None:
 
 
 def test_mfu_without_a_peak_says_why() -> None:
-    own = make_job("full-shard", settings=Settings(), environment={})
+    own = make_job("full", settings=Settings(), environment={})
     told = describe_beside(put([own], "mosaic"))
     assert any("the nominal peak of a CPU is not known" in sentence for sentence in told)
 

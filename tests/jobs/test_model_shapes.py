@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from flopwatch.jobs.variants import Mode, parse_mode
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import SHAPES, find_shape
@@ -59,28 +58,7 @@ def test_what_makes_no_sense_gets_one_sentence(text: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_longer_text_stretches_the_positions() -> None:
+def test_a_longer_sequence_stretches_the_positions() -> None:
     shape = find_shape("gpt-125m")
     assert shape.stretch(4096).positions == 4096
     assert shape.stretch(16) is shape
-
-
-def test_modes_are_words_joined() -> None:
-    assert parse_mode("eager") == Mode()
-    assert parse_mode("compiled+checkpointed") == Mode(compiled=True, recompute="full")
-    swapped = parse_mode("plain-attention+switchback:global@linear")
-    assert swapped == Mode(attention="plain", spec="switchback:global", match="linear")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("fast", "'fast' is none of eager, compiled, plain-attention, checkpointed, selective"),
-        ("eager+", "'' is none of"),
-        ("dyad:auto:4+dyad:auto:8", "names two kinds of layers"),
-    ],
-)
-def test_what_is_no_mode_gets_one_sentence(text: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_mode(text)
-    assert words in str(caught.value)

@@ -245,7 +245,7 @@ def test_texts_take_no_more_room_than_was_left_for_them() -> None:
         for shape in flatten(compose(plot, with_words=False).shapes)
         if isinstance(shape, Text) and shape.text
     }
-    texts |= {"model=medium warmup_steps=5", "full-shard+checkpointed gpt-13b", "MWMW", "a\ufffdb"}
+    texts |= {"model=medium warmup_steps=5", "full+recompute-full gpt-13b", "MWMW", "a\ufffdb"}
     assert len(texts) > 50
     for text in texts:
         width = TextPath((0, 0), text, size=12 * FONT_SCALE, prop=font).get_extents().width

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from flopwatch.jobs.variants import parse_mode, parse_training_mode
 
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS
 from flopwatch.output.remarks import describe_conditions
@@ -132,9 +132,11 @@ def test_cs336_has_a_model_that_did_not_fit_and_sums_without_times() -> None:
 def test_variants_and_models_are_those_of_our_suites() -> None:
     layers = {r.variant for n in ("dyad", "switchback") for r in load(n)} - set(SUMS)
     assert len([registry.parse(layer) for layer in layers]) == 9
-    modes = [parse_mode(r.variant) for r in load("cs336") if r.suite == "steps"]
-    assert {mode.compiled for mode in modes} == {True}
-    jobs = [parse_training_mode(record.variant) for record in load("mosaic")]
+    steps = TrainingJob("small", 128)
+    found = [parse_variant(steps, r.variant) for r in load("cs336") if r.suite == "steps"]
+    assert {job.compiled for job in found} == {True}
+    jobs = [read_job(record.job or {}) for record in load("mosaic")]
+    assert len(jobs) == 87
     assert {job.recompute for job in jobs} == {"none", "full"}
     models = {r.params["model"] for n in ("dyad", "mosaic") for r in load(n)}
     assert len([find_shape(model) for model in models]) == 14

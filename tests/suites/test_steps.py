@@ -1,4 +1,4 @@
-"""Whole models in every mode: they agree, they are instrumented, and they become records."""
+"""Whole models in every variant: they agree, they are instrumented, and they become records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from flopwatch.jobs.variants import parse_mode
 
 from flopwatch.devices import matmul_rate
 from flopwatch.devices.clock import CpuClock
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.jobs.model_shapes import find_shape
-from flopwatch.models.step_workload import Job, make_reference, make_workload
+from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
+from flopwatch.models.step_workload import make_reference, make_workload
 from flopwatch.output.training_tables import find_error
 from flopwatch.records.record import Record
 from flopwatch.runner import session
@@ -25,16 +24,14 @@ from flopwatch.worker.sampling import run_phases
 from tests.runner.test_session import QUICK, SilentWatcher
 
 TINY = "decoder:hidden_size=64:layers=2:heads=4:vocabulary=256"
-JOB = Job(
-    shape=find_shape(TINY), batch=2, context=16, precision="fp32", optimizer="adamw", device="cpu"
-)
-MODES = [
+JOB = TrainingJob(TINY, 16, micro_batch=2, precision="fp32")
+VARIANTS = [
     "eager",
     "plain-attention",
-    "checkpointed",
-    "checkpointed+plain-attention",
-    "selective",
-    "selective+dyad:auto:4",
+    "recompute-full",
+    "recompute-full+plain-attention",
+    "recompute-selective",
+    "recompute-selective+dyad:auto:4",
     "dyad:auto:4",
     "dyad:auto:4@linear",
     "switchback:rowwise@blocks.1.*",
@@ -46,11 +43,11 @@ def same_seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("text", MODES)
-def test_every_mode_agrees_with_plain_formulas(text: str) -> None:
-    mode = parse_mode(text)
-    values = gather(make_workload(JOB, mode), CpuClock()).values
-    expected = gather(make_reference(JOB, mode), CpuClock()).values
+@pytest.mark.parametrize("text", VARIANTS)
+def test_every_variant_agrees_with_plain_formulas(text: str) -> None:
+    job = parse_variant(JOB, text)
+    values = gather(make_workload(job, "cpu"), CpuClock()).values
+    expected = gather(make_reference(job, "cpu"), CpuClock()).values
     tolerance = suite.tolerance(make_case(variant=text))
     assert compare(values, expected, against="the reference", tolerance=tolerance) is not None
     assert len(values) > 5  # the loss and all norms
@@ -58,7 +55,7 @@ def test_every_mode_agrees_with_plain_formulas(text: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-unfused", "sgd"])
 def test_every_step_of_every_optimizer_computes_the_same(optimizer: str) -> None:
-    workload = make_workload(replace(JOB, optimizer=optimizer), parse_mode("eager"))
+    workload = make_workload(replace(JOB, optimizer=optimizer), "cpu")
     first, second = (gather(workload, CpuClock()).values["output"] for _ in range(2))
     assert torch.equal(first, second)
 
@@ -70,7 +67,7 @@ def test_a_short_type_that_is_emulated_is_said_to_be(
     rates = {"float32": 1e11, "bfloat16": 1e11 / slowdown}
     monkeypatch.setattr(matmul_rate, "measure_rate", lambda dtype, device, clock: rates[dtype])
     matmul_rate.describe_emulation.cache_clear()
-    notes = make_workload(replace(JOB, precision="bf16"), parse_mode("eager")).notes
+    notes = make_workload(replace(JOB, precision="bf16"), "cpu").notes
     matmul_rate.describe_emulation.cache_clear()
     told = "bfloat16 is emulated here: a plain matmul takes 100 times as long as in float32"
     assert list(notes) == ([told] if is_told else [])
@@ -79,16 +76,18 @@ def test_a_short_type_that_is_emulated_is_said_to_be(
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
 def test_short_types_agree(precision: str) -> None:
     job = replace(JOB, precision=precision)
-    workload = make_workload(job, parse_mode("eager"))
+    workload = make_workload(job, "cpu")
     case = make_case(precision=precision)
-    expected = gather(make_reference(job, parse_mode("eager")), CpuClock()).values
+    expected = gather(make_reference(job, "cpu"), CpuClock()).values
     values = gather(workload, CpuClock()).values
     assert compare(values, expected, against="it", tolerance=suite.tolerance(case)) is not None
     assert workload.conditions["autocast"] != "off" or workload.conditions["dtype"] == "bfloat16"
 
 
-def test_the_layers_of_one_mode_are_not_left_for_the_next() -> None:
-    eager, dyad = (make_workload(JOB, parse_mode(text)) for text in ("eager", "dyad:auto:4"))
+def test_the_layers_of_one_variant_are_not_left_for_the_next() -> None:
+    eager, dyad = (
+        make_workload(parse_variant(JOB, text), "cpu") for text in ("eager", "dyad:auto:4")
+    )
     reset = (eager.reset, dyad.reset)
     losses = []
     for prepare, workload in [*zip(reset, (eager, dyad), strict=True)] * 2:
@@ -100,7 +99,7 @@ def test_the_layers_of_one_mode_are_not_left_for_the_next() -> None:
 
 
 def test_regions_are_timed_inside() -> None:
-    workload = make_workload(JOB, parse_mode("eager"))
+    workload = make_workload(JOB, "cpu")
     stopwatch = ClockStopwatch(CpuClock())
     assert workload.instrument is not None
     with workload.instrument(stopwatch):
@@ -115,37 +114,36 @@ def test_regions_are_timed_inside() -> None:
 
 
 def test_facts_say_what_was_built() -> None:
-    facts = make_workload(JOB, parse_mode("eager")).list_facts()
+    facts = make_workload(JOB, "cpu").list_facts()
     assert (facts["tokens"], facts["layers"], facts["hidden_size"]) == (32, 2, 64)
 
 
 @pytest.mark.parametrize("model", ["opt-125m", "qwen2", "gpt2"])
 def test_models_of_transformers_take_part(model: str) -> None:
     sizes = "hidden_size=64:layers=2:heads=4:vocabulary=256:feed_forward_size=128:positions=32"
-    job = replace(JOB, shape=find_shape(f"{model}:{sizes}"))
-    for text in ("eager", "checkpointed", "selective"):
-        values = gather(make_workload(job, parse_mode(text)), CpuClock()).values
-        expected = gather(make_reference(job, parse_mode("eager")), CpuClock()).values
+    job = replace(JOB, model=f"{model}:{sizes}")
+    for text in ("eager", "recompute-full", "recompute-selective"):
+        values = gather(make_workload(parse_variant(job, text), "cpu"), CpuClock()).values
+        expected = gather(make_reference(job, "cpu"), CpuClock()).values
         assert compare(values, expected, against="it", tolerance=3e-3) is not None
 
 
 def test_layers_of_an_unknown_architecture_must_be_named_by_a_pattern() -> None:
-    shape = find_shape("qwen2:hidden_size=64:layers=1:heads=4:vocabulary=256")
-    job = replace(JOB, shape=shape)
+    job = replace(JOB, model="qwen2:hidden_size=64:layers=1:heads=4:vocabulary=256")
     with pytest.raises(Unsupported, match="which layers of qwen2 are feed-forward is not known"):
-        make_workload(job, parse_mode("dyad:auto:4"))
-    made = make_workload(job, parse_mode("dyad:auto:4@*.mlp.*"))
+        make_workload(parse_variant(job, "dyad:auto:4"), "cpu")
+    made = make_workload(parse_variant(job, "dyad:auto:4@*.mlp.*"), "cpu")
     assert made.phases
     assert made.instrument is None  # its parts are not known by name
 
 
 def test_layers_that_cannot_be_made_are_unsupported() -> None:
     with pytest.raises(Unsupported, match="divide"):
-        make_workload(JOB, parse_mode("dyad:it:7"))
+        make_workload(parse_variant(JOB, "dyad:it:7"), "cpu")
 
 
-def test_at_long_contexts_the_baseline_is_the_reference() -> None:
-    assert reference(make_case(context=LONGEST_CHECKED + 1)) is None
+def test_of_long_sequences_the_baseline_is_the_reference() -> None:
+    assert reference(make_case(seq_len=LONGEST_CHECKED + 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -153,8 +151,10 @@ def test_at_long_contexts_the_baseline_is_the_reference() -> None:
     [
         ("model", "tiny", "there is no model"),
         ("variant", "fast", "is none of"),
-        ("batch", 0, "batch"),
-        ("context", 1, "a text needs 2 tokens"),
+        ("variant", "compiled+ddp", "'ddp' is how ranks share a model, which only the suite"),
+        ("variant", "eager+", "'' is none of eager, compiled"),
+        ("micro_batch", 0, "micro_batch"),
+        ("seq_len", 1, "a sequence needs 2 tokens"),
         ("model", "foo:hidden_size=64:layers=2", "there is no architecture 'foo'"),
         ("model", "bart:hidden_size=64:layers=2", "'bart' has an encoder too"),
         ("precision", "fp8", "only its own values of 'precision'"),
@@ -166,7 +166,13 @@ def test_bad_values_get_one_sentence(axis: str, value: object, words: str) -> No
 
 
 def make_case(**changes: object) -> Case:
-    params = {"model": TINY, "batch": 2, "context": 16, "precision": "fp32", "optimizer": "adamw"}
+    params = {
+        "model": TINY,
+        "micro_batch": 2,
+        "seq_len": 16,
+        "precision": "fp32",
+        "optimizer": "adamw",
+    }
     variant = str(changes.pop("variant", "eager"))
     return Case(suite="steps", variant=variant, params={**params, **changes})
 
@@ -182,8 +188,8 @@ def run_steps(folder: Path, *chosen: str) -> list[Record]:
 
 
 def test_a_run_gives_complete_records(tmp_path: Path) -> None:
-    variants = ["eager", "plain-attention", "checkpointed", "dyad:auto:4"]
-    measured = run_steps(tmp_path, "batch=2", "context=16", f"variant={','.join(variants)}")
+    variants = ["eager", "plain-attention", "recompute-full", "dyad:auto:4"]
+    measured = run_steps(tmp_path, "micro_batch=2", "seq_len=16", f"variant={','.join(variants)}")
     records = {record.variant: record for record in measured}
     assert list(records) == variants
     for record in records.values():
@@ -192,16 +198,17 @@ def test_a_run_gives_complete_records(tmp_path: Path) -> None:
         assert record.check is not None
         assert record.memory["forward"].end_bytes > 0
         assert record.flops["forward"]
+        assert read_job(record.job or {}).micro_batch == 2
         is_predicted = bool(record.predicted_memory_bytes)
         assert is_predicted == (record.variant != "dyad:auto:4")
     assert records["dyad:auto:4"].flops["forward/head"]
     assert records["eager"].regions["forward/attention"].calls == 2
-    assert records["checkpointed"].regions == {}
-    assert records["checkpointed"].flops["backward"] != records["eager"].flops["backward"]
+    assert records["recompute-full"].regions == {}
+    assert records["recompute-full"].flops["backward"] != records["eager"].flops["backward"]
 
 
 def test_what_is_predicted_is_what_is_measured(tmp_path: Path) -> None:
-    measured = run_steps(tmp_path, "batch=4", "context=64", "variant=eager")
+    measured = run_steps(tmp_path, "micro_batch=4", "seq_len=64", "variant=eager")
     (record,) = measured
     error = find_error(record)
     assert error is not None
@@ -210,7 +217,7 @@ def test_what_is_predicted_is_what_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_compiled_model_says_how_long_that_took(tmp_path: Path) -> None:
-    measured = run_steps(tmp_path, "batch=2", "context=16", "variant=eager,compiled")
+    measured = run_steps(tmp_path, "micro_batch=2", "seq_len=16", "variant=eager,compiled")
     eager, compiled = measured
     assert compiled.status == "ok", compiled.message
     assert compiled.facts["compile_s"] > 0

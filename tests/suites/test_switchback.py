@@ -153,7 +153,13 @@ def test_totals_count_what_layers_count(suite: Suite) -> None:
     assert total("parts:global") == total("switchback:global:int8") == mixed
     assert total("llm-int8") == {"int8": 3 * product}
     assert total("parts:casts") == {}
-    model = {"level": "model", "model": "opt-125m", "batch": [1, 128], "dtype": "float32"}
+    model = {
+        "level": "model",
+        "model": "opt-125m",
+        "micro_batch": 1,
+        "seq_len": 128,
+        "dtype": "float32",
+    }
     case = Case(suite="switchback", variant="llm-int8", params={**model, "swapped": "linear"})
     assert set(suite.count_flops(case)["backward/linear"]) == {"int8"}
 

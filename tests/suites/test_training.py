@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from flopwatch.jobs.variants import Mode, parse_mode, parse_training_mode
 
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.models import training_loop
@@ -20,7 +19,7 @@ from flopwatch.suites.builtin.training import (
     accept,
     build,
     list_micro_batches,
-    make_job,
+    make_variant,
     reference,
     refuse,
     suite,
@@ -32,61 +31,34 @@ from tests.runner.test_session import QUICK, SilentWatcher
 TINY = "gpt:hidden_size=32:layers=2:heads=4:vocabulary=101:positions=16"
 PARAMS: dict[str, Any] = {
     "model": TINY,
-    "context": 16,
+    "seq_len": 16,
     "ranks": 2,
     "micro_batch": 4,
-    "accumulation": 1,
+    "grad_accum": 1,
     "precision": "fp32",
     "optimizer": "adamw",
 }
 
 
-def make_case(variant: str = "plain", **changes: Any) -> Case:
+def make_case(variant: str = "none", **changes: Any) -> Case:
     params = {**PARAMS, **changes}
     if "global_batch" in params:
-        del params["accumulation"]
+        del params["grad_accum"]
     return Case(suite="training", variant=variant, params=params)
-
-
-def test_modes_say_how_ranks_share_the_model() -> None:
-    assert parse_training_mode("ddp") == Mode(sharding="ddp")
-    assert parse_training_mode("compiled+full-shard+selective") == Mode(
-        compiled=True, sharding="full-shard", recompute="selective"
-    )
-    swapped = parse_training_mode("plain+dyad:auto:4@linear+plain-attention")
-    assert (swapped.spec, swapped.match, swapped.attention) == ("dyad:auto:4", "linear", "plain")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("compiled", "does not say how ranks share the model; add one of plain, ddp, full-shard"),
-        ("ddp+full-shard", "two words that cannot both hold, 'full-shard' and one before it"),
-        ("plain+checkpointed+selective", "two words that cannot both hold"),
-        ("zero-shard", "'zero-shard' is none of plain, ddp, full-shard"),
-    ],
-)
-def test_what_is_no_mode_gets_one_sentence(text: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_training_mode(text)
-    assert words in str(caught.value)
-
-
-def test_ranks_are_not_for_the_suite_steps() -> None:
-    with pytest.raises(UsageError, match="'ddp' says how ranks share a model, which only the"):
-        parse_mode("compiled+ddp")
 
 
 @pytest.mark.parametrize(
     ("axis", "value", "words"),
     [
         ("model", "tiny", "there is no model"),
-        ("variant", "compiled", "does not say how ranks share"),
+        ("variant", "compiled", "does not say how ranks share the model; add one of none, ddp"),
+        ("variant", "zero-shard", "'zero-shard' is none of none, ddp, zero2, full, hybrid, eager"),
+        ("variant", "full-shard", "'full-shard' is called 'full' here"),
         ("ranks", 0, "ranks is 0"),
-        ("accumulation", 0, "accumulation is 0"),
+        ("grad_accum", 0, "grad_accum is 0"),
         ("micro_batch", 0, "micro_batch is 0"),
         ("global_batch", -8, "global_batch is -8"),
-        ("context", 1, "a text needs 2 tokens"),
+        ("seq_len", 1, "a sequence needs 2 tokens"),
         ("precision", "fp16-mixed", "choose one of fp32, bf16-mixed, amp_bf16, bf16"),
         ("optimizer", "lion", "choose one of adamw"),
     ],
@@ -117,15 +89,15 @@ def test_it_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
         run(tmp_path, "global_batch=12", "micro_batch=4", "ranks=2")
 
 
-def test_a_global_batch_gives_the_accumulation() -> None:
+def test_a_global_batch_gives_the_gradient_accumulation() -> None:
     case = make_case(global_batch=64)
     refuse(case)
-    assert make_job(case).accumulation == 8
-    assert make_job(case).global_batch == 64
+    assert make_variant(case).grad_accum == 8
+    assert make_variant(case).global_batch == 64
 
 
 def test_another_name_of_a_precision_is_that_precision() -> None:
-    assert make_job(make_case(precision="amp_bf16")).precision == "bf16-mixed"
+    assert make_variant(make_case(precision="amp_bf16")).precision == "bf16-mixed"
 
 
 def test_micro_batches_to_choose_from() -> None:
@@ -137,33 +109,33 @@ def test_micro_batches_to_choose_from() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_hybrid_shards_of_few_ranks_are_unsupported(ranks: int) -> None:
     with pytest.raises(Unsupported, match=f"and {ranks} ranks are not such groups"):
-        build(make_case("hybrid-shard", ranks=ranks))
+        build(make_case("hybrid", ranks=ranks))
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("again", ["", "+checkpointed", "+selective"])
-def test_flops_are_those_of_all_ranks(again: str, accumulation: int) -> None:
-    """As many as one process has for all texts of the step at once."""
-    found = suite.count_flops(make_case(f"ddp{again}", accumulation=accumulation))
-    mode = again[1:] or "eager"
-    params = {"model": TINY, "batch": 8 * accumulation, "context": 16}
+@pytest.mark.parametrize("grad_accum", [1, 4])
+@pytest.mark.parametrize("again", ["", "+recompute-full", "+recompute-selective"])
+def test_flops_are_those_of_all_ranks(again: str, grad_accum: int) -> None:
+    """As many as one process has for all sequences of the step at once."""
+    found = suite.count_flops(make_case(f"ddp{again}", grad_accum=grad_accum))
+    variant = again[1:] or "eager"
+    params = {"model": TINY, "micro_batch": 8 * grad_accum, "seq_len": 16}
     params |= {"precision": "fp32", "optimizer": "adamw"}
-    alone = steps.count_flops(Case(suite="steps", variant=mode, params=params))
+    alone = steps.count_flops(Case(suite="steps", variant=variant, params=params))
     total = {
         phase: sum(found.get(phase, {}).values())
-        for phase in ("accumulation", "forward", "backward", "optimizer")
+        for phase in ("grad_accum", "forward", "backward", "optimizer")
     }
-    products = total["accumulation"] + total["forward"] + total["backward"]
+    matmuls = total["grad_accum"] + total["forward"] + total["backward"]
     expected = sum(alone["forward"].values()) + sum(alone["backward"].values())
-    assert products == pytest.approx(expected)
-    assert total["forward"] * accumulation == pytest.approx(sum(alone["forward"].values()))
+    assert matmuls == pytest.approx(expected)
+    assert total["forward"] * grad_accum == pytest.approx(sum(alone["forward"].values()))
     assert total["optimizer"] == 2 * sum(alone["optimizer"].values())  # each has all parameters
 
 
 def test_shards_share_the_optimizer() -> None:
     plain, shards, hybrid = (
         suite.count_flops(make_case(way, ranks=4))["optimizer"]["float32"]
-        for way in ("plain", "full-shard", "hybrid-shard")
+        for way in ("none", "full", "hybrid")
     )
     assert plain == 2 * hybrid == 4 * shards
 
@@ -177,18 +149,18 @@ def test_nothing_is_predicted_of_a_micro_batch_that_is_not_known() -> None:
 def test_where_a_whole_model_does_not_fit_the_baseline_is_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert reference(make_case("full-shard")) is not None
+    assert reference(make_case("full")) is not None
     monkeypatch.setattr(training_loop, "count_free_bytes", lambda device: 1000)
-    assert reference(make_case("full-shard")) is None
+    assert reference(make_case("full")) is None
 
 
 def test_the_published_grid_has_the_published_batches() -> None:
-    """2048 texts a step, all of them."""
+    """2048 sequences a step, all of them."""
     cases = suite.expand(preset="mosaic")
     assert {case.model for case in cases} == set(PUBLISHED)
     for case in cases:
-        assert make_job(case).global_batch == 2048
-        assert case.variant == "plain" or case.variant == PUBLISHED[case.model][2]
+        assert make_variant(case).global_batch == 2048
+        assert case.variant == "none" or case.variant == PUBLISHED[case.model][2]
 
 
 def test_every_own_case_can_be_divided() -> None:
@@ -200,7 +172,7 @@ def run(folder: Path, *chosen: str, baseline: str | None = None) -> list[Record]
     options = session.Options(
         suite="training",
         settings=QUICK,
-        chosen=[f"model={TINY}", "context=16", *chosen],
+        chosen=[f"model={TINY}", "seq_len=16", *chosen],
         baseline=baseline,
         out=folder / "out.jsonl",
         force=True,  # one core must do
@@ -209,13 +181,13 @@ def run(folder: Path, *chosen: str, baseline: str | None = None) -> list[Record]
 
 
 def test_a_job_gives_complete_records(tmp_path: Path) -> None:
-    measured = run(tmp_path, "ranks=2", "accumulation=2", "micro_batch=2")
+    measured = run(tmp_path, "ranks=2", "grad_accum=2", "micro_batch=2")
     records = {record.variant: record for record in measured}
-    assert list(records) == ["plain", "ddp", "full-shard"]
+    assert list(records) == ["none", "ddp", "full"]
     paths = []
     for record in records.values():
         assert record.status == "ok", record.message
-        assert list(record.samples_ns) == ["accumulation", "forward", "backward", "optimizer"]
+        assert list(record.samples_ns) == ["grad_accum", "forward", "backward", "optimizer"]
         assert record.check is not None
         assert "loss" in record.check.errors
         assert record.facts["global_batch"] == 8
@@ -223,18 +195,18 @@ def test_a_job_gives_complete_records(tmp_path: Path) -> None:
         assert len(record.ranks) == 2
         paths.append(record.curves["loss"][:5])
     assert torch.tensor(paths[1:]).allclose(torch.tensor(paths[0]), rtol=1e-5)
-    assert records["full-shard"].facts["parameters"] == records["plain"].facts["parameters"]
+    assert records["full"].facts["parameters"] == records["none"].facts["parameters"]
 
 
-def test_sharded_accumulated_and_checkpointed_it_trains_as_one_process_does(tmp_path: Path) -> None:
-    variant = "full-shard+checkpointed"
+def test_sharded_accumulated_and_recomputed_it_trains_as_one_process_does(tmp_path: Path) -> None:
+    variant = "full+recompute-full"
     (sharded,) = run(
         tmp_path,
-        *("ranks=2", "micro_batch=1", "accumulation=4", f"variant={variant}"),
+        *("ranks=2", "micro_batch=1", "grad_accum=4", f"variant={variant}"),
         baseline=variant,
     )
     (alone,) = run(
-        tmp_path, "ranks=1", "micro_batch=8", "accumulation=1", "variant=plain", baseline="plain"
+        tmp_path, "ranks=1", "micro_batch=8", "grad_accum=1", "variant=none", baseline="none"
     )
     assert (sharded.status, alone.status) == ("ok", "ok"), (sharded.message, alone.message)
     assert len(sharded.ranks) == 2

@@ -86,12 +86,10 @@ def preview(*chosen: str, **changes: Any) -> session.Preview:
     return session.preview(options)
 
 
-@pytest.mark.parametrize(
-    "chosen", [["ranks=16"], ["micro_batch=3"], ["ranks=4", "variant=hybrid-shard"]]
-)
+@pytest.mark.parametrize("chosen", [["ranks=16"], ["micro_batch=3"], ["ranks=4", "variant=hybrid"]])
 def test_nobody_is_refused_for_a_batch_that_was_not_asked_for(chosen: list[str]) -> None:
     found = preview(*chosen)
-    assert all(group.params["accumulation"] == 1 for group in found.groups)
+    assert all(group.params["grad_accum"] == 1 for group in found.groups)
     assert found.groups
 
 
@@ -209,8 +207,8 @@ def test_a_baseline_that_is_wrong_is_nobodys_reference(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_to_start_is_said(tmp_path: Path) -> None:
-    chosen = ["model=decoder:hidden_size=64:layers=2:heads=2", "context=16", "ranks=2"]
-    report = run("training", tmp_path, *chosen, "variant=plain", memory_limit_bytes=50 * 2**20)
+    chosen = ["model=decoder:hidden_size=64:layers=2:heads=2", "seq_len=16", "ranks=2"]
+    report = run("training", tmp_path, *chosen, "variant=none", memory_limit_bytes=50 * 2**20)
     (record,) = report.measured
     assert record.status == "oom", record.message
     assert "emory" in str(record.message)

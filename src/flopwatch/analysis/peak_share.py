@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # it knows all models, and few tables have training jobs
 
 __all__ = ["PeakShare", "Standard", "count_flops", "find_peak_shares", "find_utilisation"]
 
-TRAINING = "training"
 CONVENTION = "exact"
 
 
@@ -54,9 +53,9 @@ def find_peak_shares(record: Record, total_ns: float) -> dict[Standard, PeakShar
 
 
 def find_utilisation(record: Record, tokens_per_s: float | None) -> Utilisation | None:
-    """Of a job of the suite training, by the nominal peak, or where that is not known, by the
+    """Of a training job of ranks, by the nominal peak, or where that is not known, by the
     measured one; None for anything else."""
-    if record.suite != TRAINING or tokens_per_s is None:
+    if "ranks" not in record.params or tokens_per_s is None:
         return None
     from flopwatch.analysis.record_job import assess_record
     from flopwatch.jobs.conventions import CONVENTIONS
