@@ -17,9 +17,8 @@ known = sys.stdlib_module_names
 real = builtins.__import__
 
 def guarded(name, globals=None, locals=None, fromlist=(), level=0):
-    top = name.partition(".")[0]
-    ours = name.startswith(allowed) or (name == "flopwatch" and not fromlist)
-    if not ours and top not in known:
+    asks = (globals or {}).get("__name__", "").startswith("flopwatch.")
+    if asks and not name.startswith(allowed) and name.partition(".")[0] not in known:
         raise ImportError(f"{name} is not for jobs")
     return real(name, globals, locals, fromlist, level)
 
