@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -290,3 +292,32 @@ def test_the_command_knows_no_other_device() -> None:
     assert isinstance(result.exception, UsageError)
     assert str(result.exception).startswith("no device is called 'H10'; write H100")
     assert "--peak" not in str(result.exception)
+
+
+def test_a_new_device_is_one_entry_of_the_table() -> None:
+    """In an interpreter of its own: names are read once."""
+    program = (
+        "import dataclasses\n"
+        "from flopwatch.devices import device_table\n"
+        "old = next(each for each in device_table.DEVICES if each.name == 'H100-SXM')\n"
+        "new = dataclasses.replace(old, name='X900', drivers=('X900 HBM5',), shorts=('X9',))\n"
+        "device_table.DEVICES = (*device_table.DEVICES, new)\n"
+        "import flopwatch\n"
+        "from flopwatch.devices.device_names import find_device, parse_hardware\n"
+        "job = flopwatch.TrainingJob('7b', 2048, micro_batch=2, recompute='full')\n"
+        "print(find_device('NVIDIA X900 HBM5').name, parse_hardware('8xX9').device.name)\n"
+        "print(flopwatch.predict(job, '8xX900').tokens_per_s > 0)\n"
+        "print(flopwatch.plan(job, '8xX900').best[0].tokens_per_s > 0)\n"
+        "print(flopwatch.memory(job, '8xX900').fits is not None)\n"
+        "print(flopwatch.mfu(job, tokens_per_s=1e4, hardware='8xX900').utilisations[0].mfu > 0)\n"
+        "from flopwatch.cli.main import main\n"
+        "main(['devices', 'X900'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    names, *works = done.stdout.splitlines()[:5]
+    assert names == "X900 X900"
+    assert works == ["True"] * 4
+    assert "X900 HBM5" in done.stdout
