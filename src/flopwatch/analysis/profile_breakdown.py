@@ -380,8 +380,8 @@ def compare_attention(entries: Sequence[Entry], job: TrainingJob) -> list[Work]:
     projections = [entry for entry in inside if entry.region in PROJECTIONS]
     others = [entry for entry in inside if entry.region not in PROJECTIONS]
     return [
-        _make_product("projections", projections, counts["qkv"].forward + counts["output"].forward),
-        _make_product(
+        _make_matmul("projections", projections, counts["qkv"].forward + counts["output"].forward),
+        _make_matmul(
             "scores and values", others, counts["scores"].forward + counts["values"].forward
         ),
         Work(
@@ -394,7 +394,7 @@ def compare_attention(entries: Sequence[Entry], job: TrainingJob) -> list[Work]:
     ]
 
 
-def _make_product(name: str, entries: Sequence[Entry], flops: float) -> Work:
+def _make_matmul(name: str, entries: Sequence[Entry], flops: float) -> Work:
     return Work(
         name=name,
         forward_ns=_sum_ns(entries, "matmul", "forward"),

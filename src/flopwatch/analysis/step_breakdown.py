@@ -119,7 +119,7 @@ def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdow
     expected = expect(subject, limits)
     flops = {k: by for k, by in count_flops(record, subject).items() if k != OPTIMIZER}
     measured = list(_list_measured(record, total_ns, limits, subject))
-    busy = _count_products(record, flops, limits, total_ns, expected)
+    busy = _count_matmuls(record, flops, limits, total_ns, expected)
     counted = list(_list_counted(record, limits, busy, expected, total_ns))
     rows = [*counted, *measured, *_list_predicted(record, expected)]
     if not counted:
@@ -165,7 +165,7 @@ def count_update_bytes(record: Record, subject: Subject | None) -> float | None:
     return UPDATE_PASSES[subject.optimizer] * updated * subject.arithmetic.parameter_bytes
 
 
-def _count_products(
+def _count_matmuls(
     record: Record,
     by_phase: Mapping[str, Mapping[str, float]],
     limits: Limits,

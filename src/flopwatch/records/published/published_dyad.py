@@ -42,7 +42,7 @@ TRANSPOSED_NOTE = (
     "whether autocast was on is not known"
 )
 FORM_NOTE = (
-    "the text does not say whether both halves were one product; at width 768 the time is close to "
+    "the text does not say whether both halves were one matmul; at width 768 the time is close to "
     "that of the rows where they were"
 )
 SLIP_NOTE = "the text prints the speedup at width 2048 as that of 4096, which it has no times of"
