@@ -207,8 +207,8 @@ def test_a_hot_cpu_and_a_gpu_that_lowered_its_clocks_are_throttled() -> None:
     hot = make_timed(environment={"load": {"cpu_temperature_c": 97.0}})
     assert "97 °C" in find([hot], "throttled").sentence
     assert find_warnings([make_timed(environment={"load": {"cpu_temperature_c": 70.0}})]) == []
-    note = "the GPU lowered its clocks because of its power limit"
-    assert note in find([make_timed(notes=[note])], "throttled").sentence
+    lowered = find([make_timed(throttled=["its power limit"])], "throttled")
+    assert "the GPU lowered its clocks because of its power limit" in lowered.sentence
 
 
 def test_more_than_the_nominal_peak() -> None:
@@ -318,7 +318,7 @@ def test_what_is_worth_knowing() -> None:
     )
     noted = make_timed(notes=["bfloat16 is emulated here"])
     assert find([noted], "noted").sentence == "demo a size=4: bfloat16 is emulated here"
-    unchecked = make_timed(notes=["not checked: its reference failed: no memory"])
+    unchecked = make_timed(unchecked="its reference failed: no memory")
     assert "its reference failed" in find([unchecked], "unchecked").sentence
 
 

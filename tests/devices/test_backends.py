@@ -123,9 +123,9 @@ def test_throttling_is_noted_by_its_reason() -> None:
     target = CudaTarget(fake_torch(FakeCuda()), lambda: next(readings))
     for _ in range(3):
         target.look()
-    assert target.notes() == [
-        "the GPU lowered its clocks because of its power limit",
-        "the GPU lowered its clocks because of its temperature (hardware limit)",
+    assert target.throttle_reasons() == [
+        "its power limit",
+        "its temperature (hardware limit)",
     ]
 
 
@@ -133,7 +133,7 @@ def test_idle_clocks_are_no_throttling() -> None:
     for reading in (0x1, None):
         target = CudaTarget(fake_torch(FakeCuda()), lambda reading=reading: reading)
         target.look()
-        assert target.notes() == []
+        assert target.throttle_reasons() == []
 
 
 def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
@@ -168,7 +168,7 @@ def test_cpu_target() -> None:
     target = open_target("cpu", 1 << 20)
     assert isinstance(target, CpuTarget)
     target.evict()
-    assert target.notes() == []
+    assert target.throttle_reasons() == []
 
 
 def test_cpu_clock_knows_its_resolution() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,6 +172,11 @@ def test_ranks_that_no_measurement_gives_are_refused(rank: Rank, reason: str) ->
     }
     with pytest.raises(CorruptFile, match=reason):
         decode(encode(make_record(**samples, ranks=[rank])))
+
+
+def test_every_field_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+    assert [name for name in content_of(FULL) if f"`{name}`" not in page] == []
 
 
 @given(st.binary(max_size=200))

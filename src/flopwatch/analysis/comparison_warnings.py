@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
 from flopwatch.analysis.comparable import find_condition_differences
-from flopwatch.analysis.machine_warnings import GPU_LOWERED
 from flopwatch.analysis.peak_share import count_flops, find_peak_shares, find_utilisation
 from flopwatch.analysis.record_device import Standard
 from flopwatch.analysis.region_times import estimate_instruments
@@ -17,7 +16,6 @@ from flopwatch.records.record import Record
 MOST_OF_PEAK: dict[Standard, float] = {"nominal": 1.0, "measured": 1.05}
 """A data sheet's is never exceeded; two runs of `flopwatch peaks` differ by up to 5 %."""
 UNKNOWN_DTYPE = "unknown"
-NOT_CHECKED = "not checked: "
 TOLERANCE_SHARE = 0.8
 INSTRUMENTS = 0.05
 MEMORY_ERROR = 0.1
@@ -130,10 +128,9 @@ def find_not_comparable(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def find_unchecked(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
-        for note in case.record.notes:
-            if note.startswith(NOT_CHECKED) and case.totals_ns:
-                fact = f"nobody compared its results: {note.removeprefix(NOT_CHECKED)}"
-                yield Finding(record=case.record, fact=fact, cause=note)
+        if case.record.unchecked is not None and case.totals_ns:
+            fact = f"its results were not compared: {case.record.unchecked}"
+            yield Finding(record=case.record, fact=fact, cause=case.record.unchecked)
 
 
 def find_used_tolerances(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -198,5 +195,5 @@ def find_noted(cases: Sequence[Case]) -> Iterator[Finding]:
     """What no other warning tells."""
     for case in cases:
         for note in case.record.notes:
-            if case.totals_ns and not note.startswith((NOT_CHECKED, GPU_LOWERED)):
+            if case.totals_ns:
                 yield Finding(record=case.record, fact=note, cause=note)

@@ -21,7 +21,6 @@ HOT_C = 90.0
 """From here on CPUs lower their clocks."""
 FALLING_CLOCK = -0.1
 FALLING_CHANCE = 0.01
-GPU_LOWERED = "the GPU lowered its clocks"
 
 SECTIONS = ("machine", "software", "project", "torch", "isa", "allocator")
 """Of the environment. Others tell what happened meanwhile, or where a record was taken from."""
@@ -43,9 +42,9 @@ def find_throttled(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _find_lowered_gpus(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
-        for note in case.record.notes:
-            if note.startswith(GPU_LOWERED):
-                yield Finding(record=case.record, fact=note, cause=note)
+        for reason in case.record.throttled:
+            fact = f"the GPU lowered its clocks because of {reason}"
+            yield Finding(record=case.record, fact=fact, cause=reason)
 
 
 def _find_hot(cases: Sequence[Case]) -> Iterator[Finding]:

@@ -41,8 +41,8 @@ class Target(Protocol):
     def look(self) -> None:
         """Take note of the device's state; called a few times a second while sampling."""
 
-    def notes(self) -> list[str]:
-        """What went wrong with the device since it was made, as sentences."""
+    def throttle_reasons(self) -> list[str]:
+        """Why the device has lowered its clocks since this was made, such as "its power limit"."""
 
     def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
         """What a run of these phases holds; None: unknown.
@@ -67,7 +67,7 @@ class CpuTarget:
     def look(self) -> None:
         pass
 
-    def notes(self) -> list[str]:
+    def throttle_reasons(self) -> list[str]:
         return []
 
     def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
@@ -94,9 +94,8 @@ class CudaTarget:
     def look(self) -> None:
         self._seen |= self._read_throttle() or 0
 
-    def notes(self) -> list[str]:
-        reasons = [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
-        return [f"the GPU lowered its clocks because of {reason}" for reason in reasons]
+    def throttle_reasons(self) -> list[str]:
+        return [text for bit, text in THROTTLE_REASONS.items() if self._seen & bit]
 
     def measure_memory(self, prepare: Untimed, phases: Phases) -> Memory | None:
         cuda = self._torch.cuda

@@ -131,8 +131,11 @@ def case_remarks(rows: Sequence[Row]) -> list[str]:
         if row.differences:
             told.setdefault(describe_differences(row), []).append(row.record)
     for row in rows:
-        for note in row.record.notes:
-            told.setdefault(note, []).append(row.record)
+        record = row.record
+        unchecked = [] if record.unchecked is None else [f"not checked: {record.unchecked}"]
+        throttled = [f"the GPU lowered its clocks because of {why}" for why in record.throttled]
+        for note in (*record.notes, *unchecked, *throttled):
+            told.setdefault(note, []).append(record)
     return [f"{_name_cases(records)}: {sentence}" for sentence, records in told.items()]
 
 

@@ -22,7 +22,7 @@ from flopwatch.settings import Settings
 SCHEMA = 1
 
 SHORTEST_NS, LONGEST_NS = 1e-12, 2.0**63
-"""No sample is shorter or longer: the mean of as many calls as one likes, and three centuries.
+"""No sample is shorter or longer: the mean of very many calls, and three centuries.
 Within, sums, ratios and rates of samples are numbers."""
 
 LARGEST = 1e100
@@ -37,7 +37,7 @@ SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imp
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
 Stop = Literal["precise", "stalled", "budget", "interrupted"]
 Cause = Literal["does-not-fit", "too-few-ranks", "budget", "interrupted", "rank-lost"]
-"""Why a case was skipped, as a code; the reason says it in a sentence."""
+"""Why a case was skipped, as a code; `message` says it in a sentence."""
 Kind = Literal["whole", "parts"]
 """A variant is a whole that is compared with the baseline, or a list of parts that are timed one by
 one: their sum is no speed of a whole."""
@@ -80,7 +80,7 @@ class Rank:
     samples_ns: dict[str, list[float]]
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
     waiting_ns: list[float]
-    """In collectives, until the last rank had come to them."""
+    """In collectives, until the last rank arrived."""
     transfer_ns: list[float]
     """In collectives, from then on."""
 
@@ -121,7 +121,7 @@ class Record:
     stop_reason: Stop | None = None
     """Why sampling ended."""
     rebuilt_rounds: list[int] = field(default_factory=list)
-    """Before which all variants were built anew, so as to lie elsewhere in memory."""
+    """Before which all variants were built again, at other addresses in memory."""
     flops: dict[str, dict[str, float]] = field(default_factory=dict)
     """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
     phase, already counted there."""
@@ -132,8 +132,8 @@ class Record:
     facts: dict[str, float] = field(default_factory=dict)
     """Numbers about the case as it was built: how many parameters it has."""
     instrumented_ns: list[float] = field(default_factory=list)
-    """Whole runs with instruments on, one after each measured sample, in the same round: beside
-    that sample it says what the instruments cost."""
+    """Whole runs with instruments on, one after each measured sample, in the same round: over
+    that sample it is what the instruments cost."""
     regions: dict[str, Region] = field(default_factory=dict)
     """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
     ranks: list[Rank] = field(default_factory=list)
@@ -155,9 +155,13 @@ class Record:
     first_call_page_faults: int | None = None
     """Pages of memory that the system had to provide during the very first call."""
     check: Check | None = None
+    unchecked: str | None = None
+    """Why nothing was compared, where that was wanted."""
     prediction: dict[str, Any] | None = None
+    throttled: list[str] = field(default_factory=list)
+    """Why the device lowered its clocks while it was measured: "its power limit"."""
     notes: list[str] = field(default_factory=list)
-    """Warnings that arose while measuring, as sentences."""
+    """Remarks about how the case was built and measured, as sentences."""
     settings: Settings = field(default_factory=Settings)
     environment: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

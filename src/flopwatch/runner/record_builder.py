@@ -87,7 +87,15 @@ class RecordBuilder:
         self.records[variant] = replace(self.records[variant], **changes)
 
     def _take_built(self, message: dict[str, Any]) -> None:
-        names = ("flops", "bytes", "conditions", "facts", "first_call_page_faults", "notes")
+        names = (
+            "flops",
+            "bytes",
+            "conditions",
+            "facts",
+            "first_call_page_faults",
+            "notes",
+            "unchecked",
+        )
         changes = {name: message[name] for name in names}
         changes |= {} if message["job"] is None else {"job": message["job"]}
         self._update(message["variant"], check=_read_check(message["check"]), **changes)
@@ -158,7 +166,7 @@ class RecordBuilder:
             steady=self.progress.get("steady") if taken else None,
             stop_reason=stop if taken else None,
             rebuilt_rounds=finished.get("rebuilt_rounds", []),
-            notes=record.notes + finished.get("notes", []),
+            throttled=finished.get("throttled", []),
             environment=environment,
             sources=self._sources,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),

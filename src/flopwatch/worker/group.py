@@ -86,7 +86,7 @@ class Group:
                     run_once(workload)
                 except Exception as error:
                     self.fail(variant, error)
-        self.channel.send("finished", stop=None, notes=[], curves=[], rebuilt_rounds=[])
+        self.channel.send("finished", stop=None, throttled=[], curves=[], rebuilt_rounds=[])
 
     def build(self) -> None:
         """Build and check all. NeedsNewProcess where memory ran out.
@@ -105,7 +105,7 @@ class Group:
                 first = self.rank0.gather(case.variant, workload)
                 self._first_s += time.perf_counter() - started_s
                 shares = self.rank0.take_shares(1)
-                check, notes = self._check(case, first.values)
+                check, unchecked = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
                 job = self.suite.describe_job(case)
                 facts = {**workload.list_facts(), **self.rank0.list_facts()}
@@ -126,7 +126,8 @@ class Group:
                 conditions=dict(workload.conditions),
                 facts=facts,
                 first_call_page_faults=first.page_faults,
-                notes=[*workload.notes, *notes],
+                notes=list(workload.notes),
+                unchecked=unchecked,
             )
 
     def sample(self) -> None:
@@ -145,11 +146,10 @@ class Group:
         ).run(renewal if self._can_renew() else None)
         stream.send()
         curves = [variant for variant, load in self.workloads.items() if load.curves is not None]
-        notes = self.target.notes()
         self.channel.send(
             "finished",
             stop=outcome.stop,
-            notes=notes,
+            throttled=self.target.throttle_reasons(),
             curves=curves,
             rebuilt_rounds=renewal.rounds,
         )
@@ -218,8 +218,8 @@ class Group:
             raise NeedsNewProcess
         self.rank0.drop(variant)
 
-    def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, list[str]]:
-        """Compare with the suite's reference, or else with the baseline."""
+    def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, str | None]:
+        """Compare with the suite's reference, or else with the baseline; and why not."""
         is_baseline = case.variant == self.baseline
         against, expected, why_not = "the reference", None, None
         try:
@@ -230,7 +230,7 @@ class Group:
         if expected is None and why_not is None:
             if is_baseline:
                 self._baseline_values = values
-                return None, []
+                return None, None
             against, expected = self.baseline, self._baseline_values
             if expected is None:
                 why_not = f"its reference, {self.baseline}, is not measured here"
@@ -241,9 +241,8 @@ class Group:
         if is_baseline:  # kept all the same, unless it is wrong: not all need have a reference
             self._baseline_values, self._is_lent = values, True
         if expected is None:
-            return None, [f"not checked: {why_not}"]
-        notes = [] if check else ["not checked: its phases return nothing that can be compared"]
-        return check, notes
+            return None, why_not
+        return check, None if check else "its phases return nothing that can be compared"
 
     def _run_reference(self, case: Case) -> dict[str, Any] | None:
         """What the suite's own reference gives; None where it declares none."""
