@@ -197,7 +197,7 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"on_request": {"variant": ["plain"]}}, "its baseline, 'plain', on request"),
         ({"axes": []}, "an empty list of grids"),
         (
-            {"axes": [{"x": [1]}, {"case_id": [1]}]},
+            {"axes": [{"x": [1]}, {"id": [1]}]},
             "an axis 'id', a name that cases use themselves",
         ),
         ({"axes": [{"x": [1]}, {"y": []}]}, "'y' of suite 'demo' has no values"),
