@@ -19,6 +19,7 @@ from flopwatch.output.columns import (
 from flopwatch.output.page import render_page
 from flopwatch.output.selection import query_results, select_rows
 from flopwatch.output.table_request import WRITERS, Request, answer
+from flopwatch.output.tables import fit
 from flopwatch.records.record import encode
 from tests.output.test_case_tables import sampled
 
@@ -92,6 +93,17 @@ def test_a_registered_column_is_listed_with_its_unit_and_meaning(rows: list[Row]
     headings, listed = describe_columns(rows)
     assert headings == ["column", "unit", "meaning"]
     assert ["energy_j", "count", "energy of a run"] in listed
+
+
+def test_words_may_stand_anywhere_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = quantity("kernel", "", "which kernel ran", lambda row: "triton", "detail")
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS[:-1], entry))
+    records = [sampled(1e6, 2e6, case_id="1", variant="dense", params=PARAMS, group_id="g")]
+    sheet, *_ = answer(summarize(records), Request(), "terminal").make_sheets()
+    assert sheet.columns[-1] == "kernel"
+    assert sheet.words == [name in ("variant", "verdict", "kernel") for name in sheet.columns]
+    assert sheet.text_columns == 1
+    assert all("kernel" not in narrow.columns for narrow in fit(sheet, 60))
 
 
 def test_every_column_has_a_meaning_and_a_name_of_its_own() -> None:

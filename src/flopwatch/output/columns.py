@@ -187,6 +187,7 @@ def quantity(
         "kind": importance or ("number" if unit else "word"),
         "value": find_value,
         "heading": heading,
+        "has_words": not unit,
         "in_table": lambda _: importance is not None,
     }
     return Column(name, unit=unit, meaning=meaning, **{**fields, **details})
