@@ -103,7 +103,7 @@ def test_words_may_stand_anywhere_in_a_table(monkeypatch: pytest.MonkeyPatch) ->
     assert sheet.columns[-1] == "kernel"
     assert sheet.words == [name in ("variant", "verdict", "kernel") for name in sheet.columns]
     assert sheet.text_columns == 1
-    assert all("kernel" not in narrow.columns for narrow in fit(sheet, 60))
+    assert all("kernel" not in narrow.columns for narrow in fit(sheet, 45))
 
 
 def test_every_column_has_a_meaning_and_a_name_of_its_own() -> None:
