@@ -345,7 +345,7 @@ def test_json_rows_are_plain(records: list[Record]) -> None:
 
 def test_deaths_are_explained() -> None:
     assert explain_death(-9, "sampling", "")[0] == "crash"
-    assert explain_death(-9, "sampling", "", "it held 9 of 10 GiB")[0] == "oom"
+    assert explain_death(-9, "sampling", "", "it held 8 of 9 GiB")[0] == "oom"
     assert explain_death(-6, "build", "terminate called: bad_alloc\n") == (
         "crash",
         "died with SIGABRT during build (terminate called: bad_alloc)",

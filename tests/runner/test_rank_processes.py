@@ -49,8 +49,8 @@ from flopwatch.worker.instruments import Journal
 suite = flopwatch.Suite(
     "job",
     axes={"ranks": [2], "size": [8]},
-    variants=["even", "slow", "dies", "raises", "unsupported", "wrong", "hungry", "leader dies",
-              "leader raises", "late", "diverges"],
+    variants=["even", "slow", "dies", "raises", "unsupported", "wrong", "hungry", "first dies",
+              "first raises", "late", "diverges"],
     accepts=lambda axis, value: axis in ("size", "ranks", "variant"),
     searches={"size": lambda case: range(1, 101)},
 )
@@ -65,9 +65,9 @@ def build(case):
     def work():
         calls.append(rank)
         if len(calls) > 3:
-            if case.variant == ("dies" if rank else "leader dies"):
+            if case.variant == ("dies" if rank else "first dies"):
                 os.kill(os.getpid(), signal.SIGKILL)
-            if case.variant == ("raises" if rank else "leader raises"):
+            if case.variant == ("raises" if rank else "first raises"):
                 raise ValueError(f"rank {rank} has had enough")
         if case.variant == "late" and rank == 1 and "curves taken" in calls:
             raise ValueError("only its memory was left to be looked at")
@@ -172,10 +172,10 @@ def test_a_rank_that_raises_is_the_reason_not_the_connection_that_it_broke(suite
 
 
 def test_who_leads_is_named_too_and_what_comes_late_costs_nobody_their_times(suite: Path) -> None:
-    records, _ = run(suite, "leader dies", "leader raises", "late", "diverges")
+    records, _ = run(suite, "first dies", "first raises", "late", "diverges")
     reasons = {name: record.message or "" for name, record in records.items()}
-    assert reasons["leader dies"].startswith("rank 0: killed by SIGKILL during sampling")
-    assert reasons["leader raises"] == "rank 0: ValueError: rank 0 has had enough (job.py:31)"
+    assert reasons["first dies"].startswith("rank 0: killed by SIGKILL during sampling")
+    assert reasons["first raises"] == "rank 0: ValueError: rank 0 has had enough (job.py:31)"
     assert records["diverges"].status == "wrong"
     assert "its training diverged" in reasons["diverges"]
     for name in ("even", "late"):

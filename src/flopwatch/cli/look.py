@@ -203,7 +203,7 @@ def explain(
 
     \b
     flopwatch explain results/steps.jsonl
-    flopwatch explain results/training.jsonl --where "variant = 'full-shard'" --roofline
+    flopwatch explain results/training.jsonl --where "variant = 'full'" --roofline
     flopwatch explain old.jsonl new.jsonl
     flopwatch explain results/steps.jsonl --json | jq '.[].rows[] | [.name, .share]'
     flopwatch plot results/steps.jsonl --plot breakdown

@@ -187,13 +187,13 @@ def run_step(job: TrainingJob) -> Trace:
                 _describe(_generalise(name), p) for name, p in model.named_parameters()
             ),
         )
-        with Follower(model, held) as follower:
+        with TensorWatch(model, held) as watch:
             with _make_cast(job):
                 loss = model(input_ids=ids, labels=ids).loss
-            trace.kept_bytes = follower.finish_forward()
-            trace.tensors.update(follower.kept.values())
+            trace.kept_bytes = watch.finish_forward()
+            trace.tensors.update(watch.kept.values())
             loss.backward()
-        trace.peaks = follower.peaks
+        trace.peaks = watch.peaks
     return trace
 
 
@@ -229,7 +229,7 @@ def _settle(model: nn.Module) -> nn.Module:
     return model
 
 
-class Follower(TorchDispatchMode):
+class TensorWatch(TorchDispatchMode):
     """Follows all storages that operations make, until they are gone."""
 
     def __init__(self, model: nn.Module, held: list[torch.Tensor]) -> None:
