@@ -19,6 +19,7 @@ from flopwatch.analysis.profile_request import Phase, Profile, Request, make_req
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import build
 from flopwatch.output.profile_tables import HIDDEN, as_dict, list_sentences, list_sheets
 from flopwatch.runner import session
@@ -41,9 +42,17 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def run(model: str, **options: Any) -> Profile:
-    request = Request(model=model, **{"batch": 2, "context": 16, "steps": 1, **options})
-    return worker.profile(asdict(request), "cpu")
+def make_job(model: str, seq_len: int = 128, **choices: Any) -> TrainingJob:
+    return TrainingJob(model, seq_len, **{"micro_batch": 4, "precision": "fp32", **choices})
+
+
+SMALL_JOB = make_job("small")
+
+
+def run(model: str, **choices: Any) -> Profile:
+    asked = {name: choices.pop(name) for name in ("steps", "top", "trace") if name in choices}
+    job = make_job(model, 16, **{"micro_batch": 2, **choices})
+    return worker.profile(asdict(Request(job=job, **{"steps": 1, **asked})), "cpu")
 
 
 def find_parts(profile: Profile, region: str, kind: str) -> set[str]:
@@ -62,7 +71,7 @@ def test_every_region_has_its_products_forward_and_backward(model: str) -> None:
     assert find_parts(found, "other", "matmul") == set()
     regions = {entry.region for entry in found.entries}
     assert {"embedding", "norm", "optimizer", "between operations"} <= regions
-    works = {work.name: work for work in compare_attention(found.entries, found.request)}
+    works = {work.name: work for work in compare_attention(found.entries, found.request.job)}
     assert all(work.forward_ns > 0 and work.backward_ns > 0 for work in works.values())
     assert works["scores and values"].forward_flops == 2 * 4 * 2 * 16**2 * 64
     assert works["softmax"].forward_flops == 2 * 5 * 2 * 16**2
@@ -75,7 +84,7 @@ def test_products_are_counted_and_phases_add_up() -> None:
     assert calls["aten::_fused_adamw_"] == 1
     assert [phase.name for phase in found.phases] == ["forward", "backward", "optimizer"]
     assert find_parts(found, "attention/fused", "fused attention") == {"forward", "backward"}
-    assert compare_attention(found.entries, found.request) == []
+    assert compare_attention(found.entries, found.request.job) == []
     for phase in found.phases:
         parts_ns = sum(entry.time_ns for entry in found.entries if entry.part == phase.name)
         assert parts_ns == pytest.approx(phase.plain_ns, rel=0.01)
@@ -83,7 +92,7 @@ def test_products_are_counted_and_phases_add_up() -> None:
 
 @pytest.mark.parametrize("model", ["decoder", "qwen2"])
 def test_what_checkpointing_computes_again_is_apart(model: str) -> None:
-    found = run(f"{model}:{SMALL}", checkpointed=True)
+    found = run(f"{model}:{SMALL}", recompute="full")
     thrice = {"forward", "recomputed", "backward"}
     assert find_parts(found, "attention/qkv", "matmul") == thrice
     assert find_parts(found, "feed-forward/up", "matmul") == thrice
@@ -145,7 +154,7 @@ def test_ranges_for_another_profiler_are_phases_and_regions() -> None:
         yield
         assert open_.pop() == name
 
-    profiler = worker.Profiler(Request(model=f"qwen2:{SMALL}", context=16, steps=1), "cpu")
+    profiler = worker.Profiler(Request(job=make_job(f"qwen2:{SMALL}", 16), steps=1), "cpu")
     profiler._run_with_ranges(mark)
     assert ("forward", "attention", "attention/qkv") in seen
     assert ("forward", "loss") in seen
@@ -154,7 +163,7 @@ def test_ranges_for_another_profiler_are_phases_and_regions() -> None:
 
 
 def test_ranges_are_marked_under_nsys_or_on_request_and_on_a_gpu_only() -> None:
-    request, asked = Request(model="small"), Request(model="small", nvtx=True)
+    request, asked = Request(job=SMALL_JOB), Request(job=SMALL_JOB, nvtx=True)
     nsys = {"NSYS_PROFILING_SESSION_ID": "1"}
     assert worker.is_marking_ranges(request, "cuda", nsys)
     assert worker.is_marking_ranges(asked, "cuda", {})
@@ -181,25 +190,25 @@ def test_too_little_memory_is_told_in_a_sentence(
 
 
 def test_what_cannot_fit_is_not_tried() -> None:
-    with pytest.raises(UsageError, match=r"of xl with 4 x 128 tokens needs 29\.\d GiB of memory"):
-        worker.require_room(Request(model="xl"), "cpu", 2**30)
-    worker.require_room(Request(model="xl"), "cpu", 2**36)
-    worker.require_room(Request(model="xl"), "cpu", None)
+    with pytest.raises(UsageError, match=r"of xl, seq_len 128, .* needs 29\.\d GiB of memory"):
+        worker.require_room(Request(job=make_job("xl")), "cpu", 2**30)
+    worker.require_room(Request(job=make_job("xl")), "cpu", 2**36)
+    worker.require_room(Request(job=make_job("xl")), "cpu", None)
 
 
 def test_what_cannot_be_done_is_said_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no model 'tiny'"):
-        make_request(model="tiny")
+    with pytest.raises(UsageError, match="experts can be accounted for"):
+        make_request(make_job("small:experts=2:active_experts=1"))
     missing = tmp_path / "missing" / "trace.json"
     with pytest.raises(UsageError, match=r"trace.json cannot be written \(No such file"):
-        make_request(model="small", trace=str(missing))
+        make_request(SMALL_JOB, trace=str(missing))
     with pytest.raises(UsageError, match="leave --trace out"):
-        make_request(model="small", trace=str(tmp_path / "t.json"), nvtx=True)
+        make_request(SMALL_JOB, trace=str(tmp_path / "t.json"), nvtx=True)
     kept = tmp_path / "kept.json"
     kept.write_text("{}")
-    assert make_request(model="small", trace=str(kept)).trace == str(kept)
+    assert make_request(SMALL_JOB, trace=str(kept)).trace == str(kept)
     assert kept.read_text() == "{}"
-    make_request(model="small", trace=str(tmp_path / "new.json"))
+    make_request(SMALL_JOB, trace=str(tmp_path / "new.json"))
     assert not (tmp_path / "new.json").exists()
 
 
@@ -224,7 +233,7 @@ def make_profile(**changes: Any) -> Profile:
     operators = [Operator(name="aten::mm", kind="matmul", calls=4, time_ns=70 * ms)]
     times_ms = {"forward": (25, 30), "backward": (60, 62), "optimizer": (15, 18)}
     profile = Profile(
-        request=Request(model="small", attention="plain"),
+        request=Request(job=make_job("small", attention="plain")),
         device="cpu",
         threads=2,
         torch="2.13.0",
@@ -371,7 +380,7 @@ def test_the_command_gives_json() -> None:
     assert [work["name"] for work in content["inside_attention"]] == [
         "projections", "scores and values", "softmax"
     ]  # fmt: skip
-    assert content["request"]["batch"] == 1
+    assert content["request"]["job"]["micro_batch"] == 1
 
 
 @pytest.mark.slow
