@@ -6,7 +6,7 @@ FlopwatchError            one clear sentence for the user; the command line exit
 ├── StoreError            a results file that cannot be read or written
 │   ├── CorruptFile       a line that is not a record
 │   ├── NewerSchema       a record written by a newer flopwatch
-│   └── DiskFull          no room for the next record
+│   └── DiskFull          the disk is full
 ├── LayerError            a layer that cannot be made or put into a model; a ValueError too
 ├── WorkerError           the measuring process could not be started
 └── MissingPackage        a package of an extra is not installed; an ImportError too
@@ -43,7 +43,7 @@ class NewerSchema(StoreError):
 
 
 class DiskFull(StoreError):
-    """No room on the disk for the next record."""
+    """The disk is too full for the next record."""
 
 
 class LayerError(FlopwatchError, ValueError):

@@ -28,7 +28,7 @@ class Settings:
     """Time that one case may take for warm-up and sampling."""
     min_rounds: int = 8
     """Measured all the same where the budget is too short for them: with fewer there is no
-    interval. 0 where somebody has set the budget."""
+    interval. 0 where the user has set the budget."""
     memory_limit_bytes: int | None = None
     silence_limit_s: float = 300.0
     """A worker that reports nothing for this long is taken for hung and ended."""
@@ -36,11 +36,11 @@ class Settings:
 
 
 PROBE_SHARE = 0.95
-"""Of the memory, for what is only tried: what fits then must fit again, when memory lies in other
-pieces."""
+"""Of the memory, for what is only tried: what fits then must fit again, when memory is fragmented
+otherwise."""
 
 QUICK = Settings(target_interval=0.05, budget_s=2.0)
 """For a first impression."""
 
 COMPARED_SETTINGS = ("device", "threads", "cache", "allocator")
-"""The settings that change what a number means; the others only change how well it is known."""
+"""The settings that change what a number means; the rest only changes how well it is known."""

@@ -12,7 +12,7 @@ from flopwatch.runner.local_launcher import MemoryWatch, count_kills, find_avail
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.runner.record_builder import explain_death
 from flopwatch.worker import limits
-from flopwatch.worker.failure import tell
+from flopwatch.worker.failure import describe_error
 
 GIB = 2**30
 
@@ -74,14 +74,14 @@ def test_who_was_killed_without_evidence_has_not_run_out_of_memory() -> None:
 
 def test_a_thread_that_finds_no_memory_names_the_limit(tmp_path: Path) -> None:
     error = RuntimeError("can't start new thread")
-    assert tell(error, None) == ("crash", "RuntimeError: can't start new thread")
-    assert tell(error, 2**60)[0] == "crash"  # not for lack of memory
-    status, reason = tell(error, 2**20)
+    assert describe_error(error, None) == ("crash", "RuntimeError: can't start new thread")
+    assert describe_error(error, 2**60)[0] == "crash"  # not for lack of memory
+    status, reason = describe_error(error, 2**20)
     assert status == "oom"
     assert "MiB and may hold 1 MiB; raise --memory-limit" in reason
-    assert tell(MemoryError(), 2**60) == ("oom", "MemoryError")
-    assert "MemoryError: its process holds" in tell(MemoryError(), 2**20)[1]
-    assert tell(ValueError("no"), 2**20)[0] == "crash"  # that has another reason
+    assert describe_error(MemoryError(), 2**60) == ("oom", "MemoryError")
+    assert "MemoryError: its process holds" in describe_error(MemoryError(), 2**20)[1]
+    assert describe_error(ValueError("no"), 2**20)[0] == "crash"  # that has another reason
     assert limits.describe_shortage(2**20, tmp_path / "nothing") is None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flopwatch.analysis.statistics import is_stalled, is_steady
 from flopwatch.settings import Settings
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.sampling import (
@@ -21,7 +22,6 @@ from flopwatch.worker.sampling import (
     Sampler,
     time_phases,
 )
-from flopwatch.worker.steady_state import is_stalled, is_steady
 from tests.conftest import FakeClock
 
 pytestmark = pytest.mark.usefixtures("uncollected")

@@ -7,6 +7,7 @@ same to the L2 cache.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -111,6 +112,38 @@ class CudaTarget:
                 end_bytes=max(0, int(cuda.memory_allocated()) - resident_bytes),
             )
         return Memory(resident_bytes=resident_bytes, phases=found)
+
+
+COLLECTIVES: dict[Device, str] = {"cpu": "gloo", "cuda": "nccl"}
+"""The backend of torch.distributed for each device."""
+
+
+def select_gpu(number: int) -> None:
+    """For a rank; where the process is shown only one GPU, that."""
+    import torch
+
+    torch.cuda.set_device(number if torch.cuda.device_count() > 1 else 0)
+
+
+def limit_gpu_memory(share: float) -> None:
+    """Do without the rest of the GPU's memory."""
+    import torch
+
+    torch.cuda.set_per_process_memory_fraction(share)
+
+
+def synchronize(device: Device) -> None:
+    """Wait until all work of the device is done; a CPU's is done when its calls return."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def find_device_in_use() -> Device:
+    """CUDA if this process already uses it: then its calls return before their work is done."""
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
 
 
 def open_target(device: Device, cache_bytes: int | None = None) -> Target:

@@ -61,7 +61,7 @@ def _bind_float8(torch: Any, a: Any, b: Any, out: Any) -> Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arithmetic:
-    """How a matmul is had from torch."""
+    """How torch computes a matmul."""
 
     dtype: str
     result_dtype: str
@@ -89,17 +89,17 @@ class Operands:
         self._flat: dict[str, Any] = {}
 
     def grow(self, shape: Shape) -> None:
-        """Make room for matmuls of that shape too."""
+        """Allocate enough for matmuls of that shape."""
         import torch
 
         rows, inner, columns = shape
-        self._make_room("inputs", rows * inner, self._make_random)
-        self._make_room("weight", columns * inner, self._make_random)
+        self._allocate("inputs", rows * inner, self._make_random)
+        self._allocate("weight", columns * inner, self._make_random)
         dtype = getattr(torch, self._arithmetic.result_dtype)
         make_result = partial(torch.empty, dtype=dtype, device=self._device)
-        self._make_room("result", rows * columns, make_result)
+        self._allocate("result", rows * columns, make_result)
 
-    def _make_room(self, name: str, count: int, make: Callable[[int], Any]) -> None:
+    def _allocate(self, name: str, count: int, make: Callable[[int], Any]) -> None:
         if name not in self._flat or len(self._flat[name]) < count:
             self._flat.pop(name, None)  # before the next is made
             self._flat[name] = make(count)
@@ -125,7 +125,7 @@ class Operands:
 
 class MatmulSweep:
     """Matmuls in one dtype. The shapes grow until the next would take too long or too much memory:
-    a busy moment must not stop that for good, so it is asked again before every round."""
+    a busy moment must not stop that for good, so it is tried again before every round."""
 
     def __init__(self, arithmetic: Arithmetic, device: Device, longest_ns: float) -> None:
         self._operands = Operands(arithmetic, device)

@@ -141,7 +141,7 @@ def find_misfits(group: Group, capacity: Capacity) -> dict[str, Skip]:
         elif group.apart and taken_bytes + needed_bytes > available_bytes:
             reasons[variant] = Skip(
                 "does-not-fit",
-                f"it needs {format_bytes(int(needed_bytes))} of memory beside the other variants, "
+                f"it needs {format_bytes(int(needed_bytes))} of memory besides the other variants, "
                 f"which take {format_bytes(int(taken_bytes))}, and there are "
                 f"{format_bytes(available_bytes)}; measure it alone: --variant {variant} "
                 f"--baseline {variant}",

@@ -258,7 +258,7 @@ def start_ranks(
 
 
 def find_free_port() -> int:
-    """One that nobody listens on at the moment."""
+    """One that no program listens on at the moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -1,6 +1,6 @@
 """What a run will measure: a suite's cases, filtered, grouped, and fitted to a budget.
 
-How long a run will take, told before it starts.
+And how long a run will take, estimated before it starts.
 
 A group is sampled until its variants are known well enough, and no longer than its budget; but an
 interval needs a number of rounds, however long they are. How long a round takes is not known before
@@ -127,8 +127,7 @@ def parse_filters(texts: Iterable[str], option: str = "--filter") -> dict[str, l
 
 
 def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) -> list[Group]:
-    """The groups that pass the filters. A filter on `variant` keeps the baseline beside what it
-    asks for."""
+    """The groups that pass the filters. A filter on `variant` keeps the baseline too."""
     _validate_filters(description, filters)
     chosen: dict[str, Group] = {}
     on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
@@ -364,7 +363,7 @@ def estimate_run(
     shortest = longest = 0.0
     for group in groups:
         run_s = sum(estimate_run_s(group.flops.get(v, {}), rates) for v in group.variants)
-        # Where somebody has set the budget, warm-up ends with half of it.
+        # Where the user has set the budget, warm-up ends with half of it.
         rounds = WARMUP_ROUNDS + settings.min_rounds if settings.min_rounds else 2
         rounds_s = rounds * run_s
         others_s = OTHER_RUNS * run_s

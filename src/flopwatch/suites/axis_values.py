@@ -45,7 +45,7 @@ def choose(
             text if text in searched else _read(axis, text, known[axis], accepts) for text in given
         ]
         if axis == VARIANT:
-            values.insert(0, baseline or suite.baseline)  # which the others are compared with
+            values.insert(0, baseline or suite.baseline)  # all are compared with it
         chosen[axis] = [value for n, value in enumerate(values) if value not in values[:n]]
     axes = list_axes(chosen)
     if not any(axes <= list_axes(grid) for grid in grids or suite.grids):

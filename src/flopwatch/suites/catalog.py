@@ -60,7 +60,7 @@ def load_suite(path: Path) -> Suite:
     if spec is None or spec.loader is None:
         raise SuiteError(f"{path.name} cannot be imported as Python")
     if path.parent != BUILT_IN:
-        sys.path.insert(0, str(path.parent))  # so that it finds the modules beside it
+        sys.path.insert(0, str(path.parent))  # so that it finds the modules next to it
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickling look their module up here
     spec.loader.exec_module(module)

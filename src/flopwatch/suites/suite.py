@@ -99,8 +99,8 @@ class Workload:
     journal: Journal | None = None
     """Where a workload that runs on several ranks notes the collectives that it passes."""
     renewable: bool = True
-    """Whether it may be built again while it is sampled, so that it does not keep a lucky place in
-    memory, or an unlucky one: no for what shares something with other variants, or has a state."""
+    """Whether it may be built again while it is sampled, so that its place in memory does not
+    decide its speed: no for what shares something with other variants, or has a state."""
     notes: Sequence[str] = ()
     """Remarks about how it was built that a reader of its times should know, as sentences; they
     stand in the record and below the table."""
@@ -397,6 +397,6 @@ class Suite:
                 )
         if self.baseline in on_request.get(VARIANT, []):
             raise SuiteError(
-                f"suite {self.name!r} has its baseline, {self.baseline!r}, on request; the others "
-                "are compared with it, so it is always measured"
+                f"suite {self.name!r} has its baseline, {self.baseline!r}, on request; every "
+                "other variant is compared with it, so it is always measured"
             )

@@ -3,11 +3,11 @@
 On a CPU a tensor of megabytes usually comes from memory that is mapped afresh and given back when
 the tensor dies. Each fresh page costs a page fault, and the faults can cost more than the
 arithmetic: here (glibc 2.36, one thread) a clone of 48 MB takes 32 ms, of which copying is 5 ms.
-A comparison of layers should compare the arithmetic. So ``--allocator retain`` tells glibc by
+A comparison of layers should compare the arithmetic. So ``--allocator retain`` asks glibc by
 `mallopt` never to map a block on its own and never to give memory back, and the tunable
 ``glibc.malloc.hugetlb=1`` (glibc 2.35 or later) asks for huge pages.
 
-Measured here, medians of 4 fresh processes each, in turn, after warm-up:
+Measured here, medians of 4 fresh processes each, interleaved, after warm-up:
 
                                 clone 48 MB   GELU 36 MB   training step   peak memory
     glibc, defaults                 32.6 ms      32.1 ms         70.8 ms        654 MB
@@ -17,11 +17,11 @@ Measured here, medians of 4 fresh processes each, in turn, after warm-up:
 
 Once warm, the three that keep memory are alike, so none is preloaded: flopwatch measures with the
 C library that the user's own training would use. An allocator that the user preloads himself is
-found out, told to keep memory too, and named in the record.
+found out, asked to keep memory too, and named in the record.
 
 What is left out, and why:
 
-- torch's own ``THP_MEM_ALLOC_ENABLE=1`` is not set beside glibc. It aligns blocks to 2 MB, and
+- torch's own ``THP_MEM_ALLOC_ENABLE=1`` is not set with glibc. It aligns blocks to 2 MB, and
   glibc does not find a freed block again for such a request until neighbours have grown together:
   the first 17 clones all took fresh memory (up to 150 ms each) against 7 to 9 without.
 - Those 7 to 9 are the price of glibc: a few copies of the largest block are taken before the heap

@@ -35,7 +35,7 @@ STAGES = (
     "finish",
 )
 BOARD_BYTES = 2
-NOBODY = 255
+NO_VARIANT = 255
 
 
 class Posted(NamedTuple):
@@ -44,7 +44,7 @@ class Posted(NamedTuple):
 
 
 class Board:
-    """Byte 0: index of the variant in work (or NOBODY). Byte 1: index of the stage."""
+    """Byte 0: index of the variant in work (or NO_VARIANT). Byte 1: index of the stage."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, BOARD_BYTES)
@@ -59,7 +59,7 @@ class Board:
 
     def read(self) -> Posted:
         index = self._memory[0]
-        return Posted(None if index == NOBODY else index, STAGES[self._memory[1]])
+        return Posted(None if index == NO_VARIANT else index, STAGES[self._memory[1]])
 
 
 def make_board() -> tuple[IO[bytes], Board]:
@@ -69,7 +69,7 @@ def make_board() -> tuple[IO[bytes], Board]:
         file = os.fdopen(os.memfd_create("flopwatch-board"), "r+b")
     else:
         file = tempfile.TemporaryFile()
-    file.write(bytes([NOBODY, 0]))
+    file.write(bytes([NO_VARIANT, 0]))
     file.flush()
     return file, Board(file.fileno())
 

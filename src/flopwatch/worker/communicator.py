@@ -25,6 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from flopwatch.devices.backends import COLLECTIVES, synchronize
 from flopwatch.devices.clock import Clock
 from flopwatch.errors import WorkerError
 from flopwatch.settings import Device
@@ -33,7 +34,6 @@ from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.rank_times import Run, Share, Stop
 
-BACKENDS: dict[Device, str] = {"cpu": "gloo", "cuda": "nccl"}
 START_AFTER_NS = 1_000_000
 """Time for the common start to reach all ranks."""
 SPARE_S = 30.0
@@ -73,7 +73,7 @@ class Communicator:
         _publish(place)
         store = _open_store(place)
         distributed.init_process_group(
-            BACKENDS[device],
+            COLLECTIVES[device],
             store=store,
             rank=place.rank,
             world_size=place.ranks,
@@ -105,10 +105,7 @@ class Communicator:
             workload.reset()
         if workload.journal is not None:
             workload.journal.clear()
-        if self._device == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
+        synchronize(self._device)
         self._distributed.barrier(group=self._control)
         start_ns = self._broadcast(self._now_ns() + START_AFTER_NS)
         while self._now_ns() < start_ns:
@@ -220,13 +217,6 @@ def _open_store(place: RankPlace) -> Any:
             f"port {place.port}, which was free a moment ago, is in use by another program; run it "
             "again"
         ) from None
-
-
-def choose_device(place: RankPlace) -> None:
-    """A GPU for this rank; where it is shown only one, that."""
-    import torch
-
-    torch.cuda.set_device(place.local_rank if torch.cuda.device_count() > 1 else 0)
 
 
 def _publish(place: RankPlace) -> None:

@@ -1,4 +1,4 @@
-"""Exceptions of measured code, as a record tells them.
+"""Exceptions of measured code, as status and message of a record.
 
 Which project files a case was built from, so that a changed one is measured again.
 """
@@ -28,8 +28,8 @@ version is in the environment."""
 def digest_sources(suite_path: Path) -> dict[str, str]:
     """Digests of the loaded modules that belong to the user's project, by path.
 
-    Paths are relative to the suite file's folder, so that records do not tell where somebody
-    keeps their work, and can be checked from anywhere.
+    Paths are relative to the suite file's folder, so that records do not contain
+    private paths, and can be checked from anywhere.
     """
     named = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     # Thousands of modules are loaded, nearly all of them installed: sort those out as text, since
@@ -103,18 +103,18 @@ LOSSES = (
 
 
 def is_loss_of_peer(error: BaseException) -> bool:
-    """Whether it only tells that another rank is gone, which has a reason of its own."""
+    """Whether it only means that another rank is gone, which has a reason of its own."""
     said = str(error).lower()
     return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
 
 
 NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
-"""What is said where a thread cannot be had, in small letters: for lack of memory for its stack, or
-because there are too many."""
+"""What libraries say where no thread can be started, in small letters: for lack of memory for its
+stack, or because there are too many."""
 
 
-def tell(error: BaseException, limit_bytes: int | None) -> tuple[Status, str]:
-    """Status and reason; where there is no memory left, not even for a thread, with the limit."""
+def describe_error(error: BaseException, limit_bytes: int | None) -> tuple[Status, str]:
+    """Status and message; where there is no memory left, not even for a thread, with the limit."""
     status, reason = classify(error), explain(error)
     if isinstance(error, MemoryError) or any(text in reason.lower() for text in NO_THREAD):
         shortage = limits.describe_shortage(limit_bytes)

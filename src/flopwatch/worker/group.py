@@ -15,10 +15,10 @@ from flopwatch.settings import Settings
 from flopwatch.suites.case import Case
 from flopwatch.suites.suite import Suite, Workload
 from flopwatch.worker import agreement, limits
-from flopwatch.worker.channel import NOBODY, Channel, PointStream, SampleStream
+from flopwatch.worker.channel import NO_VARIANT, Channel, PointStream, SampleStream
 from flopwatch.worker.compilation import is_compiler_used
 from flopwatch.worker.curve_points import Diverged, take_points
-from flopwatch.worker.failure import classify, explain, is_loss_of_peer, tell
+from flopwatch.worker.failure import classify, describe_error, explain, is_loss_of_peer
 from flopwatch.worker.limits import from_seed
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
@@ -47,7 +47,7 @@ class Group:
         channel: Channel,
         rank0: SingleProcess | RankZero,
     ) -> None:
-        # The baseline first: it is the reference of the others where the suite declares none.
+        # The baseline first: it is the reference of the rest where the suite declares none.
         self.cases = sorted(cases, key=lambda case: case.variant != baseline)
         self.index = {case.variant: position for position, case in enumerate(cases)}
         self.suite = suite
@@ -133,7 +133,7 @@ class Group:
     def sample(self) -> None:
         if not self.workloads:
             return
-        self.channel.board.write(NOBODY, "sampling")
+        self.channel.board.write(NO_VARIANT, "sampling")
         stream = SampleStream(self.channel, self.target, self.index, self.fail)
         renewal = Renewal(self._build_anew, self._first_s, time.perf_counter)
         outcome = Sampler(
@@ -252,7 +252,7 @@ class Group:
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:
-    status, reason = tell(error, limits.read_limit())
+    status, reason = describe_error(error, limits.read_limit())
     return {
         "status": status,
         "reason": reason,

@@ -12,13 +12,12 @@ allocator, its threads, and whatever else it is doing. A suite run gives more co
 from __future__ import annotations
 
 import html
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
-from flopwatch.devices.backends import Target, open_target
+from flopwatch.devices.backends import Target, find_device_in_use, open_target
 from flopwatch.devices.clock import Clock
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
@@ -197,7 +196,7 @@ def _settings(
         raise UsageError(
             f"target_interval {target_interval} is not between 0 and 1; 0.02 means 2 %"
         )
-    chosen = device or _device_in_use()
+    chosen = device or find_device_in_use()
     if chosen == "cuda" or cache == "cold":
         require("torch")
     settings = Settings(device=chosen, target_interval=target_interval, cache=cache, seed=seed)
@@ -206,12 +205,6 @@ def _settings(
     if budget_s <= 0:
         raise UsageError(f"budget_s {budget_s} is not more than 0")
     return replace(settings, budget_s=budget_s, min_rounds=0)
-
-
-def _device_in_use() -> Device:
-    """CUDA if this process already uses it: then its calls return before their work is done."""
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
 
 
 def _require_agreement(

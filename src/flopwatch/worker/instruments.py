@@ -6,7 +6,7 @@ a backward pass may come from another thread than those of the forward pass.
 
 What a rank notes while it runs a step of a job: when it came to each collective, and left it.
 
-A rank that comes early waits for the last one. Side by side, the journals of all ranks tell such
+A rank that comes early waits for the last one. Side by side, the journals of all ranks show such
 waiting from working, and both from moving data: `worker.rank_times`.
 """
 

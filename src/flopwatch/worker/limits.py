@@ -6,7 +6,7 @@ Python's cyclic collector runs whenever enough objects were made, which is in th
 sample. While sampling it is switched off, and called between rounds instead, so that workloads
 that make reference cycles do not fill the memory.
 
-The same start for all that is random.
+And the same random seed for all variants.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TypeVar
 
-from flopwatch.settings import PROBE_SHARE
-
 PR_SET_PDEATHSIG = 1
 STATM = Path("/proc/self/statm")
 DATA_FIELD = 5
 """Of statm: private writable memory, in pages."""
 SPARE_BYTES = 32 * 2**20
-"""Who has less than this left cannot start a few threads."""
+"""A process with less than this left cannot start a few threads."""
 
 
 def die_with_parent() -> None:
@@ -68,7 +66,7 @@ def lift_memory() -> int | None:
 
 def describe_shortage(limit_bytes: int | None, statm: Path = STATM) -> str | None:
     """That this process has next to nothing left of what it may take; None where it has, or where
-    the system does not tell."""
+    that is not known."""
     if limit_bytes is None:
         return None
     try:
@@ -79,15 +77,8 @@ def describe_shortage(limit_bytes: int | None, statm: Path = STATM) -> str | Non
         return None
     return (
         f"its process holds {used_bytes / 2**20:.0f} MiB and may hold {limit_bytes / 2**20:.0f} "
-        "MiB; raise --memory-limit, which ranks of one machine share"
+        "MiB; raise --memory-limit, which ranks of one node share"
     )
-
-
-def leave_spare() -> None:
-    """Do without a part of the GPU's memory."""
-    import torch
-
-    torch.cuda.set_per_process_memory_fraction(PROBE_SHARE)
 
 
 def limit_threads(threads: int) -> None:
@@ -112,7 +103,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def count_threads() -> int | None:
-    """Threads of this process; None where the system does not tell."""
+    """Threads of this process; None where that is not known."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:

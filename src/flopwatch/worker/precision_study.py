@@ -1,6 +1,6 @@
 """What short floating-point numbers do to a sum, and what autocast makes of a model.
 
-`observe` runs in a worker; only what it returns is for others.
+`observe` runs in a worker; the rest of the package uses what it returns.
 """
 
 from __future__ import annotations

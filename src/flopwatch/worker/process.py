@@ -41,20 +41,20 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices import environment
-from flopwatch.devices.backends import Target, open_target
+from flopwatch.devices.backends import Target, limit_gpu_memory, open_target, select_gpu
 from flopwatch.devices.matmul_rate import measure_rate
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.runner.schedule import RANKS
-from flopwatch.settings import Settings
+from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.axis_values import choose
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import load_suite
 from flopwatch.suites.grids import VARIANT, Grid, unite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import allocator, limits
-from flopwatch.worker.channel import NOBODY, Board, Channel
-from flopwatch.worker.communicator import Communicator, PortTaken, RankPlace, choose_device
-from flopwatch.worker.failure import digest_sources, is_loss_of_peer, tell
+from flopwatch.worker.channel import NO_VARIANT, Board, Channel
+from flopwatch.worker.communicator import Communicator, PortTaken, RankPlace
+from flopwatch.worker.failure import describe_error, digest_sources, is_loss_of_peer
 from flopwatch.worker.group import Group, NeedsNewProcess, describe_failure
 from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
 
@@ -70,7 +70,7 @@ def run_worker(request: Request, descriptors: Sequence[int]) -> None:
         HANDLERS[request["kind"]](request, channel)
     except Exception as error:
         # Describing the error takes some memory, too.
-        status, reason = tell(error, limits.lift_memory())
+        status, reason = describe_error(error, limits.lift_memory())
         channel.send(
             "broken",
             status=status,
@@ -120,8 +120,8 @@ def describe(request: Request, channel: Channel) -> None:
 
 
 def _leave_out(suite: Suite, cases: Sequence[Case], unasked: Grid) -> list[Case]:
-    """The cases without those that the suite refuses and nobody has asked for. What somebody has
-    asked for is refused for all to see."""
+    """The cases without those that the suite refuses and that are only measured on request. A case
+    that the user asks for is an error."""
     left = []
     for case in cases:
         try:
@@ -149,8 +149,8 @@ def _list_facets(case: Case) -> dict[str, Any]:
 
 
 def _add_ranks(suite: Suite, request: Request) -> dict[str, list[str]]:
-    """What was asked for; and where somebody has started so many ranks and has not said what for,
-    all of them, if the suite can have so many."""
+    """The chosen values; and where torchrun has started ranks and the user has not chosen how many
+    to use, all of them, if the suite accepts so many."""
     asked, ranks = request["chosen"], request["ranks"]
     is_open = ranks is not None and RANKS in suite.axes and RANKS not in asked
     if not is_open or request["preset"] is not None or suite.accepts is None:
@@ -229,7 +229,7 @@ def measure_group(request: Request, channel: Channel) -> None:
     place = _find_place(request)
     _apply(settings, place)
     if request["probe"] and settings.device == "cuda":
-        limits.leave_spare()
+        limit_gpu_memory(PROBE_SHARE)
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
     # Sent early, so that a crash while building is known by its sources too; and again at the
@@ -242,7 +242,7 @@ def measure_group(request: Request, channel: Channel) -> None:
     ]
     rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict)
     if place is not None:
-        channel.board.write(NOBODY, "joining")
+        channel.board.write(NO_VARIANT, "joining")
         comm = Communicator(place, settings.device, settings.silence_limit_s)
         if not comm.is_rank0:
             _serve_rank0(comm, suite, cases, settings, target, channel)
@@ -256,7 +256,7 @@ def measure_group(request: Request, channel: Channel) -> None:
         channel.send("restart")
         return
     rank0.leave()
-    channel.board.write(NOBODY, "finish")
+    channel.board.write(NO_VARIANT, "finish")
     if isinstance(rank0, RankZero):
         rank0.comm.close()
     channel.send("sources", sources=digest_sources(suite_path))
@@ -281,7 +281,7 @@ def _serve_rank0(
     )
     try:
         for word in other_rank.follow_orders():
-            channel.board.write(NOBODY, stages.get(word, "sampling"))
+            channel.board.write(NO_VARIANT, stages.get(word, "sampling"))
     except Exception as error:
         channel.send("failed", **describe_failure(error))
         raise
@@ -308,7 +308,7 @@ def _find_place(request: Request) -> RankPlace | None:
 def _apply(settings: Settings, place: RankPlace | None = None) -> str:
     """Ranks of one node share its memory and cores."""
     if place is not None and settings.device == "cuda":
-        choose_device(place)  # before anything touches one
+        select_gpu(place.local_rank)  # before anything touches one
     sharers = 1 if place is None else place.local_ranks
     limit_bytes = settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)

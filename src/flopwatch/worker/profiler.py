@@ -1,11 +1,11 @@
 """A training step under torch's profiler, in a worker.
 
-Steps with and without the profiler take turns, so that what profiling adds is told from what else
-changes meanwhile. Every part of the model is marked as it runs (`flopwatch.models.regions`).
+Steps with and without the profiler are interleaved, so that the cost of profiling is known. Every
+part of the model is marked as it runs (`flopwatch.models.regions`).
 
 Regions for models that mark none themselves, those of the library transformers, by hooks.
 
-What a module is, its name and the name of its class tell; architectures differ, and what is not
+The name of a module and of its class say what it is; architectures differ, and what is not
 recognised falls to what is around it, or to "other". The arithmetic between modules of attention
 (scores, softmax, the use of rotary positions) has the region of the whole.
 
@@ -237,7 +237,7 @@ def make_step(job: TrainingJob, device: Device) -> JobStep:
 
 
 class Profiler:
-    """Runs steps with and without torch's profiler, in turns."""
+    """Runs steps with and without torch's profiler, interleaved."""
 
     def __init__(self, request: Request, device: Device) -> None:
         self.request = request

@@ -1,7 +1,7 @@
 """The times of a job, from those of its ranks.
 
 All ranks start a run at the same time, on one clock. A phase of the job ends when the last rank has
-ended it. At a collective, everybody waits for the last one to come; what follows is moving data.
+ended it. At a collective, all ranks wait for the last one; what follows is the transfer of data.
 This module knows neither torch nor processes.
 """
 
@@ -65,7 +65,7 @@ def split(runs: Sequence[Run]) -> list[Share]:
     [(5.0, 2.0), (0.0, 2.0)]
     """
     if len({len(run.stops) for run in runs}) > 1:
-        # Not the same collectives on all ranks: who waited for whom cannot be told.
+        # Not the same collectives on all ranks: which rank waited for which is not known.
         return [Share(run.phase_ns, 0.0, 0.0) for run in runs]
     last_ns = [max(s.arrived_ns for s in stops) for stops in _columns(run.stops for run in runs)]
     return [_share(run, last_ns) for run in runs]
@@ -85,7 +85,7 @@ def _share(run: Run, last_ns: Sequence[float]) -> Share:
     waiting_ns = transfer_ns = 0.0
     for stop, last in zip(run.stops, last_ns, strict=True):
         if stop.left_ns is not None:
-            # Never longer than it was there: clocks of different machines agree only so far.
+            # Never longer than it was there: clocks of different nodes agree only so far.
             waited_ns = min(last - stop.arrived_ns, stop.left_ns - stop.arrived_ns)
             waiting_ns += waited_ns
             transfer_ns += stop.left_ns - stop.arrived_ns - waited_ns

@@ -29,8 +29,8 @@ SHARE = 0.2
 WORTH_TRYING = 0.1
 """Share of a group's budget: what took longer to build and run for the first time is not tried."""
 BLOCKS, SMALLEST_BITS, LARGEST_BITS = 8, 10, 20
-"""Of memory that is held meanwhile, 1 KiB to 1 MiB each: otherwise two that are built in turns may
-only change places."""
+"""Of memory that is held meanwhile, 1 KiB to 1 MiB each: otherwise two that are built alternately
+may only change places."""
 PRIMING = 2
 """Untimed runs of what is new: memory is fetched, and what is lazy gets made."""
 
@@ -57,7 +57,7 @@ class Renewal:
         self._spent_s = 0.0
         self._held: list[bytearray] = []
         self.rounds: list[int] = []
-        """Before which all workloads were built anew."""
+        """Before which all workloads were built again."""
 
     def start(self, budget_s: float) -> None:
         """When sampling begins, in so much time."""
@@ -73,7 +73,7 @@ class Renewal:
     def renew(
         self, series: Sequence[Renewed], round_: int, run_once: Callable[[Workload], None]
     ) -> None:
-        """In random order: who is built last does not lie as who is built first."""
+        """In random order: the last one built lies elsewhere than the first."""
         started_s = self._now_s()
         self._held = [
             bytearray(int(2 ** self._random.uniform(SMALLEST_BITS, LARGEST_BITS)))
@@ -85,7 +85,7 @@ class Renewal:
                 for _ in range(PRIMING):
                     run_once(made)
                 one.workload = made
-        except Exception:  # no room for two, or it can be built only once: the old one does
+        except Exception:  # out of memory, or it can be built only once: keep the old one
             self._cost_s = None
             return
         self._cost_s = self._now_s() - started_s

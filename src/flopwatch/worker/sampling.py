@@ -1,7 +1,8 @@
 """Sampling a group: warm-up, interleaved rounds, and knowing when to stop.
 
-A round takes one sample of every variant, in an order drawn anew, so that drift, neighbours and
-the previous variant's leavings hit all alike. There is one loop of rounds from the first call on:
+A round takes one sample of every variant, in an order drawn anew, so that drift, background load
+and the previous variant's effect on caches hit all alike. There is one loop of rounds from the
+first call on:
 
     round 0                   the very first call, taken while the variant was checked
     round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
@@ -10,7 +11,7 @@ the previous variant's leavings hit all alike. There is one loop of rounds from 
                               instruments is run once more with them after each of its samples; now
                               and then all are built anew (`renewal`)
 
-Nothing is thrown away: warm-up samples are stored in front of the others and counted.
+Nothing is thrown away: warm-up samples are stored first and counted.
 
 This module knows neither torch nor processes. Clock, order, caches and failures are handed in, so
 that tests get exact results from a fake clock.
@@ -25,7 +26,13 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol
 
-from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
+from flopwatch.analysis.statistics import (
+    Estimate,
+    estimate_median,
+    estimate_ratio,
+    is_stalled,
+    is_steady,
+)
 from flopwatch.devices.clock import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
@@ -35,7 +42,6 @@ from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
 from flopwatch.worker.rank_times import Share
 from flopwatch.worker.renewal import Renewal
-from flopwatch.worker.steady_state import is_stalled, is_steady
 
 CLOCK_STEPS = 1000
 """A sample lasts about this many steps of the clock, so that its resolution does not matter."""
@@ -44,7 +50,7 @@ MIN_SAMPLE_NS = 200_000
 PRIME_BELOW_NS = 200_000_000
 """A hot-cache sample shorter than this is preceded by an untimed call: the variant before it has
 taken over the caches, and refilling them would be measured. That takes a few milliseconds at the
-most, which is nothing beside a longer sample."""
+most, which does not matter for a longer sample."""
 MIN_ROUNDS = 12
 MIN_MEASURED_S = 0.5
 """Shorter than that, one busy moment of the machine could be all that was seen."""
@@ -52,7 +58,7 @@ MAX_WARMUP_ROUNDS = 1000
 WARMUP_SHARE = 0.5
 """Warm-up may take this share of the budget; then sampling begins, and says so."""
 LEAST_WARMUP_ROUNDS = 7
-"""But so many rounds it may take in any case, unless somebody has set the budget: with fewer, slow
+"""But so many rounds it may take in any case, unless the user has set the budget: with fewer, slow
 calls could not be found steady."""
 
 
@@ -134,7 +140,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a group is, for whoever watches."""
+    """How far a group is."""
 
     rounds: int
     warmup_rounds: int | None
@@ -147,19 +153,19 @@ class Progress:
 
 
 class Observer:
-    """Whoever follows a sampler. This one looks away, and lets errors through."""
+    """Follows a sampler. This one does nothing, and raises errors."""
 
     def begin(self, series: Sequence[Series]) -> None:
         """Sampling starts; these series will grow."""
 
     def announce(self, variant: str) -> None:
-        """The next run is of this variant: should it crash, this is whom to blame."""
+        """The next run is of this variant: the one to blame for a crash."""
 
     def observe(self, progress: Progress) -> None:
         """A round is over, or warm-up is."""
 
     def fail(self, variant: str, error: Exception) -> None:
-        """A call has raised. If this returns, the variant is dropped and the others go on."""
+        """A call has raised. If this returns, the variant is dropped and the rest goes on."""
         raise error
 
 
@@ -403,8 +409,8 @@ def estimate_group(series: Sequence[Series], baseline: str, first_round: int) ->
     return estimates
 
 
-def _is_within(width: float | None, precision: float) -> bool:
-    return width is not None and width <= precision
+def _is_within(width: float | None, target: float) -> bool:
+    return width is not None and width <= target
 
 
 def _index_of_round(series: Series, first_round: int) -> int:
