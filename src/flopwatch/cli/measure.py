@@ -68,7 +68,10 @@ class Remembered(click.Command):
 
 
 WORDS = "flopwatch.words"
-AXES = ("--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer")
+AXES = (
+    "--model", "--seq-len", "--micro-batch", "--grad-accum", "--global-batch", "--precision",
+    "--optimizer",
+)  # fmt: skip
 VARIANTS = ("--sharding", "--recompute", "--attention")
 
 
