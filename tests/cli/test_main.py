@@ -147,6 +147,9 @@ def test_shells_complete_commands_suites_models_and_devices() -> None:
     assert complete("run", "steps", "--precision", "bf16-") == ["bf16-mixed"]
     assert "H100-SXM" in complete("devices", "H100")
     assert complete("published", "dy") == ["dyad"]
+    assert complete("compare", "new.jsonl", "--with", "published:m") == ["published:mosaic"]
+    assert complete("plot", "new.jsonl", "--plot", "roof") == ["roofline"]
+    assert "llm-foundry-2023-late" in complete("predict", "--stack", "llm")
     assert complete("run", "./my") == ["./my"]  # files, which the shell lists itself
 
 

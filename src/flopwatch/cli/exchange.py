@@ -14,7 +14,6 @@ from flopwatch.cli.options import read_records, say, tell
 from flopwatch.errors import FlopwatchError, UsageError
 
 if TYPE_CHECKING:
-    from flopwatch.records.exchange.foreign import Import
     from flopwatch.records.published import Publication
     from flopwatch.records.record import Record
 
@@ -41,50 +40,19 @@ def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
     flopwatch import numbers.txt --format dyad -o results/theirs.jsonl
     flopwatch show results/bench.jsonl
     """
-    from flopwatch.records.store import Store, read
-
-    known = {(r.run_id, r.case_id) for r in read(out).records} if out.exists() else set()
-    found = [(file, *_read(file, form)) for file in files]
-    with Store.open(out) as store:
-        for file, name, content in found:
-            new = [
-                record for record in content.records if (record.run_id, record.case_id) not in known
-            ]
-            for record in new:
-                store.append(record)
-            known.update((record.run_id, record.case_id) for record in new)
-            _tell(f"{file}, {name}", content, len(new), out)
-
-
-def _tell(source: str, content: Import, num_new: int, out: Path) -> None:
     from flopwatch.output.units import plural
+    from flopwatch.records.exchange import import_into
 
-    for remark in content.remarks:
-        tell(f"flopwatch: {source}: {_on_one_line(remark)}")
-    num_old = len(content.records) - num_new
-    added = f"{plural(num_new, 'record')} added to {out}"
-    if num_old:
-        added = f"{added if num_new else 'nothing added'}: {out} has {num_old} of them already"
-    tell(f"flopwatch: {source}: {added}")
-
-
-def _read(file: Path, form: str | None) -> tuple[str, Import]:
-    """The name of the format, and records that the store will take: all or none."""
-    from flopwatch.errors import FlopwatchError, StoreError
-    from flopwatch.records.exchange import read_file
-    from flopwatch.records.exchange.foreign import ForeignError
-    from flopwatch.records.record import decode, encode
-
-    try:
-        name, content = read_file(file, form)
-        for record in content.records:
-            try:
-                decode(encode(record))
-            except (StoreError, OverflowError) as error:
-                raise ForeignError(f"{record.variant} cannot be a record: {error}") from None
-    except ForeignError as error:
-        raise FlopwatchError(f"{file} cannot be imported: {_on_one_line(error)}") from None
-    return name, content
+    for one in import_into(out, files, form):
+        for remark in one.content.remarks:
+            tell(f"flopwatch: {one.source}: {_on_one_line(remark)}")
+        num_old = len(one.content.records) - one.num_new
+        added = f"{plural(one.num_new, 'record')} added to {out}"
+        if num_old:
+            added = (
+                f"{added if one.num_new else 'nothing added'}: {out} has {num_old} of them already"
+            )
+        tell(f"flopwatch: {one.source}: {added}")
 
 
 def _on_one_line(text: object) -> str:

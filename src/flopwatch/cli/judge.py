@@ -24,7 +24,8 @@ REGRESSION, NOTHING = 1, 3
 
 @click.command()
 @options.results
-@click.option("--with", "published", metavar="published:NAME",
+@click.option("--with", "published", metavar="published:NAME", type=options.Word(
+                  list_known=lambda: [f"{PUBLISHED}{n}" for n in options.list_publications()]),
               help="Compare with published results, as ratios; `flopwatch published` lists "
                    "them.")  # fmt: skip
 @click.option("--threshold", callback=options.read_percentage, metavar="PERCENT",

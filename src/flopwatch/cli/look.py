@@ -307,7 +307,7 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
 
 @click.command()
 @options.results
-@click.option("--plot", "name", metavar="NAME",
+@click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
               help="Which plot: --list has their names.  [default: the most telling one of each "
                    "table]")  # fmt: skip
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

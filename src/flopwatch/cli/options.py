@@ -99,6 +99,18 @@ def list_suites() -> Iterable[str]:
     return [suite.name for suite in list_built_in()]
 
 
+def list_plots() -> Iterable[str]:
+    from flopwatch.output.plots.plot_catalog import KINDS
+
+    return list(KINDS)
+
+
+def list_stacks() -> Iterable[str]:
+    from flopwatch.prediction.software_stacks import load_stacks
+
+    return list(load_stacks())
+
+
 def list_publications() -> Iterable[str]:
     from flopwatch.records.published import PUBLICATIONS
 

@@ -34,7 +34,7 @@ CONVENTIONS = [
     "mosaic-2023", "mosaic", "palm", "nanogpt", "megatron", "megatron-causal", "exact",
     "exact-causal",
 ]  # fmt: skip
-stack = click.option("--stack", metavar="NAME",
+stack = click.option("--stack", metavar="NAME", type=Word(list_known=options.list_stacks),
                      help="Software stack, whose fitted parameters to take.  [default: the latest "
                           "with data from the device]")  # fmt: skip
 network = click.option("--network", "network_gbit", type=AMOUNT, metavar="GBIT",

@@ -6,13 +6,13 @@ exporter writes what was measured and says which statistic it is, in which unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flopwatch.analysis.summary import conditions
-from flopwatch.errors import UsageError
+from flopwatch.errors import FlopwatchError, StoreError, UsageError
 from flopwatch.records.exchange import github_action, google_benchmark, pyperf, pytorch_database
 from flopwatch.records.exchange.foreign import (
     ForeignError,
@@ -22,6 +22,8 @@ from flopwatch.records.exchange.foreign import (
     parse_documents,
     read_text,
 )
+from flopwatch.records.record import decode, encode
+from flopwatch.records.store import Store, read
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
@@ -41,6 +43,43 @@ EXPORTERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "github-action-bigger": github_action.export_bigger,
 }
 """By name: measured rows as a file's text."""
+
+
+class Imported(NamedTuple):
+    source: str
+    """The file and its format."""
+    content: Import
+    num_new: int
+    """Records that were not there before."""
+
+
+def import_into(out: Path, files: Sequence[Path], form: str | None = None) -> Iterator[Imported]:
+    """Append what is in foreign files to a results file, of which nothing is there already; all
+    files are read before anything is written."""
+    known = {(r.run_id, r.case_id) for r in read(out).records} if out.exists() else set()
+    found = [(file, *_read_storable(file, form)) for file in files]
+    with Store.open(out) as store:
+        for file, name, content in found:
+            new = [each for each in content.records if (each.run_id, each.case_id) not in known]
+            for record in new:
+                store.append(record)
+            known.update((record.run_id, record.case_id) for record in new)
+            yield Imported(f"{file}, {name}", content, len(new))
+
+
+def _read_storable(file: Path, form: str | None) -> tuple[str, Import]:
+    """Records that the store will take: all or none."""
+    try:
+        name, content = read_file(file, form)
+        for record in content.records:
+            try:
+                decode(encode(record))
+            except (StoreError, OverflowError) as error:
+                raise ForeignError(f"{record.variant} cannot be a record: {error}") from None
+    except ForeignError as error:
+        sentence = " ".join(str(error).split())  # names in foreign files may have line breaks
+        raise FlopwatchError(f"{file} cannot be imported: {sentence}") from None
+    return name, content
 
 
 def read_file(path: Path, form: str | None = None) -> tuple[str, Import]:
