@@ -47,7 +47,7 @@ def read_table(text: str) -> list[str]:
 
 
 GOLDEN = """\
-steps model=decoder:hidden_size=64:layers=2:vocabulary=256 batch=8 context=32 precision=fp32 \
+steps model=decoder:hidden_size=64:layers=2:vocabulary=256 micro_batch=8 seq_len=32 precision=fp32 \
 optimizer=adamw, breakdown
 variant part time share to gain bound by basis
 eager total 10.0 ms 100.0 % measured
