@@ -136,7 +136,8 @@ def make_step(variant: str = "eager", factor: float = 1.0, **changes: object) ->
         "variant": variant,
         "baseline": "eager",
         "params": {
-            "model": MODEL, "micro_batch": 8, "seq_len": 32, "precision": "fp32", "optimizer": "adamw",
+            "model": MODEL, "micro_batch": 8, "seq_len": 32, "precision": "fp32",
+            "optimizer": "adamw",
         },
         "job": job.to_dict(),
         "samples_ns": {phase: [factor * ns] * 20 for phase, ns in times_ns.items()},

@@ -36,7 +36,6 @@ def make_job(variant: str = "full", **changes: Any) -> Record:
         "baseline": "none",
         "params": params,
         "job": parse_variant(job, variant).to_dict(),
-        "layout": "mosaic",
         "samples_ns": {"step": [5e8] * 20},
         "facts": {
             "tokens": 64 * 2048.0, "sequences": 64.0, "parameters": 125_226_240.0,

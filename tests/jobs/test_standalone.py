@@ -37,7 +37,9 @@ print(len(names), job.parameters, sum(scale_to_step(job, count_micro_batch_flops
 
 
 def test_jobs_import_nothing_else() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     count, parameters, *counted = done.stdout.split()
     assert int(count) > 8

@@ -83,7 +83,8 @@ def make_record(model: str, seq_len: int = 128, **changes: Any) -> Record:
     params = {"model": model, "micro_batch": 4, "seq_len": seq_len, "precision": "fp32",
               "optimizer": "adamw"}  # fmt: skip
     blank = Record(
-        case_id=f"{model}-{seq_len}", job=TrainingJob(**params).to_dict(), group_id=model, run_id="r", suite="steps", variant="eager",
+        case_id=f"{model}-{seq_len}", job=TrainingJob(**params).to_dict(), group_id=model,
+        run_id="r", suite="steps", variant="eager",
         baseline="eager", params=params, status="ok", settings=SETTINGS, environment=ENVIRONMENT,
         measured_at="2026-11-17T10:00:00+00:00", rounds=[0, 1, 2], calls_per_sample=[1, 1, 1],
         samples_ns={phase: [1e9] * 3 for phase in ("forward", "backward", "optimizer")},

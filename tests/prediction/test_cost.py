@@ -149,8 +149,8 @@ def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
         find_precision("fp7")
     with pytest.raises(UsageError, match="does not follow from its dimensions"):
         predict(make("qwen2:hidden_size=512:layers=8"), A100, choose_stack(A100))
+    split = replace(make(), parallelism=Parallelism(data=4, tensor=2))
     with pytest.raises(UsageError, match="predict does not know tensor parallelism yet"):
-        split = replace(make(), parallelism=Parallelism(data=4, tensor=2))
         predict(split, A100, choose_stack(A100))
     with pytest.raises(UsageError, match="no device is called 'abacus'"):
         find_machine("8xabacus")

@@ -25,7 +25,7 @@ MOST_LINES = 8
 """In one plot; with more, every set of other parameters has its own."""
 SIZE = "parameters"
 RANKS = "ranks"
-TUNABLE = ("micro_batch", "accumulation", "global_batch")
+TUNABLE = ("micro_batch", "grad_accum", "global_batch")
 """What one chooses for the sake of speed: of several, the best is drawn."""
 NOT_A_SIZE = (RANKS, *TUNABLE)
 """What lies over ranks is a plot of its own, with an ideal line."""
