@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import add, mul
-from typing import Literal
+from typing import Any, Literal
 
 from flopwatch.records.record import Record
 
@@ -65,6 +65,12 @@ def as_interval(estimate: Estimate | None) -> dict[str, float | None] | None:
     if estimate is None:
         return None
     return {"median": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def with_intervals(content: Any) -> dict[str, Any]:
+    """A dataclass for JSON, its estimates as intervals."""
+    values = {field.name: getattr(content, field.name) for field in fields(content)}
+    return {k: as_interval(v) if isinstance(v, Estimate) else v for k, v in values.items()}
 
 
 def median(values: Sequence[float]) -> float:

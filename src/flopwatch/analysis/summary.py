@@ -38,6 +38,7 @@ from flopwatch.analysis.statistics import (
     judge,
     pair_ratio,
     totals_by_round,
+    with_intervals,
 )
 from flopwatch.devices import environment
 from flopwatch.records.record import Record
@@ -210,7 +211,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "conditions": record.conditions,
         "facts": record.facts,
         "ranks": [asdict(split) for split in split_ranks(record)],
-        "regions": {name: _inside_as_dict(inside) for name, inside in row.regions.items()},
+        "regions": {name: with_intervals(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
         "warmup_samples": record.warmup_samples,
         "notes": record.notes,
@@ -220,18 +221,6 @@ def as_dict(row: Row) -> dict[str, Any]:
 def differences_as_dict(row: Row) -> dict[str, dict[str, str | None]]:
     return {
         name: {"baseline": theirs, "own": own} for name, (theirs, own) in row.differences.items()
-    }
-
-
-def _inside_as_dict(inside: Inside) -> dict[str, Any]:
-    return {
-        "calls": inside.calls,
-        "call_ns": as_interval(inside.call_ns),
-        "share": as_interval(inside.share),
-        "speedup": as_interval(inside.speedup),
-        "verdict": inside.verdict,
-        "limit": inside.limit,
-        "flops_per_s": inside.flops_per_s,
     }
 
 

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flopwatch.analysis.statistics import THRESHOLD, median
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, identify
 from flopwatch.worker.sampling import PRIME_BELOW_NS
 
 DISCARDED = (0, 1, 2, 5)
@@ -194,11 +194,7 @@ def as_dict(warmup: Warmup) -> dict[str, Any]:
     """For ``--json``: plain numbers with units in their names."""
     record, steady, costs = warmup.record, warmup.steady, warmup.costs
     return {
-        "suite": record.suite,
-        "params": record.params,
-        "variant": record.variant,
-        "status": record.status,
-        "message": record.message,
+        **identify(record),
         "steps": warmup.steps,
         "windows": [_window_as_dict(window, steady) for window in warmup.windows],
         "steady": None if steady is None else _window_as_dict(steady, steady),
@@ -206,8 +202,6 @@ def as_dict(warmup: Warmup) -> dict[str, Any]:
         "costs": None if costs is None else {**asdict(costs), "excess_s": costs.excess_s},
         "calls_per_sample": record.calls_per_sample[: record.warmup_samples + warmup.steps],
         "warmup_samples": record.warmup_samples,
-        "run_id": record.run_id,
-        "case_id": record.case_id,
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from flopwatch.analysis import comparison_warnings, machine_warnings, sample_warnings
 from flopwatch.analysis.warning_findings import Case, Finding, gather
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
 
 Severity = Literal["spoils", "widens", "note"]
@@ -251,17 +251,7 @@ def as_dict(warning: ResultWarning) -> dict[str, Any]:
         "severity": warning.severity,
         "sentence": warning.sentence,
         "advice": warning.advice,
-        "cases": [
-            {
-                "suite": record.suite,
-                "variant": record.variant,
-                "params": record.params,
-                "case_id": record.case_id,
-                "run_id": record.run_id,
-                "measured_at": record.measured_at,
-            }
-            for record in warning.cases
-        ],
+        "cases": [identify(record) for record in warning.cases],
     }
 
 

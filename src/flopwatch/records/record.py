@@ -176,6 +176,12 @@ class Record:
         return self.cause in ("does-not-fit", "too-few-ranks")
 
 
+def identify(record: Record) -> dict[str, Any]:
+    """For JSON: which case it is of, in which run, and what became of it."""
+    names = ("suite", "variant", "params", "status", "message", "case_id", "run_id", "measured_at")
+    return {name: getattr(record, name) for name in names}
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 

@@ -28,7 +28,7 @@ from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.training_tables import find_estimate_bytes
 from flopwatch.output.units import format_bytes
 from flopwatch.records.published.entries import find_printed
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value, label
 
 Cell = str | float | None
@@ -153,7 +153,10 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     lines = [line for table in tables for line in _draw_table(table)]
     return Printout(
         lines=[*lines, *map(_draw_sum, sums), *([""] if sums else [])],
-        content=[*map(_as_dict, chosen), *map(_sum_as_dict, sums)],
+        content=[
+            *map(_as_dict, chosen),
+            *({**identify(record), "sum": record.facts["sum"]} for record in sums),
+        ],
         remarks=_find_remarks([row.record for row in chosen]),
         tables=[
             PublishedTable(
@@ -197,16 +200,6 @@ def _draw_sum(record: Record) -> str:
     """As torch prints it."""
     dtype = ", dtype=torch.float16" if record.variant == "float16" else ""
     return f"tensor({record.facts['sum']:.4f}{dtype})"
-
-
-def _sum_as_dict(record: Record) -> dict[str, Any]:
-    return {
-        "params": record.params,
-        "variant": record.variant,
-        "sum": record.facts["sum"],
-        "run_id": record.run_id,
-        "case_id": record.case_id,
-    }
 
 
 def _is_of_a_model(record: Record) -> bool:
@@ -262,15 +255,10 @@ def _as_dict(row: Row) -> dict[str, Any]:
         times[f"{phase}_std_s"] = spread.std_s if spread else None
     return {
         "experiment_name": name_experiment(record),
-        "params": record.params,
-        "variant": record.variant,
-        "status": record.status,
-        "message": record.message,
+        **identify(record),
         **times,
         "samples": len(record.rounds) - record.warmup_samples,
         "warmup_samples": record.warmup_samples,
         "needed_bytes": find_estimate_bytes(record),
         "measured_on": describe_conditions(record),
-        "run_id": record.run_id,
-        "case_id": record.case_id,
     }

@@ -24,7 +24,7 @@ from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_differences
 from flopwatch.records.published.entries import find_printed
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value
 
 PUBLISHED_FORMS = {":published-cat": "CONCAT ", ":published": "", ":cat": "CONCAT "}
@@ -236,18 +236,13 @@ def _group(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[l
 def _as_dict(entry: Entry) -> dict[str, Any]:
     record = entry.record
     return {
-        "params": record.params,
-        "variant": record.variant,
+        **identify(record),
         "published_name": published_name(record.variant),
         "hidden_size": record.facts.get("hidden_size"),
-        "status": record.status,
-        "message": record.message,
         "total_ms": entry.total_ms,
         "forward_ms": entry.forward_ms,
         "backward_ms": entry.backward_ms,
         "speedup": entry.speedup,
         "differences": differences_as_dict(entry.row),
         "measured_on": describe_conditions(record),
-        "run_id": record.run_id,
-        "case_id": record.case_id,
     }

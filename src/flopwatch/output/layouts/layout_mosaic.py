@@ -28,7 +28,7 @@ from flopwatch.jobs.utilisation import JobUtilisation, Utilisation
 from flopwatch.output.layouts.layouts import Printout, PublishedTable, draw_published_markdown
 from flopwatch.output.units import format_rate
 from flopwatch.records.published.entries import find_printed
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
 from flopwatch.suites.suite import AUTO
 
@@ -262,10 +262,5 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "peak_flops_per_s": None if found is None else found.peak_flops_per_s,
         "peak_source": None if found is None else found.peak_source,
         "impossible": None if found is None else found.impossible,
-        "variant": record.variant,
-        "params": record.params,
-        "status": record.status,
-        "message": record.message,
-        "run_id": record.run_id,
-        "case_id": record.case_id,
+        **identify(record),
     }
