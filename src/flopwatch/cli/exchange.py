@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import read_records, say, tell
+from flopwatch.cli.options import print_lines, print_remark, read_records
 from flopwatch.errors import FlopwatchError, UsageError
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
 
     for one in import_into(out, files, form):
         for remark in one.content.remarks:
-            tell(f"flopwatch: {one.source}: {_on_one_line(remark)}")
+            print_remark(f"flopwatch: {one.source}: {_on_one_line(remark)}")
         num_old = len(one.content.records) - one.num_new
         added = f"{plural(one.num_new, 'record')} added to {out}"
         if num_old:
             added = (
                 f"{added if one.num_new else 'nothing added'}: {out} has {num_old} of them already"
             )
-        tell(f"flopwatch: {one.source}: {added}")
+        print_remark(f"flopwatch: {one.source}: {added}")
 
 
 def _on_one_line(text: object) -> str:
@@ -73,7 +73,7 @@ def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) 
 
     The newest record of every case is written.
 
-    pyperf gets all samples; the others get medians with their intervals, and are told so.
+    pyperf gets all samples; other formats get medians with their intervals, named as such.
     Of github-action-benchmark's tools, customSmallerIsBetter reads github-action-smaller (times,
     memory), and customBiggerIsBetter github-action-bigger (rates, speedups).
 
@@ -97,7 +97,7 @@ def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) 
         click.echo(text, nl=False)
         return
     _write(text, out)
-    tell(f"wrote {out}")
+    print_remark(f"wrote {out}")
 
 
 def _name_others(records: Sequence[Record]) -> None:
@@ -107,8 +107,8 @@ def _name_others(records: Sequence[Record]) -> None:
     for record in records:
         case = " ".join(filter(None, [record.suite, record.variant, label(record.params)]))
         why = record.message or "no time was measured"
-        told = _on_one_line(f"{case} was left out: {record.status}: {why}")
-        tell(f"flopwatch: {told}")
+        sentence = _on_one_line(f"{case} was left out: {record.status}: {why}")
+        print_remark(f"flopwatch: {sentence}")
 
 
 def _refuse_other_files(out: Path) -> None:
@@ -195,7 +195,7 @@ def _print_tables(publication: Publication, records: Sequence[Record]) -> None:
     print_rows([row for row in summarize(records) if not row.in_parts])
     click.echo()
     for line in describe_publication(publication):
-        say(line)
+        print_lines(line)
 
 
 def _print_as_published(publication: Publication, records: Sequence[Record]) -> None:
@@ -204,9 +204,9 @@ def _print_as_published(publication: Publication, records: Sequence[Record]) -> 
 
     printout = LAYOUTS[publication.name](summarize(records))
     for line in [*describe_publication(publication), *printout.remarks]:
-        tell(f"flopwatch: {line}")
+        print_remark(f"flopwatch: {line}")
     for line in printout.lines:
-        say(line)
+        print_lines(line)
 
 
 def _print_json(publication: Publication, records: Sequence[Record], layout: str) -> None:
@@ -241,4 +241,4 @@ def _write_published(records: Sequence[Record], out: Path) -> None:
         raise FlopwatchError(
             f"{out} cannot be written ({error.strerror}); choose another"
         ) from None
-    tell(f"wrote {len(records)} records to {out}")
+    print_remark(f"wrote {len(records)} records to {out}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import read_records, say, tell
+from flopwatch.cli.options import print_lines, print_remark, read_records
 
 if TYPE_CHECKING:
     from flopwatch.analysis.verdicts import Comparison, Judgement
@@ -168,17 +168,17 @@ def _is_nothing(judgement: Judgement, is_gate: bool) -> bool:
 def _report_nothing(judgement: Judgement, is_between_runs: bool) -> int:
     from flopwatch.output.compare_tables import describe_nothing
 
-    tell(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
+    print_remark(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
     return NOTHING
 
 
 def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
-    """The gate's exit code; what it rests on is told."""
+    """The gate's exit code; its reason is printed."""
     from flopwatch.analysis.verdicts import excuse
 
     counted = excuse(judgement, despite)
     if not counted and not judgement.broken:
-        tell(
+        print_remark(
             "flopwatch: nothing was comparable; measure both sides in the same way, or name "
             "what may differ by --despite FIELD"
         )
@@ -195,7 +195,7 @@ def _report_regressions(judgement: Judgement, counted: Sequence[Comparison]) -> 
         return 0
     worst = ", ".join(name_case(record) for record in regressed[:3])
     more = f" and {len(regressed) - 3} more" if len(regressed) > 3 else ""
-    tell(f"flopwatch: slower, or no longer measured: {worst}{more}")
+    print_remark(f"flopwatch: slower, or no longer measured: {worst}{more}")
     return REGRESSION
 
 
@@ -226,7 +226,7 @@ def _compare_with_published(
         print_sheets(make_beside_sheets(found))
         print_remarks(describe_beside(found))
     if all(one.missing is not None for one in found):
-        tell(f"flopwatch: nothing was comparable; {suggest_case(found, name)}")
+        print_remark(f"flopwatch: nothing was comparable; {suggest_case(found, name)}")
         return NOTHING
     return 0
 
@@ -303,11 +303,11 @@ def check(
         _print_findings(json.dumps([as_dict(warning) for warning in warnings]))
     else:
         _print_findings("\n".join(write_warnings(warnings, width)))
-        tell(count_warnings(warnings, len(records)))
+        print_remark(count_warnings(warnings, len(records)))
     if any(strict or warning.severity == "spoils" for warning in warnings):
         sys.exit(1)
 
 
 def _print_findings(text: str) -> None:
     if text:
-        say(text)
+        print_lines(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import read_records, say, tell
+from flopwatch.cli.options import print_lines, print_remark, read_records
 from flopwatch.errors import UsageError
 from flopwatch.output.layouts.layouts import LAYOUTS
 
@@ -84,9 +84,9 @@ def show(
     text = "" if form == TERMINAL else WRITERS[form](found)
     sheets = found.make_sheets() if form == TERMINAL else []
     for remark in found.remarks:
-        tell(f"flopwatch: {remark}")
+        print_remark(f"flopwatch: {remark}")
     for line in found.lines if form == TERMINAL else ():
-        say(line)
+        print_lines(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
 
@@ -104,9 +104,9 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
 
     printout = lay_out(rows)
     if not printout.content:
-        tell("no records")
+        print_remark("no records")
     for line in [json.dumps(printout.content)] if form == "json" else printout.lines:
-        say(line)
+        print_lines(line)
 
 
 @click.command()
@@ -139,7 +139,7 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
         raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
     result = query_results(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
-        tell(f"flopwatch: {warning}")
+        print_remark(f"flopwatch: {warning}")
     if form == TERMINAL:
         print_table(result.columns, result.rows)
     else:
@@ -302,13 +302,13 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
         click.echo(page, nl=False)
         return
     write_page(out, page)
-    tell(f"wrote {out}")
+    print_remark(f"wrote {out}")
 
 
 @click.command()
 @options.results
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
-              help="Which plot: --list has their names.  [default: the most telling one of each "
+              help="Which plot: --list has their names.  [default: the most informative of each "
                    "table]")  # fmt: skip
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="A .png, .svg or .pdf; several plots are numbered.  [default: "
@@ -353,13 +353,13 @@ def plot(
     plots = _choose(tables, name, most)
     files = draw_files(plots, out)
     for file, drawn in zip(files, plots, strict=True):
-        tell(f"wrote {file}: {drawn.title}, {drawn.subject}")
+        print_remark(f"wrote {file}: {drawn.title}, {drawn.subject}")
     if as_json:
-        told = [
+        content = [
             {"file": str(file), "name": p.name, "title": p.title, "subject": p.subject}
             for file, p in zip(files, plots, strict=True)
         ]
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(content))
 
 
 def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> list[Plot]:
@@ -376,7 +376,7 @@ def _choose(tables: Sequence[Sequence[Row]], name: str | None, most: int) -> lis
             else describe_missing(name)
         )
     if next(found, None) is not None:
-        tell(f"flopwatch: only the first {most} plots; --most draws more")
+        print_remark(f"flopwatch: only the first {most} plots; --most draws more")
     return plots
 
 
@@ -386,11 +386,11 @@ def _list_kinds(tables: Sequence[Sequence[Row]], as_json: bool) -> None:
 
     counts = {name: sum(1 for _ in make_plots(name, tables)) for name in KINDS}
     if as_json:
-        told = [
+        content = [
             {"name": n, "plots": counts[n], "shows": k.shows, "needs": k.needs, "run": k.run}
             for n, k in KINDS.items()
         ]
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(content))
         return
     rows = [(n, counts[n] or "none", k.shows, k.needs) for n, k in KINDS.items()]
     print_table(["plot", "from these", "shows", "needs"], rows)

@@ -108,7 +108,7 @@ def _run_command(command: Callable[[], Any]) -> int:
     try:
         command()
     except FlopwatchError as error:
-        options.tell(f"flopwatch: {error}")  # it may repeat what a file says
+        options.print_remark(f"flopwatch: {error}")  # it may repeat what a file says
         return 2
     except click.ClickException as error:
         error.show()

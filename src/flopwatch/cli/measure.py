@@ -90,7 +90,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
               help="These values instead of the suite's own, where it accepts others; may be "
                    "repeated. Also written --AXIS VALUE[,VALUE], after the suite.")  # fmt: skip
 @click.option("--baseline", metavar="VARIANT",
-              help="What the others are compared with, instead of the suite's own.")  # fmt: skip
+              help="What variants are compared with, instead of the suite's own.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer cases, ±5 %, 2 s a case.")
 @click.option("--grid", "preset", metavar="NAME",
               help="Another grid that the suite declares, such as a published one, instead of its "

@@ -354,11 +354,11 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
 
     contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
     for warning in (warning for one in contents for warning in one.warnings):
-        tell(f"flopwatch: {warning}")
+        print_remark(f"flopwatch: {warning}")
     return [record for one in contents for record in one.records]
 
 
-def say(text: str) -> None:
+def print_lines(text: str) -> None:
     """An answer, in lines, to stdout, without escapes that a record may hold. JSON and CSV are
     safe by themselves."""
     from flopwatch.output.units import printable_lines
@@ -366,7 +366,7 @@ def say(text: str) -> None:
     click.echo(printable_lines(text))
 
 
-def tell(sentence: str) -> None:
+def print_remark(sentence: str) -> None:
     """A remark, to stderr."""
     from flopwatch.output.units import printable
 

@@ -379,7 +379,7 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
 @click.command()
 @options.results
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where it is kept.  [default: FLOPWATCH_CALIBRATION, or beside the "
+              help="Where it is kept.  [default: FLOPWATCH_CALIBRATION, or with the "
                    "peaks]")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
