@@ -119,7 +119,7 @@ def estimate_cost(
 
     >>> from flopwatch.jobs.parallelism import Parallelism
     >>> from flopwatch.prediction.hardware import find_machine
-    >>> from flopwatch.prediction.software_stacks import EXPECTED
+    >>> from flopwatch.prediction.cost_parameters import EXPECTED
     >>> split = Parallelism(data=8, sharding="full")
     >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=split)
     >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
