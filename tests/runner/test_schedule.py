@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 
 from flopwatch.errors import UsageError
+from flopwatch.output.units import parse_bytes, parse_duration, parse_percentage
 from flopwatch.runner.schedule import (
     Description,
     fit_budget,
     make_groups,
-    parse_bytes,
-    parse_duration,
     parse_filters,
-    parse_percentage,
     require_budget,
 )
 from flopwatch.settings import Settings

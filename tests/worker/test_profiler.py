@@ -191,9 +191,9 @@ def test_too_little_memory_is_told_in_a_sentence(
 
 def test_what_cannot_fit_is_not_tried() -> None:
     with pytest.raises(UsageError, match=r"of xl, seq_len 128, .* needs 29\.\d GiB of memory"):
-        worker.require_room(Request(job=make_job("xl")), "cpu", 2**30)
-    worker.require_room(Request(job=make_job("xl")), "cpu", 2**36)
-    worker.require_room(Request(job=make_job("xl")), "cpu", None)
+        worker.require_memory(Request(job=make_job("xl")), "cpu", 2**30)
+    worker.require_memory(Request(job=make_job("xl")), "cpu", 2**36)
+    worker.require_memory(Request(job=make_job("xl")), "cpu", None)
 
 
 def test_what_cannot_be_done_is_said_before_any_work(tmp_path: Path) -> None:

@@ -319,13 +319,13 @@ def require(given: dict[str, Any], *options: str) -> None:
 def read_duration(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> float | None:
-    from flopwatch.runner.schedule import parse_duration
+    from flopwatch.output.units import parse_duration
 
     return None if value is None else parse_duration(value)
 
 
 def read_size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    from flopwatch.runner.schedule import parse_bytes
+    from flopwatch.output.units import parse_bytes
 
     return None if value is None else parse_bytes(value)
 
@@ -333,7 +333,7 @@ def read_size(context: click.Context, option: click.Parameter, value: str | None
 def read_percentage(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> float | None:
-    from flopwatch.runner.schedule import parse_percentage
+    from flopwatch.output.units import parse_percentage
 
     return None if value is None else parse_percentage(value)
 

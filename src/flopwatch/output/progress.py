@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from flopwatch.output.units import plural
+from flopwatch.output.units import format_duration, plural
 from flopwatch.records.record import Record
-from flopwatch.runner.schedule import WORKER_S, Group, count_cases, format_duration, format_filters
+from flopwatch.runner.schedule import WORKER_S, Group, count_cases, format_filters
 from flopwatch.settings import Settings
 
 if TYPE_CHECKING:

@@ -10,11 +10,13 @@ order of what stands around it is no part of a name.
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Sequence
 from textwrap import wrap
 
 from flopwatch.analysis.statistics import Estimate
+from flopwatch.errors import UsageError
 
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -262,3 +264,87 @@ def _wrap(text: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
+UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``1.5m``, ``500ms``, ``2h``.
+
+    >>> parse_duration("1.5m")
+    90.0
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        seconds = float(match[1]) * UNITS_S[match[2] or "s"]
+    except (ValueError, KeyError):
+        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h") from None
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"a duration must be longer than nothing; {text!r} is not")
+    return seconds
+
+
+def parse_percentage(text: str) -> float:
+    """The share that ``2%`` or ``2`` stands for.
+
+    >>> parse_percentage("2%")
+    0.02
+    """
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise UsageError(f"{text!r} is not a percentage between 0 and 100; write for example 2%")
+    return share
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``8G``, ``8GiB``, ``512M``.
+
+    >>> parse_bytes("8G") == 8 * 2**30
+    True
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([bkmgt]?)(i?b)?\s*", text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        size = int(float(match[1]) * UNITS_BYTES[match[2] or "b"])
+    except ValueError:
+        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M") from None
+    if size <= 0:
+        raise UsageError(f"a size must be more than nothing; {text!r} is not")
+    return size
+
+
+def format_duration(seconds: float) -> str:
+    """
+    >>> [format_duration(s) for s in (0.5, 42, 90, 5400)]
+    ['0.5s', '42s', '1m30s', '1h30m']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    hours, rest = divmod(whole // 60, 60)
+    return f"{hours}h{rest}m" if rest else f"{hours}h"
+
+
+def format_range(low_s: float, high_s: float) -> str:
+    """
+    >>> format_range(5.4, 20.2), format_range(4800, 10800), format_range(9.8, 10.2)
+    ('about 5 to 20 s', 'about 1h20m to 3h', 'about 10 s')
+    """
+    if high_s < 60:
+        low, high = f"{max(low_s, 1):.0f}", f"{max(high_s, 1):.0f}"
+        return f"about {high} s" if low == high else f"about {low} to {high} s"
+    low, high = format_duration(low_s), format_duration(high_s)
+    return f"about {high}" if low == high else f"about {low} to {high}"

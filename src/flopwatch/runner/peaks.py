@@ -16,8 +16,8 @@ from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, rea
 from flopwatch.devices.peak_measurement import EFFORTS
 from flopwatch.devices.system_files import count_usable_cores, read_cpu_quota_cores
 from flopwatch.errors import UsageError
+from flopwatch.output.units import format_duration
 from flopwatch.runner import session
-from flopwatch.runner.schedule import format_duration
 from flopwatch.settings import Device, Settings
 
 CPU_RANKS = 2

@@ -1,26 +1,27 @@
-"""What a run will measure: a suite's cases, filtered, grouped, and fitted to a budget.
+"""What a run will measure: a suite's cases, filtered, grouped, fitted to a budget, without those
+that are measured already; and an estimate of how long it will take.
 
-And how long a run will take, estimated before it starts.
-
-A group is sampled until its variants are known well enough, and no longer than its budget; but an
-interval needs a number of rounds, however long they are. How long a round takes is not known before
-it is measured. It is taken to be that of the FLOPs which the suite declares, at the rate of a plain
-matmul on this machine: few things compute faster, and what also moves memory, or has no good
-kernel here, is slower. Where no FLOPs are declared, budgets are all there is to go by.
+A group is sampled until its intervals are narrow enough, and no longer than its budget; but an
+interval needs a number of rounds, however long they are. A round is estimated from the FLOPs that
+the suite declares, at the rate of a plain matmul on this machine: few things compute faster, and
+what also moves memory, or has no good kernel here, is slower. Where no FLOPs are declared, the
+estimate is the budget.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from flopwatch.devices.environment import measurement_conditions
 from flopwatch.errors import UsageError
-from flopwatch.output.units import format_rate, plural
+from flopwatch.output.units import format_duration, format_range, format_rate, plural
+from flopwatch.records.record import Record
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, digest, format_value, group_id, label
+from flopwatch.worker.failure import is_unchanged
 
 MIN_CASE_S = 0.5
 """Less than this cannot give a case its warm-up and enough rounds to speak of."""
@@ -29,9 +30,6 @@ WORKER_S = 0.2
 
 RANKS = "ranks"
 """The axis whose values are numbers of processes, with torch.distributed between them."""
-
-UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
-UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,86 +245,6 @@ def count_cases(groups: Sequence[Group]) -> int:
     return sum(len(group.variants) for group in groups)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``1.5m``, ``500ms``, ``2h``.
-
-    >>> parse_duration("1.5m")
-    90.0
-    """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
-    try:
-        if match is None:
-            raise ValueError
-        seconds = float(match[1]) * UNITS_S[match[2] or "s"]
-    except (ValueError, KeyError):
-        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h") from None
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"a duration must be longer than nothing; {text!r} is not")
-    return seconds
-
-
-def parse_percentage(text: str) -> float:
-    """The share that ``2%`` or ``2`` stands for.
-
-    >>> parse_percentage("2%")
-    0.02
-    """
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise UsageError(f"{text!r} is not a percentage between 0 and 100; write for example 2%")
-    return share
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of ``8G``, ``8GiB``, ``512M``.
-
-    >>> parse_bytes("8G") == 8 * 2**30
-    True
-    """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([bkmgt]?)(i?b)?\s*", text.lower())
-    try:
-        if match is None:
-            raise ValueError
-        size = int(float(match[1]) * UNITS_BYTES[match[2] or "b"])
-    except ValueError:
-        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M") from None
-    if size <= 0:
-        raise UsageError(f"a size must be more than nothing; {text!r} is not")
-    return size
-
-
-def format_duration(seconds: float) -> str:
-    """
-    >>> [format_duration(s) for s in (0.5, 42, 90, 5400)]
-    ['0.5s', '42s', '1m30s', '1h30m']
-    """
-    if seconds < 10:
-        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-    hours, rest = divmod(whole // 60, 60)
-    return f"{hours}h{rest}m" if rest else f"{hours}h"
-
-
-def format_range(low_s: float, high_s: float) -> str:
-    """
-    >>> format_range(5.4, 20.2), format_range(4800, 10800), format_range(9.8, 10.2)
-    ('about 5 to 20 s', 'about 1h20m to 3h', 'about 10 s')
-    """
-    if high_s < 60:
-        low, high = f"{max(low_s, 1):.0f}", f"{max(high_s, 1):.0f}"
-        return f"about {high} s" if low == high else f"about {low} to {high} s"
-    low, high = format_duration(low_s), format_duration(high_s)
-    return f"about {high}" if low == high else f"about {low} to {high}"
-
-
 FALLBACK = "float32"
 """Its rate is taken for a dtype that has none of its own: for int8, say."""
 WARMUP_ROUNDS = 4
@@ -395,3 +313,68 @@ def list_dtypes(groups: Sequence[Group]) -> list[str]:
     counted = {dtype for group in groups for by in group.flops.values() for dtype in by}
     floats = {dtype for dtype in counted if dtype.startswith(("float", "bfloat"))}
     return [FALLBACK, *sorted(floats - {FALLBACK})] if counted else []
+
+
+def resume(
+    groups: Iterable[Group],
+    records: Iterable[Record],
+    *,
+    settings: Settings,
+    environment: dict[str, Any],
+    suite_path: Path,
+) -> tuple[list[Group], list[Record]]:
+    """What is still to be measured, and the records that answer for the rest, the newest of each
+    case.
+
+    A record answers for its case when it was taken under the same conditions, from the same source
+    files, and at least as carefully as the settings ask for. Failures count as answers: what ran
+    out of memory will do so again, unless it gets more. What was interrupted or skipped does not.
+    Where a variant is missing, the baseline is measured again with it.
+    """
+    wanted = measurement_conditions(environment, settings)
+    answers = {
+        record.case_id: record
+        for record in records
+        if is_answer(record, settings)
+        and measurement_conditions(record.environment, record.settings) == wanted
+        and is_unchanged(record.sources, suite_path)
+    }
+    left: list[Group] = []
+    answered: list[Record] = []
+    for group in groups:
+        done = {v: answers[group.case_id(v)] for v in group.variants if group.case_id(v) in answers}
+        missing = [variant for variant in group.variants if variant not in done]
+        answered += done.values()
+        if missing:
+            left.append(group.keep(missing))
+    return left, answered
+
+
+def is_answer(record: Record, settings: Settings) -> bool:
+    """Whether the record is complete and as good as these settings ask for."""
+    if record.status == "skipped" or record.stop_reason == "interrupted":
+        return False
+    then = record.settings
+    if record.status != "ok":
+        limits = {
+            "oom": not _is_larger(settings.memory_limit_bytes, then.memory_limit_bytes),
+            "timeout": then.silence_limit_s >= settings.silence_limit_s,
+        }
+        return limits.get(record.status, True)
+    reasons = {
+        "precise": then.target_interval <= settings.target_interval,
+        "stalled": True,  # more time would not have helped
+        # A run's budget is divided anew after every group, so that shares vary.
+        "budget": then.budget_s >= 0.75 * settings.budget_s
+        and len(record.rounds) - record.warmup_samples >= settings.min_rounds,
+    }
+    # Times do not depend on the seed; curves do.
+    is_same_curve = not record.curves or then.seed == settings.seed
+    return is_same_curve and reasons.get(record.stop_reason or "", False)
+
+
+def _is_larger(limit_bytes: int | None, than_bytes: int | None) -> bool:
+    """By more than the free memory, of which the default is a share, varies between runs."""
+    if limit_bytes is None or than_bytes is None:
+        return False
+    return limit_bytes > 1.1 * than_bytes

@@ -32,7 +32,6 @@ from flopwatch.runner.memory_fit import (
 )
 from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, Request, start_ranks
 from flopwatch.runner.record_builder import Skip
-from flopwatch.runner.resume import resume
 from flopwatch.runner.schedule import (
     RANKS,
     Description,
@@ -44,6 +43,7 @@ from flopwatch.runner.schedule import (
     make_groups,
     parse_filters,
     require_budget,
+    resume,
 )
 from flopwatch.runner.torchrun_launcher import (
     RankServer,

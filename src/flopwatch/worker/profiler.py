@@ -186,7 +186,7 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
     """What `Request` says, as plain data."""
     wanted = msgspec.convert(request, Request)
     try:
-        require_room(wanted, device, find_room_bytes(device))
+        require_memory(wanted, device, find_available_bytes(device))
         return Profiler(wanted, device).run()
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -194,7 +194,7 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
         raise _refuse(wanted, "more memory than there is") from None
 
 
-def find_room_bytes(device: Device) -> int | None:
+def find_available_bytes(device: Device) -> int | None:
     """What this process may take for its tensors; None where nothing limits it."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
@@ -202,16 +202,14 @@ def find_room_bytes(device: Device) -> int | None:
     return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes - PROCESS_BYTES
 
 
-def require_room(request: Request, device: Device, room_bytes: int | None) -> None:
-    """What is certain to fail would take minutes to do so, and everybody's memory meanwhile."""
-    if room_bytes is None or not request.job.shape.is_ours:  # others take seconds to survey
+def require_memory(request: Request, device: Device, available_bytes: int | None) -> None:
+    """What cannot fit would take minutes to fail, and fill the memory meanwhile."""
+    if available_bytes is None or not request.job.shape.is_ours:  # others take seconds to survey
         return
     needed_bytes = estimate_step(request.job, device).peak_bytes
-    if needed_bytes > room_bytes:
-        raise _refuse(
-            request,
-            f"{format_bytes(needed_bytes)} of memory, and there are {format_bytes(room_bytes)}",
-        )
+    if needed_bytes > available_bytes:
+        needed, available = format_bytes(needed_bytes), format_bytes(available_bytes)
+        raise _refuse(request, f"{needed} of memory, and there are {available}")
 
 
 def _refuse(request: Request, needs: str) -> UsageError:
@@ -222,7 +220,7 @@ def _refuse(request: Request, needs: str) -> UsageError:
 
 
 def is_marking_ranges(request: Request, device: Device, environ: env.Environ = None) -> bool:
-    """Whether another profiler watches, to which NVTX ranges are all that it needs."""
+    """Whether another profiler watches, which needs NVTX ranges only."""
     if request.nvtx and device == "cpu":
         raise UsageError("--nvtx marks ranges of a GPU, and there is none; leave it out")
     under_nsys = device == "cuda" and bool(env.read("NSYS_PROFILING_SESSION_ID", environ))
