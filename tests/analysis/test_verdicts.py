@@ -256,7 +256,7 @@ def test_what_broke_and_what_has_no_partner_is_told() -> None:
     assert [record.variant for record in judged.broken] == ["fails"]
     assert [record.variant for record in judged.only_old] == ["gone"]
     assert [record.variant for record in judged.only_new] == ["here"]
-    assert [record.variant for record in compare_runs(new, old).mended] == ["fails"]
+    assert [record.variant for record in compare_runs(new, old).fixed] == ["fails"]
 
 
 def test_many_comparisons_are_read_at_a_higher_confidence() -> None:

@@ -420,7 +420,7 @@ def test_the_printout(spoiled: Path) -> None:
         "    demo a size=4: 33 % of 60 samples lie around a level of their own, 50 % above the "
         "others, with nothing",
     ]
-    assert "Worth knowing\n  noted\n    demo a size=4: odd\n    → repeat it" in result.stdout
+    assert "Worth knowing\n  noted\n    demo a size=4: odd\n    → state it" in result.stdout
     assert result.stderr == ("2 warnings about 1 record: 1 that spoils a number, 1 worth knowing\n")
 
 

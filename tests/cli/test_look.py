@@ -71,8 +71,8 @@ def test_the_table(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
         "counted: FLOPs over the peak, bytes over the bandwidth; predicted: by the cost model; to "
         "gain: at the most, the time above the ideal",
         "counted with float32 100 GFLOP/s (measured here on 2026-11-16: a float32 matmul of "
-        "8x8x8), memory 10.0 GB/s (measured here: triad); the cost model's parameters are those "
-        "that one expects, fitted to nothing here",
+        "8x8x8), memory 10.0 GB/s (measured here: triad); the cost model's parameters are "
+        "expected ones, not fitted here",
     ]
 
 

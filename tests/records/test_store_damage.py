@@ -1,4 +1,4 @@
-"""Damaged and foreign files: mended or left alone, read or explained, but never made worse."""
+"""Damaged and foreign files: fixed or left alone, read or explained, but never made worse."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         record = case.record
         if record.suite not in measured:
-            reason = shorten(
-                f"{record.status}: {record.message or 'no reason is told'}", MOST_REASON
-            )
+            reason = shorten(f"{record.status}: {record.message or 'no message'}", MOST_REASON)
             yield Finding(
                 record=record,
                 fact=f"{reason}; no case of {record.suite} has a time",

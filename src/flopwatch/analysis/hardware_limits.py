@@ -55,7 +55,7 @@ class Limits:
     bandwidth: Bandwidth | None
     """Of their memory; None: not known."""
     machine: Machine | None
-    """What one rank has, for the cost model; None where that cannot be told."""
+    """What one rank has, for the cost model; None: not known."""
     parameters: Parameters
     stack: str
     """Whose parameters those are."""
@@ -94,7 +94,7 @@ def find_limits(record: Record) -> Limits:
         bandwidth=_find_bandwidth(measured, device, devices),
         machine=machine if machine is None or shared_by == 1 else share_among(machine, shared_by),
         parameters=_expect(record) if stack is None else stack.parameters,
-        stack="those that one expects, fitted to nothing here" if stack is None else stack.name,
+        stack="expected ones, not fitted here" if stack is None else stack.name,
     )
 
 

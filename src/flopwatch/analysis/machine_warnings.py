@@ -28,7 +28,7 @@ VOLATILE = (
     "machine.memory_available_bytes", "machine.swap_used_bytes",
     "project.dirty",  # a warning of its own
 )  # fmt: skip
-"""What changes without changing any time, or is told elsewhere."""
+"""What changes without changing any time, or has a warning of its own."""
 MOST_FIELDS = 4
 """So many are named; a new system differs in dozens."""
 MOST_VALUES = 3
@@ -98,7 +98,7 @@ def find_loaded(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def _find_high_load(record: Record) -> Iterator[Finding]:
-    """Where nobody has told the run's own processes from others."""
+    """Where the run's own processes were not told apart from others."""
     average, threads = look_up(record.environment, "load.average"), record.settings.threads
     load = float(average[0]) if average else 0.0
     if load - threads >= max(OTHERS_LOAD, OTHERS_SHARE * threads):
@@ -131,7 +131,7 @@ def find_changes(cases: Sequence[Case]) -> Iterator[Finding]:
 def _find_changes(
     cases: Sequence[Case], environments: Sequence[Mapping[str, str]]
 ) -> Iterator[Finding]:
-    """Fields that have changed in the same records are told together."""
+    """Fields that have changed in the same records are one finding."""
     if all(each is environments[0] for each in environments):
         return
     changes: dict[tuple[int, ...], list[str]] = {}

@@ -369,7 +369,7 @@ class Work:
 
 def compare_attention(entries: Sequence[Entry], job: TrainingJob) -> list[Work]:
     """Projections, the two matmuls with queries, keys and values, and softmax; nothing where a
-    fused kernel does the last two, and nobody can tell them apart."""
+    fused kernel does the last two."""
     inside = [entry for entry in entries if entry.region.partition("/")[0] == "attention"]
     if not any(entry.kind == "softmax" for entry in inside):
         return []

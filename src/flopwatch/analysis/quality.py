@@ -161,7 +161,7 @@ class Agreement:
 
 def compare_losses(rows: Sequence[Row]) -> Agreement | None:
     """Of one group; None where there is nothing to compare. Only records of one run have trained on
-    the same texts for certain."""
+    the same sequences for certain."""
     run = next((r.record.run_id for r in rows if r.record.variant == r.record.baseline), None)
     curves = {
         row.record.variant: row.record.curves[LOSS]

@@ -1,4 +1,4 @@
-"""What the ranks of a job did with their time: working, waiting for others, moving data."""
+"""What the ranks of a job did with their time: working, waiting, transferring data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flopwatch.analysis.statistics import median
 from flopwatch.records.record import Rank, Record
 
 SLOW = 0.1
-"""Others that wait for so large a share of a step wait for somebody."""
+"""Ranks that wait for so large a share of a step wait for a slow one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ median of the ratios within rounds, and its interval follows from their order, w
 distribution (see `statistics`). *Separate*: the sides are different runs; the ratio is that of
 their medians, and its interval is by bootstrap. Blocks of neighbouring samples are drawn, not
 single ones, so that slow changes of the machine widen the interval. What differs from run to run
-cannot be seen inside one: see `runs`.
+cannot be seen inside one: see `run_spread`.
 
 Where many ratios are judged at once, some would look different by chance. The expected share of
 such false alarms among all that are called faster or slower is kept small (Benjamini and Hochberg):
@@ -32,7 +32,7 @@ MOST_BLOCKS = 12
 MOST_SAMPLES = 2000
 """Of a run, for the bootstrap: more only cost time. Neighbours are averaged."""
 MOST_ASKED = {"sample": 100_000, "run": 1000}
-"""Nobody takes more."""
+"""More is not worth suggesting."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

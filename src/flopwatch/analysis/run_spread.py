@@ -14,12 +14,12 @@ The same cases in two sets of records: an old one and a new one.
 
 A case is the same where suite, variant and parameters are. An axis that has one value in all of the
 old records of a suite and another one in all of its new ones (batch 32 there, 64 here) does not
-keep cases apart: that is the very thing somebody wants to compare, though not comparable. The
+keep cases apart: that is what you want to compare, though it is not comparable. The
 variant counts as such an axis, too.
 
 Records of one case that were measured under different conditions (threads, cache, versions) are
-compared with their likes where there are any, and otherwise newest with newest. Of each run, the
-newest record counts; several runs of a case are kept together.
+compared under the same conditions where there are any, and otherwise newest with newest. Of each
+run, the newest record counts; several runs of a case are kept together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEWEST_CASES = 8
 FEWEST_REPEATS = 4
 """Degrees of freedom, over all cases."""
 WEIGHT_OF_ALL = 4
-"""Degrees of freedom that what all cases tell has beside a case's own repeats."""
+"""Degrees of freedom of the spread of all cases, against a case's own repeats."""
 NORMAL_DEVIATION = 1.4826
 """From the median deviation to the standard deviation, for a normal distribution."""
 
@@ -147,7 +147,7 @@ def weigh(sides: Sides, spread: Spread | None) -> Separate | None:
 
 def _find_own_deviation(sides: Sides, spread: Spread) -> tuple[float, float]:
     """Of this case, with its degrees of freedom. Some cases differ more from run to run than
-    others, and a few runs of one tell little: its own repeats count beside what all cases tell."""
+    others, and a few runs of one say little: its own repeats are averaged with all cases."""
     squares, freedom = sides.repeats
     if not freedom:
         return spread.deviation, spread.freedom
@@ -231,7 +231,7 @@ class Matched:
     pairs: list[Pair]
     broken: list[Record]
     """New records of cases that were measured before and failed now."""
-    mended: list[Record]
+    fixed: list[Record]
     """New records of cases that had failed before."""
     only_old: list[Record]
     only_new: list[Record]
@@ -242,7 +242,7 @@ def match(old: Sequence[Record], new: Sequence[Record]) -> Matched:
     before, after = _by_case(old, moved), _by_case(new, moved)
     pairs: list[Pair] = []
     broken: list[Record] = []
-    mended: list[Record] = []
+    fixed: list[Record] = []
     for case in [case for case in before if case in after]:
         timed_before = [record for record in before[case] if is_timed(record)]
         timed_after = [record for record in after[case] if is_timed(record)]
@@ -252,11 +252,11 @@ def match(old: Sequence[Record], new: Sequence[Record]) -> Matched:
         elif timed_before:
             broken.append(after[case][-1])
         elif timed_after:
-            mended.append(after[case][-1])
+            fixed.append(after[case][-1])
     return Matched(
         pairs=pairs,
         broken=broken,
-        mended=mended,
+        fixed=fixed,
         only_old=[records[-1] for case, records in before.items() if case not in after],
         only_new=[records[-1] for case, records in after.items() if case not in before],
     )

@@ -84,7 +84,7 @@ def find_modes(values: Sequence[float], num_series: int = 1) -> Modes | None:
 
 
 CHANCE = 0.001
-"""Of all trends that are told, so large a part may be noise (Benjamini and Hochberg)."""
+"""Of all trends that are reported, so large a share may be noise (Benjamini and Hochberg)."""
 SETTLED_SHARE = 0.34
 """Where no more of a fall comes after the first third of the samples, that was warm-up."""
 ROUNDING = 1.05
@@ -170,7 +170,7 @@ def _list_trends(
 
 
 def find_two_modes(cases: Sequence[Case]) -> Iterator[Finding]:
-    # A step has two levels, too, and is told as what it is.
+    # A step has two levels, too, and is reported as a drift.
     trending = {id(case) for case, _ in _list_trends(cases, lambda case: case.trend)}
     for case in (case for case in cases if id(case) not in trending):
         modes = find_modes(case.totals_ns, num_series=len(cases))
@@ -215,9 +215,9 @@ def _describe_no_interval(case: Case, time: Estimate) -> Finding:
     if time.samples == 1:
         return Finding(
             record=case.record,
-            fact="it is a single value, and nobody can say how far it scatters",
+            fact="it is a single value, with unknown scatter",
             cause="single",
-            advice="read it as a bare number: no difference to it is sure",
+            advice="do not rely on small differences to it",
         )
     worth = round(effective_count(case.totals_ns))
     moving = f" that move together, worth {worth} independent ones," if worth < time.samples else ""

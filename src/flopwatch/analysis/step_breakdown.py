@@ -206,7 +206,7 @@ def _list_counted(
     expected: Expectation | None,
     total_ns: float,
 ) -> Iterator[BreakdownRow]:
-    """What is counted, and what is predicted beside it."""
+    """What is counted, and what is predicted with it."""
     if busy.ideal_ns:
         yield _row("matmuls", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
         if expected is not None:

@@ -4,8 +4,8 @@
     compare_runs        old and new records of the same cases
 
 All comparisons of a call are judged together, so that many at once give no more false alarms than
-one (`certainty.choose_confidence`). A verdict is about times only; in what the sides differ that
-makes a comparison unfair stands beside it, by field (`differences`).
+one (`ratio_tests.choose_confidence`). A verdict is about times only; in what the sides differ that
+makes a comparison unfair is listed with it, by field (`differences`).
 
 Which part of a run moved when its time did: phases, and regions where instruments saw them.
 """
@@ -44,7 +44,7 @@ from flopwatch.analysis.summary import Row, is_timed
 from flopwatch.records.record import Record
 
 SMALLEST_SHARE = 0.05
-"""Of the whole change; what moved less is not told."""
+"""Of the whole change; what moved less is left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +140,7 @@ class Judgement:
     common: float | None = None
     """Between runs: the median speedup over all cases."""
     broken: list[Record] = field(default_factory=list)
-    mended: list[Record] = field(default_factory=list)
+    fixed: list[Record] = field(default_factory=list)
     only_old: list[Record] = field(default_factory=list)
     only_new: list[Record] = field(default_factory=list)
     too_few: list[Record] = field(default_factory=list)
@@ -283,7 +283,7 @@ def _take_all(records: Sequence[Record], baselines: Timed) -> list[Take]:
 def _list_unmatched(matched: Matched) -> dict[str, list[Record]]:
     return {
         "broken": matched.broken,
-        "mended": matched.mended,
+        "fixed": matched.fixed,
         "only_old": matched.only_old,
         "only_new": matched.only_new,
     }

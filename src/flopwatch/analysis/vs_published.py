@@ -377,21 +377,20 @@ def _scale(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-def as_dict(beside: PublishedComparison) -> dict[str, Any]:
+def as_dict(one: PublishedComparison) -> dict[str, Any]:
     """For ``--json``: plain numbers."""
-    record = beside.row.record
+    record = one.row.record
     return {
         "suite": record.suite,
         "params": record.params,
         "variant": record.variant,
-        "quantity": beside.quantity or None,
-        "own": as_interval(beside.own_value),
-        "published": as_interval(beside.published_value),
+        "quantity": one.quantity or None,
+        "own": as_interval(one.own_value),
+        "published": as_interval(one.published_value),
         "differences": {
-            name: {"own": own, "published": other}
-            for name, (own, other) in beside.differences.items()
+            name: {"own": own, "published": other} for name, (own, other) in one.differences.items()
         },
-        "own_differences": differences_as_dict(beside.own) if beside.own else {},
-        "published_differences": differences_as_dict(beside.published) if beside.published else {},
-        "missing": beside.missing,
+        "own_differences": differences_as_dict(one.own) if one.own else {},
+        "published_differences": differences_as_dict(one.published) if one.published else {},
+        "missing": one.missing,
     }

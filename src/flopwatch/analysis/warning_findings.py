@@ -171,7 +171,7 @@ class Finding:
     size: float = 0.0
     """The larger, the worse, among findings of one cause."""
     cause: str = ""
-    """Findings of one kind and cause are told together."""
+    """Findings of one kind and cause are one warning."""
     advice: str | None = None
     """Where that of its kind does not fit."""
 

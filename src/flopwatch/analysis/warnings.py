@@ -59,14 +59,14 @@ KINDS: dict[str, Kind] = {
         severity="spoils",
         meaning="every case of a suite failed",
         method="no record of the suite that a table would show has a time",
-        advice="`flopwatch show` has the reasons in full; mend what failed, and measure again",
+        advice="`flopwatch show` has the messages in full; fix what failed, and measure again",
         find=comparison_warnings.find_unmeasured,
     ),
     "baseline-failed": Kind(
         severity="spoils",
         meaning="there is nothing to compare with",
         method="no measured baseline in the same run and group",
-        advice="mend the baseline, or choose another by --baseline, and measure again",
+        advice="fix the baseline, or choose another by --baseline, and measure again",
         find=comparison_warnings.find_failed_baselines,
     ),
     "warm-up-never-ended": Kind(
@@ -129,7 +129,7 @@ KINDS: dict[str, Kind] = {
     ),
     "loaded-machine": Kind(
         severity="widens",
-        meaning="others used the machine meanwhile",
+        meaning="other processes used the machine meanwhile",
         method="2 % or more of the cores' time was stolen, or other processes used 5 %; in older "
         "records, the load was higher by 1 (by a tenth, if that is more) than the run's threads",
         advice="end what else runs, or take another machine; speedups suffer less than times",
@@ -144,16 +144,16 @@ KINDS: dict[str, Kind] = {
     ),
     "unchecked": Kind(
         severity="note",
-        meaning="nobody can say that what was timed is right",
-        method="the record says that nothing was compared, and why",
-        advice="give the suite a reference, or mend the one that failed",
+        meaning="the results of what was timed were not checked",
+        method="`unchecked` of the record says why nothing was compared",
+        advice="give the suite a reference, or fix the one that failed",
         find=comparison_warnings.find_unchecked,
     ),
     "not-comparable": Kind(
         severity="note",
         meaning="a variant and its baseline computed under different conditions",
         method="conditions that the workloads state differ",
-        advice="say so beside the speedup, or take a baseline under the same conditions",
+        advice="state it with the speedup, or take a baseline under the same conditions",
         find=comparison_warnings.find_not_comparable,
     ),
     "flops-uncounted": Kind(
@@ -195,13 +195,13 @@ KINDS: dict[str, Kind] = {
     ),
     "noted": Kind(
         severity="note",
-        meaning="what the workload or the device remarked",
+        meaning="remarks of the workload",
         method="notes of the records that no other kind covers",
-        advice="repeat it beside the number",
+        advice="state it with the number",
         find=comparison_warnings.find_noted,
     ),
 }
-"""By name; the order among those that are equally serious is that in which they are told."""
+"""By name, in the order of printing among those that are equally serious."""
 
 
 def find_warnings(records: Sequence[Record]) -> list[ResultWarning]:

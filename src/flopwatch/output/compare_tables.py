@@ -262,14 +262,14 @@ def _describe_unmatched(judgement: Judgement) -> list[str]:
         f"{name_case(r)}: no longer measured: {': '.join(filter(None, [r.status, r.message]))}"
         for r in judgement.broken
     ]
-    mended = [f"{name_case(record)}: failed before, measured now" for record in judgement.mended]
+    fixed = [f"{name_case(record)}: failed before, measured now" for record in judgement.fixed]
     few = [f"{name_case(r)}: too few samples for a verdict" for r in judgement.too_few]
     left = [
         f"{plural(len(records), 'case')} only in the {side} results: {name_some(records)}"
         for side, records in (("old", judgement.only_old), ("new", judgement.only_new))
         if records
     ]
-    return [*_limit(broken), *_limit(mended), *_limit(few), *left]
+    return [*_limit(broken), *_limit(fixed), *_limit(few), *left]
 
 
 def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
@@ -331,7 +331,7 @@ def as_dict(judgement: Judgement) -> dict[str, Any]:
         "spread": None if judgement.spread is None else asdict(judgement.spread),
         "common_speedup": judgement.common,
         "broken": list(map(_case_as_dict, judgement.broken)),
-        "mended": list(map(_case_as_dict, judgement.mended)),
+        "fixed": list(map(_case_as_dict, judgement.fixed)),
         "only_old": list(map(_case_as_dict, judgement.only_old)),
         "only_new": list(map(_case_as_dict, judgement.only_new)),
         "too_few_samples": list(map(_case_as_dict, judgement.too_few)),

@@ -15,9 +15,9 @@ A caller may add a sixth, ``cases``, of what analysis makes of the records.
 
 There are two ways to the rows. The fast one lets DuckDB parse the files where they are. It is
 taken where every line ends as this version of flopwatch ends a record. Any other file (torn,
-edited, of an older schema), and any that DuckDB cannot parse, is first read record by record with
-``store.scan`` and written anew to a temporary folder. That is slower, but brings old records up to
-date and gives the very warnings and errors that every other command gives. On the fast way,
+edited), and any that DuckDB cannot parse, is first read record by record with
+``store.scan`` and written to a temporary folder. That is slower, but gives the very warnings and
+errors that every other command gives. On the fast way,
 DuckDB does not look at values that the query does not use.
 
 A query may only read. The files hold measurements that cannot be had again, and a query is often

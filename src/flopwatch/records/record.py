@@ -220,7 +220,7 @@ def decode(line: bytes) -> Record:
 
 
 def _validate(record: Record) -> None:
-    """Refuse what no measurement can give, so that nobody computes nonsense from it later."""
+    """Refuse what no measurement can give, so that nothing is computed from nonsense later."""
     num_samples = len(record.rounds)
     if record.rounds and not record.samples_ns:
         raise CorruptFile(f"it has {num_samples} rounds but no samples")

@@ -77,7 +77,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Open or create the file, and its folders; mend a torn last line."""
+        """Open or create the file, and its folders; repair a torn last line."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             store = cls(path, _open_for_append(path))

@@ -128,8 +128,8 @@ OPTIMIZER = "optimizer"
 REMARKS = (
     "times are means over the measured steps, in seconds, warm-up left out; std is the sample "
     "standard deviation (divided by n - 1)",
-    "forward includes the loss; backward is all gradients, and what checkpointing computes again; "
-    "clearing gradients is not timed",
+    "forward includes the loss; backward is all gradients, and what activation checkpointing "
+    "recomputes; clearing gradients is not timed",
     "the published tables have no column for the optimizer: its times are in the usual ones, and "
     "its mean with --json",
 )

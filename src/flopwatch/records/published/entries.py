@@ -65,7 +65,7 @@ def describe_source(printed: Mapping[str, Any], gpu: str | None = None) -> dict[
 
 
 def find_printed(record: Record) -> dict[str, Any] | None:
-    """None where it is a measurement of one's own."""
+    """None where it is a measurement of your own."""
     found = record.environment.get("published")
     return None if found is None else dict(found.get("printed", {}))
 
