@@ -1,4 +1,4 @@
-"""What each part of `models.transformer` keeps for its backward pass, and needs besides.
+"""What each part of `models.transformer` keeps for its backward pass, and what else it needs.
 
 Written down from what torch really does, operation by operation; the tests compare it with a run on
 tensors without memory. The terms are those of the moment in which a stage holds most, so that they
@@ -47,7 +47,7 @@ def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
     sizes = Sizes(job, device)
     block = make_block(sizes)
     if job.recompute != "none":
-        block = [checkpoint(sizes, block)]
+        block = [recompute(sizes, block)]
     start, end = [make_embedding(sizes)], make_end(sizes)
     blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
     stages = [*start, *blocks, *end]
@@ -354,10 +354,10 @@ def make_end(sizes: Sizes) -> list[Stage]:
     ]
 
 
-def checkpoint(sizes: Sizes, block: list[Stage]) -> Stage:
+def recompute(sizes: Sizes, block: list[Stage]) -> Stage:
     """A block that keeps its input alone, so that in the forward pass its stages follow one
     another with nothing left behind: but for copies that autocast makes, which stay to the end of
-    that pass. A selective one keeps what its linear layers give besides, and takes it up again."""
+    that pass. A selective one also keeps the results of its linear layers, and uses them again."""
     results = make_results(sizes) if sizes.job.recompute == "selective" else []
     # Those inside the block, not those that are only added to, are used again, and so not made.
     found_bytes = sum(result.size_bytes for result in results[::2])

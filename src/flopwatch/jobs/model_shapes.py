@@ -37,7 +37,7 @@ class Architecture:
     has_biases: bool
     """Whether the linear layers of the blocks have biases."""
     extra_positions: int | None
-    """Learned positions beyond those that a text can have; None: positions are rotary."""
+    """Learned positions beyond those that a sequence can have; None: positions are rotary."""
     is_tied: bool
     """Whether the LM head is the token embedding."""
     is_ours: bool = False

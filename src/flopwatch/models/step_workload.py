@@ -28,7 +28,7 @@ from flopwatch.suites.suite import Stopwatch, Workload
 from flopwatch.worker.compilation import Compilation
 
 SHORT_SEQUENCE = 256
-"""Tokens up to which the scores of plain attention are small beside what else a block keeps."""
+"""Tokens up to which the scores of plain attention are small for what a block keeps."""
 
 
 def find_setting(job: TrainingJob, device: Device) -> Setting:
@@ -129,7 +129,7 @@ def _make_layers(job: TrainingJob, shared: SharedModel) -> dict[str, nn.Module]:
     """Those that the variant puts in the place of the model's own, by name."""
     if job.is_dense:
         return {}
-    shared.exchange({})  # the names and sizes are those of the model's own layers
+    shared.swap_in({})  # the names and sizes are those of the model's own layers
     # The same weights every time, whether or not the model had to be built first.
     torch.manual_seed(torch.initial_seed())
     try:

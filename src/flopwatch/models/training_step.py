@@ -1,11 +1,11 @@
-"""A training step of a model in which layers can be exchanged.
+"""A training step of a model in which layers can be swapped.
 
 Variants of a model that differ in some layers share everything else: one model in memory, the same
 tensors at the same places, so that what differs between their times is those layers. A variant
 puts its own layers in before each step, which is not timed.
 
 A model's training step as a workload: forward, backward and optimizer, with some of its linear
-layers exchanged for what a spec asks for, and those layers timed inside it.
+layers swapped for what a spec asks for, and those layers timed inside it.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class SharedModel:
         self,
         model: nn.Module,
         ids: Tensor,
-        exchanged: Mapping[str, nn.Module] | None = None,
+        swapped: Mapping[str, nn.Module] | None = None,
         optimizer: str = "adamw",
     ) -> None:
         """`model` is called like one of transformers: with input_ids and labels, it gives an object
-        with a loss. `exchanged` are layers that every variant brings along itself, by name; they
+        with a loss. `swapped` are layers that every variant brings along itself, by name; they
         have optimizers of their own."""
         self.model = model
         self.ids = ids
-        self.exchanged = exchanged or {}
+        self.swapped = swapped or {}
         self.make_optimizer = OPTIMIZERS[optimizer]
-        own = {id(p) for layer in self.exchanged.values() for p in layer.parameters()}
+        own = {id(p) for layer in self.swapped.values() for p in layer.parameters()}
         self.optimizer = self.make_optimizer([p for p in model.parameters() if id(p) not in own])
-        self._originals = dict(self.exchanged)
-        self._installed = self.exchanged
+        self._originals = dict(self.swapped)
+        self._installed = self.swapped
 
-    def exchange(self, layers: Mapping[str, nn.Module]) -> None:
+    def swap_in(self, layers: Mapping[str, nn.Module]) -> None:
         """Put these layers in, and the model's own ones back where others were. Those before them
         keep no gradients, which would fill the memory with those of all variants."""
         for layer in self._installed.values():
@@ -103,7 +103,7 @@ class TrainingStep:
 
     def prepare(self) -> None:
         """Put this variant's layers in, and clear all gradients."""
-        self.shared.exchange(self.layers)
+        self.shared.swap_in(self.layers)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -126,10 +126,10 @@ class TrainingStep:
 
     def find_comparable(self) -> dict[str, nn.Parameter]:
         """Parameters whose gradients tell whether the step is right: all norms and biases, which
-        cover every part of the backward pass and are small, and those of the last exchanged layer,
+        cover every part of the backward pass and are small, and those of the last swapped layer,
         if there is one.
 
-        Left out are the other exchanged layers, and those whose results go through a ReLU: where a
+        Left out are the other swapped layers, and those whose results go through a ReLU: where a
         value before it is next to 0, rounding decides whether its token counts. Nor are the biases
         of keys compared, which the softmax does not see.
         """
@@ -226,13 +226,13 @@ def _share_model(
     return SharedModel(
         model,
         ids=torch.randint(shape.vocabulary, batch, device=device),
-        exchanged=find_linear(model, patterns[swapped]),
+        swapped=find_linear(model, patterns[swapped]),
     )
 
 
 def _make_layers(shared: SharedModel, spec: str) -> Mapping[str, nn.Module]:
     if spec == "dense":
-        return shared.exchanged
+        return shared.swapped
     # The same weights every time, whether or not the model had to be built first.
     torch.manual_seed(torch.initial_seed())
-    return {name: make_alike(spec, name, old) for name, old in shared.exchanged.items()}
+    return {name: make_alike(spec, name, old) for name, old in shared.swapped.items()}

@@ -27,15 +27,15 @@ goes through L blocks of width d:
     loss            `loss_bytes` for each of T x V logits
     overhead        `block_s` for every block
     pressure        `pressure_s_per_gb` for each GB that is held, where memory is nearly full
-    communication   what ranks exchange (`_count_exchanged`), through links within a machine and
-                    the network between machines. Of its time, `exposed_share` is waited for, and
+    communication   what ranks exchange (`_count_exchanged`), through links within a node and
+                    the network between nodes. Of its time, `exposed_share` is waited for, and
                     the rest as far as it takes longer than all that is computed.
 
 and an update reads and writes each rank's share of parameters, gradients and moments, and takes
-`step_s` besides.
+`step_s` more.
 
 Left out: the embedding's lookup, dropout, data loaders that cannot keep up, pipelines and tensor
-parallelism, slow ranks, and clocks that change with the weather.
+parallelism, slow ranks, and clocks that change.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Two levels:
 
-    layer     one linear layer, forward and backward; and beside it the published parts (parts:...),
+    layer     one linear layer, forward and backward; and the published parts (parts:...),
               operations by themselves on tensors made beforehand, added up. What a layer takes
               beyond its parts lies between them.
-    model     a whole training step, with the feed-forward layers exchanged or all linear layers of
+    model     a whole training step, with the feed-forward layers swapped or all linear layers of
               the blocks, and those layers timed inside the running model by hooks
 
 llm-int8 computes the weight's gradient in int8 too, which SwitchBack does not: it shows what that
