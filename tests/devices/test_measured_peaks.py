@@ -33,7 +33,7 @@ from flopwatch.devices.measured_peaks import (
 from flopwatch.env import PEAKS
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.output.device_tables import as_dict, list_sheets
-from flopwatch.runner.peaks import describe_time, make_request
+from flopwatch.runner.peaks import choose_options, describe_time
 from flopwatch.settings import Settings
 
 GB = 1e9
@@ -319,7 +319,7 @@ def test_what_cannot_be_is_refused_at_once(
 ) -> None:
     usual = {"device": "cpu", "threads": None, "dtypes": [], "ranks": None, "quick": True}
     with pytest.raises(UsageError, match=f"^{sentence}"):
-        make_request(**{**usual, **changes})
+        choose_options(**{**usual, **changes})
     assert not calls
 
 
@@ -341,7 +341,7 @@ def test_the_command_offers_what_there_is() -> None:
 
 def test_the_time_is_told_by_effort(calls: list[Any]) -> None:
     usual = {"device": "cpu", "threads": None, "dtypes": [], "ranks": 1}
-    quick, full = (describe_time(make_request(**usual, quick=q)) for q in (True, False))
+    quick, full = (describe_time(choose_options(**usual, quick=q)) for q in (True, False))
     assert quick == "this takes about 15s, and up to 22s while the machine is busy"
     assert full == "this takes about 50s, and up to 1m32s while the machine is busy"
 

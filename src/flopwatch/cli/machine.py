@@ -128,15 +128,15 @@ def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
     from flopwatch.errors import UsageError
     from flopwatch.output.console import print_sheets
     from flopwatch.output.device_tables import as_dict, list_sheets
-    from flopwatch.runner.peaks import describe_time, make_request, measure_peaks
+    from flopwatch.runner.peaks import choose_options, describe_time, measure_peaks
 
     if given["device"] == "cuda" and not probe().cuda_devices:
         raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
-    request = make_request(**given)
+    chosen = choose_options(**given)
     path = out or find_file()
     append(path, [])  # before the minutes that this takes
-    click.echo(describe_time(request), err=True)
-    found = measure_peaks(request)
+    click.echo(describe_time(chosen), err=True)
+    found = measure_peaks(chosen)
     append(path, [found])
     if as_json:
         click.echo(json.dumps(as_dict(found)))
@@ -154,9 +154,9 @@ def show_low_precision(device: Device | None, as_json: bool) -> None:
     from flopwatch.output.console import print_sheets
     from flopwatch.output.profile_tables import make_precision_sheets
     from flopwatch.runner.session import call
-    from flopwatch.worker.precision_study import Observed
+    from flopwatch.worker.precision_effects import Observed
 
-    content = call("flopwatch.worker.precision_study:observe", {}, device=device)
+    content = call("flopwatch.worker.precision_effects:observe", {}, device=device)
     if as_json:
         click.echo(json.dumps(content))
         return

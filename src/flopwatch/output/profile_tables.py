@@ -28,7 +28,7 @@ from flopwatch.output.tables import (
     share_column,
 )
 from flopwatch.output.units import format_rate, format_time, plural
-from flopwatch.worker.precision_study import ADDEND, RECIPES, TIMES, Cast, Observed, Sum
+from flopwatch.worker.precision_effects import ADDEND, RECIPES, TIMES, Cast, Observed, Sum
 
 REGIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),

@@ -26,7 +26,7 @@ OVERHEAD_S = 8.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class PeakOptions:
     device: Device
     threads: int | None
     """None: usable cores."""
@@ -40,14 +40,14 @@ class Request:
         return "quick" if self.quick else "full"
 
 
-def make_request(
+def choose_options(
     *,
     device: Device | None,
     threads: int | None,
     dtypes: Sequence[str],
     ranks: int | None,
     quick: bool,
-) -> Request:
+) -> PeakOptions:
     """With this machine's own values where the user left the choice."""
     gpus = len(instruction_sets.probe().cuda_devices)
     chosen: Device = device or ("cuda" if gpus else "cpu")
@@ -65,7 +65,7 @@ def make_request(
             f"choose at most {most}"
         )
     usual = most if chosen == "cuda" else min(most, CPU_RANKS)
-    return Request(
+    return PeakOptions(
         device=chosen,
         threads=threads,
         dtypes=dtypes or DTYPES[chosen],
@@ -74,45 +74,45 @@ def make_request(
     )
 
 
-def describe_time(request: Request) -> str:
-    effort = EFFORTS[request.effort]
-    exchanges_s = effort.exchanges_s if request.ranks > 1 else 0.0
+def describe_time(options: PeakOptions) -> str:
+    effort = EFFORTS[options.effort]
+    exchanges_s = effort.exchanges_s if options.ranks > 1 else 0.0
     measuring_s = effort.alone_s + exchanges_s
     usual, most = (format_duration(OVERHEAD_S + n * measuring_s) for n in (1, PATIENCE))
     return f"this takes about {usual}, and up to {most} while the machine is busy"
 
 
-def measure_peaks(request: Request) -> Peaks:
+def measure_peaks(options: PeakOptions) -> Peaks:
     found = session.call(
         "flopwatch.devices.peak_measurement:measure",
-        {"dtypes": list(request.dtypes), "effort": request.effort},
-        device=request.device,
-        threads=request.threads,
+        {"dtypes": list(options.dtypes), "effort": options.effort},
+        device=options.device,
+        threads=options.threads,
     )
     facts = {
         **environment.machine(Path.cwd()),
         "isa": instruction_sets.describe(instruction_sets.probe()),
         "torch": found["torch"],
     }
-    settings = Settings(device=request.device, threads=found["torch"]["threads"])
+    settings = Settings(device=options.device, threads=found["torch"]["threads"])
     return Peaks(
         setup=read_setup(facts, settings),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        quick=request.quick,
+        quick=options.quick,
         matmuls=msgspec.convert(found["matmuls"], list[Curve]),
         streams=msgspec.convert(found["streams"], list[Stream]),
         cache_bytes=found["cache_bytes"],
         background_share=found["background_share"],
-        exchanges=_measure_exchanges(request) if request.ranks > 1 else [],
+        exchanges=_measure_exchanges(options) if options.ranks > 1 else [],
     )
 
 
-def _measure_exchanges(request: Request) -> list[Exchange]:
+def _measure_exchanges(options: PeakOptions) -> list[Exchange]:
     found = session.call(
         "flopwatch.devices.peak_measurement:measure_collectives",
-        {"effort": request.effort},
-        device=request.device,
-        threads=request.threads,
-        ranks=request.ranks,
+        {"effort": options.effort},
+        device=options.device,
+        threads=options.threads,
+        ranks=options.ranks,
     )
     return msgspec.convert(found, list[Exchange])

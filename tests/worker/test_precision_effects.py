@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
 from flopwatch.output.profile_tables import make_precision_sheets
-from flopwatch.worker.precision_study import CASTS, RECIPES, Observed, Recipe, add_up, observe
+from flopwatch.worker.precision_effects import CASTS, RECIPES, Observed, Recipe, add_up, observe
 
 PUBLISHED = [
     ("tensor(10.0001)", "10.000133514404296875", "0x4120008c"),
