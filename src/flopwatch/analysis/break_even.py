@@ -124,10 +124,6 @@ def other_params(row: Row, axis: str = AXIS) -> str:
     return digest({name: value for name, value in row.record.params.items() if name != axis})
 
 
-def count_tokens(row: Row) -> int:
-    return int(row.record.params[AXIS])
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 

@@ -93,14 +93,9 @@ def find_limits(record: Record) -> Limits:
         peaks=_find_peaks(measured, device, devices),
         bandwidth=_find_bandwidth(measured, device, devices),
         machine=machine if machine is None or shared_by == 1 else share_among(machine, shared_by),
-        parameters=_expect(record) if stack is None else stack.parameters,
+        parameters=(stack or make_stack(None, record.settings.device)).parameters,
         stack="expected ones, not fitted here" if stack is None else stack.name,
     )
-
-
-def _expect(record: Record) -> Parameters:
-    """Of a machine that no data are from."""
-    return make_stack(None, record.settings.device).parameters
 
 
 def describe_missing(record: Record, limits: Limits, dtypes: Iterable[str]) -> list[str]:

@@ -35,20 +35,10 @@ MOST_VALUES = 3
 
 
 def find_throttled(cases: Sequence[Case]) -> Iterator[Finding]:
-    yield from _find_lowered_gpus(cases)
-    yield from _find_hot(cases)
-    yield from _find_falling_clocks(cases)
-
-
-def _find_lowered_gpus(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         for reason in case.record.throttled:
             fact = f"the GPU lowered its clocks because of {reason}"
             yield Finding(record=case.record, fact=fact, cause=reason)
-
-
-def _find_hot(cases: Sequence[Case]) -> Iterator[Finding]:
-    for case in cases:
         temperature_c = _read(case.record, "load.cpu_temperature_c")
         if temperature_c is not None and temperature_c >= HOT_C:
             yield Finding(
@@ -57,6 +47,7 @@ def _find_hot(cases: Sequence[Case]) -> Iterator[Finding]:
                 size=temperature_c,
                 cause="hot",
             )
+    yield from _find_falling_clocks(cases)
 
 
 def _find_falling_clocks(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -117,7 +108,8 @@ def find_changes(cases: Sequence[Case]) -> Iterator[Finding]:
     tables: dict[Hashable, list[Case]] = {}
     last: tuple[Any, dict[str, str]] = (None, {})
     for case in cases:
-        told = _choose_sections(case.record)
+        told = {name: case.record.environment.get(name) for name in SECTIONS}
+        told["sources"] = case.record.sources  # the project's files, by their digests
         # Most records say what the one before them says, and comparing is quicker than writing.
         last = last if told == last[0] else (told, _flatten(told))
         fields[id(case)] = last[1]
@@ -159,12 +151,6 @@ def _write_values(values: Sequence[str]) -> str:
         values if len(values) <= MOST_VALUES else [*values[: MOST_VALUES - 1], "...", values[-1]]
     )
     return " → ".join(shown)
-
-
-def _choose_sections(record: Record) -> dict[str, Any]:
-    """Of the environment, and the files of the project by their digests."""
-    environment = {name: record.environment.get(name) for name in SECTIONS}
-    return {**environment, "sources": record.sources}
 
 
 def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -141,14 +141,15 @@ OF_MEANS = (
 
 
 def lay_out(rows: Sequence[Row]) -> Printout:
-    chosen = [row for row in rows if _is_of_a_model(row.record)]
+    own = [row for row in rows if row.record.layout == "cs336"]
+    chosen = [row for row in own if "model" in row.record.params]
     if not chosen:
         raise UsageError(
             "the layout 'cs336' shows models of a suite that declares it, and these results have "
             "none; "
             "measure some with: flopwatch run steps"
         )
-    sums = [row.record for row in rows if _is_published_sum(row.record)]
+    sums = [row.record for row in own if "sum" in row.record.facts]
     tables = _divide(chosen)
     lines = [line for table in tables for line in _draw_table(table)]
     return Printout(
@@ -168,7 +169,8 @@ def lay_out(rows: Sequence[Row]) -> Printout:
 
 
 def _draw_table(table: Sequence[Row]) -> list[str]:
-    below = [row for row in table if _is_told_below(row.record)]
+    failed = [row for row in table if row.record.status == "oom"]
+    below = [row for row in failed if find_printed(row.record) is not None]
     cells = [_make_cells(row) for row in table if row not in below]
     return [
         describe_table(table[0].record),
@@ -176,10 +178,6 @@ def _draw_table(table: Sequence[Row]) -> list[str]:
         *(f"{name_experiment(row.record)}: out of memory" for row in below),
         "",
     ]
-
-
-def _is_told_below(record: Record) -> bool:
-    return record.status == "oom" and find_printed(record) is not None
 
 
 def _find_remarks(records: Sequence[Record]) -> list[str]:
@@ -192,18 +190,10 @@ def _find_remarks(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _is_published_sum(record: Record) -> bool:
-    return record.layout == "cs336" and "sum" in record.facts
-
-
 def _draw_sum(record: Record) -> str:
     """As torch prints it."""
     dtype = ", dtype=torch.float16" if record.variant == "float16" else ""
     return f"tensor({record.facts['sum']:.4f}{dtype})"
-
-
-def _is_of_a_model(record: Record) -> bool:
-    return record.layout == "cs336" and "model" in record.params
 
 
 def _divide(rows: Sequence[Row]) -> list[list[Row]]:
@@ -235,15 +225,11 @@ def _find_spread(row: Row, phase: str) -> Spread | None:
 
 
 def _describe_failure(record: Record) -> tuple[str, str | None]:
-    if not _lacks_memory(record):
+    # It ran out of memory, or was not even tried because it would.
+    if record.status != "oom" and not record.is_misfit:
         return record.status, None
     needed_bytes = find_estimate_bytes(record)
     return "OOM", None if needed_bytes is None else f"needs {format_bytes(needed_bytes)}"
-
-
-def _lacks_memory(record: Record) -> bool:
-    """Whether it ran out of memory, or was not even tried because it would."""
-    return record.status == "oom" or record.is_misfit
 
 
 def _as_dict(row: Row) -> dict[str, Any]:

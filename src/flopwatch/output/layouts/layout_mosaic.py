@@ -194,7 +194,8 @@ SPEED = "tokens_per_s"
 
 
 def lay_out(rows: Sequence[Row]) -> Printout:
-    chosen = [row for row in rows if _is_of_a_job(row.record)]
+    own = [row for row in rows if row.record.layout == "mosaic"]
+    chosen = [row for row in own if "seq_len" in (row.record.job or {})]
     if not chosen:
         raise UsageError(
             "the layout 'mosaic' shows jobs of suites that declare it, and there are none here; "
@@ -214,10 +215,6 @@ def lay_out(rows: Sequence[Row]) -> Printout:
         remarks=[*REMARKS, *_describe_peaks(entries), *remarks],
         tables=[PublishedTable("", headings, [[*row] for row in cells])],
     )
-
-
-def _is_of_a_job(record: Record) -> bool:
-    return record.layout == "mosaic" and "seq_len" in (record.job or {})
 
 
 def _make_entry(row: Row) -> Entry:

@@ -166,16 +166,13 @@ def _mean_ms(records: Sequence[Record], part: str) -> float:
     printed = _find_printed_ms(records[0], part)
     if printed is not None:
         return printed
-    return fmean([ns for record in records for ns in _measured_ns(record, part)]) / 1e6
+    measured = (record.samples_ns[part][record.warmup_samples :] for record in records)
+    return fmean([ns for times_ns in measured for ns in times_ns]) / 1e6
 
 
 def _find_printed_ms(record: Record, name: str) -> float | None:
     found: Mapping[str, float] = (find_printed(record) or {}).get("ms", {})
     return found.get(name)
-
-
-def _measured_ns(record: Record, part: str) -> list[float]:
-    return record.samples_ns[part][record.warmup_samples :]
 
 
 def _describe_block(record: Record) -> str:
