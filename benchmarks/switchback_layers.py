@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 
 from rows import count_missed, describe, describe_speedup, print_step, run
 
-from flopwatch.analysis.break_even import count_tokens, find_break_evens
+from flopwatch.analysis.break_even import find_break_evens
 from flopwatch.analysis.statistics import Estimate, by_round, pair_ratio, totals_by_round
 from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import describe_break_even
@@ -147,7 +147,7 @@ def find_where_it_pays(shapes: Sequence[str], reach: dict[str, float]) -> int:
     print("\nThe batch from which on int8 pays, forward and backward, retained allocator")
     for break_even in find_break_evens(rows):
         first = break_even.rows[0].record
-        speedups = ", ".join(f"{count_tokens(row)}: {describe(row)}" for row in break_even.rows)
+        speedups = ", ".join(f"{break_even.place(row)}: {describe(row)}" for row in break_even.rows)
         inputs, outputs = first.params["shape"]
         pays = describe_break_even(break_even)
         print(f"{inputs:>5} to {outputs:<5} {first.variant:20} {pays} ({speedups})")
