@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.jobs.conventions import CONVENTIONS
@@ -106,7 +106,7 @@ class Prediction(Printed):
         lines = [
             f"{self.tokens_per_s:,.0f} tokens/s (90 % interval {self.low:,.0f} to {self.high:,.0f})"
             f"{mfu}, step {self.cost.step_s:.3g} s, {memory}{fits}",
-            f"{self.job} on {self.job.ranks} x {self.machine.name}",
+            f"{replace(self.job, hardware=None)}, on {self.job.ranks} x {self.machine.name}",
             *(
                 f"  {part.name:<16} {part.time_s:8.3g} s "
                 f"{100 * part.time_s / self.cost.step_s:5.1f} %"
