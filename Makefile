@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: bench test test-all check fix figures clean
+.PHONY: bench test test-packages test-all check fix figures clean
 
 bench: .venv/.bench
 	bash benchmarks/tour.sh
@@ -14,10 +14,14 @@ bench: .venv/.bench
 test: .venv/.test check
 	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2
 
-# The tests of pages need Chromium; whoever may not install packages is told what to install.
-test-all: .venv/.test check
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -q chromium; } \
+# What needs packages of the system, in a browser: installed where that is allowed, else skipped.
+test-packages: .venv/.test
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } \
 	  || echo "no chromium: tests of pages are skipped; apt-get install chromium, as root"
+	$(BIN)/pytest -m "not gpu" tests/output/test_browser.py
+
+# The slow tests too, with coverage.
+test-all: .venv/.test check test-packages
 	$(BIN)/pytest -m "not gpu" --cov --cov-report=term
 
 check: .venv/.test
