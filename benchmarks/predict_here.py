@@ -16,9 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flopwatch.prediction.case_jobs import observe
-
-from flopwatch.prediction.calibration import calibrate, make_stack
+from flopwatch.prediction.calibration import calibrate, make_stack, observe
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import predict_s
 from flopwatch.records.record import Record
