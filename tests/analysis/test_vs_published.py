@@ -14,7 +14,11 @@ import pytest
 from flopwatch.analysis.summary import summarize
 from flopwatch.analysis.vs_published import PublishedComparison, as_dict, compare_with_published
 from flopwatch.layers.published_sums import SUMS, WHOLES
-from flopwatch.output.vs_published_tables import describe_beside, make_beside_sheets, suggest_case
+from flopwatch.output.vs_published_tables import (
+    describe_published_comparison,
+    make_published_comparison_sheets,
+    suggest_case,
+)
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, Region
 from flopwatch.settings import Settings
@@ -126,7 +130,10 @@ def test_speedups_of_wholes_and_of_sums_stand_beside_the_published_sums() -> Non
 def test_axes_that_differ_are_told_by_field() -> None:
     found = put(measure_layers(dtype="float32"), "switchback")
     assert all(one.differences["dtype"] == ("float32", "float16") for one in compared(found))
-    assert "not comparable: dtype: float32 here, float16 there (4 ratios)" in describe_beside(found)
+    assert (
+        "not comparable: dtype: float32 here, float16 there (4 ratios)"
+        in describe_published_comparison(found)
+    )
 
 
 def test_of_own_results_the_closest_are_taken() -> None:
@@ -135,7 +142,7 @@ def test_of_own_results_the_closest_are_taken() -> None:
     assert any(
         sentence.startswith("2 own cases without a partner, such as switchback:rowwise")
         and sentence.endswith("another of these results is closer to its published partner")
-        for sentence in describe_beside(found)
+        for sentence in describe_published_comparison(found)
     )
 
 
@@ -151,8 +158,8 @@ def test_what_has_no_partner_is_counted_with_a_reason() -> None:
     other = make_record(variant="b")
     found = put([int8, failed, *small, other], "switchback")
     assert not compared(found)
-    assert make_beside_sheets(found) == []
-    told = describe_beside(found)
+    assert make_published_comparison_sheets(found) == []
+    told = describe_published_comparison(found)
     reasons = [sentence.rpartition(": ")[2] for sentence in told]
     assert reasons == [
         "no such variant of it was published",
@@ -181,9 +188,9 @@ def test_the_published_mixture_is_told_on_both_sides() -> None:
     found = put(own, "dyad")
     (one,) = compared(found)
     assert values(one) == (1.25, 3.216)
-    (sheet,) = make_beside_sheets(found)
+    (sheet,) = make_published_comparison_sheets(found)
     assert sheet.groups[0][0][-1] == "not comparable: autocast here, autocast there"
-    told = describe_beside(found)[:2]
+    told = describe_published_comparison(found)[:2]
     assert told == [
         f"not comparable: autocast {where}: off in the baseline, float16 in the variant (1 ratio)"
         for where in ("here", "there")
@@ -201,7 +208,10 @@ def test_a_model_without_instruments_says_what_to_do() -> None:
     own = [replace(measure_model(v), regions={}) for v in ("dense", "dyad:it:4")]
     found = put(own, "dyad")
     assert not compared(found)
-    assert any("measure it with instruments on" in sentence for sentence in describe_beside(found))
+    assert any(
+        "measure it with instruments on" in sentence
+        for sentence in describe_published_comparison(found)
+    )
 
 
 def test_steps_are_compared_by_passes_and_over_the_first_shared_model() -> None:
@@ -233,7 +243,7 @@ def test_each_variant_has_its_own_reference() -> None:
 
 
 def test_a_model_that_failed_there_is_no_partner() -> None:
-    told = describe_beside(put([measure_step("2.7B", 1e6)], "cs336"))
+    told = describe_published_comparison(put([measure_step("2.7B", 1e6)], "cs336"))
     assert any(sentence.endswith(": its published partner failed") for sentence in told)
     assert any(sentence.endswith(": it failed there (oom)") for sentence in told)
 
@@ -253,13 +263,13 @@ def test_jobs_are_compared_by_mfu_and_the_time_of_a_token() -> None:
 
 def test_mfu_without_a_peak_says_why() -> None:
     own = make_job("full", settings=Settings(), environment={})
-    told = describe_beside(put([own], "mosaic"))
+    told = describe_published_comparison(put([own], "mosaic"))
     assert any("the nominal peak of a CPU is not known" in sentence for sentence in told)
 
 
 def test_sheets_have_raw_values_and_json_has_all() -> None:
     found = put(measure_layers(), "switchback")
-    (sheet,) = make_beside_sheets(found)
+    (sheet,) = make_published_comparison_sheets(found)
     assert sheet.columns == ["variant", "ratio", "here", "published", "here over published", "fair"]
     assert sheet.values[0][0][2] == 1.25
     assert sheet.values[0][0][4] == pytest.approx(1.25 / 0.46664593)

@@ -207,8 +207,8 @@ def _compare_with_published(
     from flopwatch.analysis.vs_published import as_dict, compare_with_published
     from flopwatch.output.console import print_remarks, print_sheets
     from flopwatch.output.vs_published_tables import (
-        describe_beside,
-        make_beside_sheets,
+        describe_published_comparison,
+        make_published_comparison_sheets,
         suggest_case,
     )
     from flopwatch.records.published import load
@@ -223,8 +223,8 @@ def _compare_with_published(
     if as_json:
         click.echo(json.dumps([as_dict(one) for one in found]))
     else:
-        print_sheets(make_beside_sheets(found))
-        print_remarks(describe_beside(found))
+        print_sheets(make_published_comparison_sheets(found))
+        print_remarks(describe_published_comparison(found))
     if all(one.missing is not None for one in found):
         print_remark(f"flopwatch: nothing was comparable; {suggest_case(found, name)}")
         return NOTHING

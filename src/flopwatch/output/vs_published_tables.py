@@ -14,7 +14,7 @@ from flopwatch.output.units import format_ratio, format_share, format_speedup, p
 from flopwatch.suites.case import format_value, label
 
 
-def make_beside_sheets(found: Sequence[PublishedComparison]) -> list[Sheet]:
+def make_published_comparison_sheets(found: Sequence[PublishedComparison]) -> list[Sheet]:
     """One for every suite and everything that it was measured on; none where nothing has a
     partner."""
     divided: dict[tuple[str, frozenset[str], str, str], list[PublishedComparison]] = {}
@@ -88,7 +88,7 @@ def describe_fairness(one: PublishedComparison) -> str:
     return f"{NOT_COMPARABLE}: {', '.join(fields)}" if fields else ""
 
 
-def describe_beside(found: Sequence[PublishedComparison]) -> list[str]:
+def describe_published_comparison(found: Sequence[PublishedComparison]) -> list[str]:
     """What makes comparisons unfair, and what has no partner and why."""
     compared = [one for one in found if one.missing is None]
     return [*_describe_differences(compared), *_describe_missing(found)]
