@@ -105,7 +105,7 @@ def _draw_axes(frame: Frame) -> Iterator[Shape]:
 
 
 def _space(ticks: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Without the texts that would touch the one before."""
+    """Without the labels that would touch the one before."""
     spaced: list[tuple[float, str]] = []
     free = -math.inf
     for place, text in ticks:
