@@ -23,7 +23,7 @@ from torch.utils.benchmark import Timer
 
 from flopwatch.devices import system_files
 from flopwatch.devices.best_times import BLOCK_NS, Trial
-from flopwatch.devices.matmul_sweep import ARITHMETIC, DTYPES, MatmulSweep
+from flopwatch.devices.matmul_rates import ARITHMETIC, DTYPES, MatmulSweep
 from flopwatch.settings import Device
 from flopwatch.worker import limits
 

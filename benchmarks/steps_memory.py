@@ -88,7 +88,7 @@ def measure(job: TrainingJob, what: str) -> int:
     """Bytes of all tensors of this process, at the peak."""
     import torch
 
-    from flopwatch.devices.tensor_memory import measure_memory
+    from flopwatch.devices.cpu import measure_memory
     from flopwatch.models.builder import build, choose_attention, choose_recompute
     from flopwatch.models.step_workload import find_setting
     from flopwatch.models.training_step import SharedModel, TrainingStep

@@ -17,7 +17,7 @@ import time
 import torch
 
 from flopwatch.analysis.statistics import estimate_ratio, median
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.step_workload import make_workload, share_model
 from flopwatch.models.training_step import SharedModel

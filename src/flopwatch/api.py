@@ -19,7 +19,7 @@ from flopwatch.jobs.precision import PRECISIONS, Peak
 from flopwatch.jobs.training_job import TrainingJob
 
 if TYPE_CHECKING:
-    from flopwatch.devices.specifications import Device as Specification
+    from flopwatch.devices.device_table import Device as Specification
     from flopwatch.jobs.flops import StepFlops
     from flopwatch.jobs.rank_memory import Memory
     from flopwatch.jobs.step_memory import Device
@@ -166,9 +166,9 @@ def mfu(
         devices, device = (1, None) if hardware is None else split_hardware(hardware)
         peak = Peak(flops_per_s=1e12 * peak_tflops, source="given by --peak")
     elif hardware is not None:
-        parsed = parse_hardware(hardware)
-        devices, device, peak = parsed.count, parsed.device.name, parsed.device.find_peak(dtype)
-        missing = _describe_missing_peak(parsed.device, dtype)
+        devices, found = parse_hardware(hardware)
+        device, peak = found.name, found.find_peak(dtype)
+        missing = _describe_missing_peak(found, dtype)
     return find_utilisation(
         job,
         tokens_per_s=tokens_per_s,

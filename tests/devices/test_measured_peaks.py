@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from flopwatch.cli import machine
 from flopwatch.cli.main import cli
-from flopwatch.devices.matmul_sweep import DTYPES
+from flopwatch.devices.matmul_rates import DTYPES
 from flopwatch.devices.measured_peaks import (
     Curve,
     Exchange,

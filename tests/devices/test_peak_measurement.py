@@ -9,9 +9,10 @@ import msgspec
 import pytest
 import torch
 
-from flopwatch.devices import best_times, matmul_sweep
+from flopwatch.devices import best_times, matmul_rates
 from flopwatch.devices import peak_measurement as engine
 from flopwatch.devices.best_times import BLOCK_NS, Trial, run_rounds
+from flopwatch.devices.cpu import CpuBackend
 from flopwatch.devices.measured_peaks import Exchange
 from tests.conftest import FakeClock
 from tests.devices.test_measured_peaks import make_peaks
@@ -87,17 +88,17 @@ def test_shapes_grow_until_the_next_would_take_too_long(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a disturbed moment had made it look so."""
-    monkeypatch.setattr(matmul_sweep, "open_target", lambda device: clock)
+    monkeypatch.setattr(matmul_rates, "open_backend", lambda device: clock)
     shapes = [(2, 2, 2), (4, 2, 2), (4, 4, 4), (8, 8, 8)]
-    monkeypatch.setattr(matmul_sweep, "SHAPES", shapes)
+    monkeypatch.setattr(matmul_rates, "SHAPES", shapes)
     slowness = 1e8  # ns for a FLOP
 
     def bind(torch: Any, a: Any, b: Any, out: Any) -> Any:
         flops = 2 * a.shape[0] * a.shape[1] * b.shape[1]
         return lambda: clock.spend(flops * slowness)
 
-    arithmetic = matmul_sweep.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
-    sweep = matmul_sweep.MatmulSweep(arithmetic, "cpu", longest_ns=128e6)
+    arithmetic = matmul_rates.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
+    sweep = matmul_rates.MatmulSweep(arithmetic, "cpu", longest_ns=128e6)
     assert len(sweep.extend()) == 1
     slowness = 1e6
     assert len(sweep.extend()) == 1, "nothing has been learnt yet"
@@ -111,21 +112,21 @@ def test_shapes_grow_until_the_next_would_take_too_long(
 def test_what_torch_refuses_has_a_reason_and_ends_the_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(matmul_sweep, "SHAPES", [(2, 2, 2), (4, 4, 4), (8, 8, 8)])
+    monkeypatch.setattr(matmul_rates, "SHAPES", [(2, 2, 2), (4, 4, 4), (8, 8, 8)])
 
     def bind(torch: Any, a: Any, b: Any, out: Any) -> Any:
         if len(a) > 2:
             raise RuntimeError("no such kernel")
         return lambda: torch.mm(a, b, out=out)
 
-    made = matmul_sweep.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
-    none = matmul_sweep.Arithmetic(dtype="float3", result_dtype="float32")
+    made = matmul_rates.Arithmetic(dtype="float32", result_dtype="float32", bind=bind)
+    none = matmul_rates.Arithmetic(dtype="float3", result_dtype="float32")
     sweeps = {
-        name: matmul_sweep.MatmulSweep(arithmetic, "cpu", longest_ns=1e12)
+        name: matmul_rates.MatmulSweep(arithmetic, "cpu", longest_ns=1e12)
         for name, arithmetic in {"some": made, "none": none}.items()
     }
     assert [len(sweep.extend()) for sweep in sweeps.values()] == [1, 0]
-    some, nothing = matmul_sweep.list_curves(sweeps)
+    some, nothing = matmul_rates.list_curves(sweeps)
     assert [point.shape for point in some.points] == ["2x2x2"]
     assert some.reason is None
     assert nothing.best is None
@@ -136,10 +137,10 @@ def test_what_torch_refuses_has_a_reason_and_ends_the_growth(
 # That what is timed is what is said
 
 
-@pytest.mark.parametrize("name", list(matmul_sweep.ARITHMETIC))
+@pytest.mark.parametrize("name", list(matmul_rates.ARITHMETIC))
 def test_a_product_is_that_of_a_linear_layer(name: str) -> None:
-    arithmetic = matmul_sweep.ARITHMETIC[name]
-    operands = matmul_sweep.Operands(arithmetic, "cpu")
+    arithmetic = matmul_rates.ARITHMETIC[name]
+    operands = matmul_rates.Operands(arithmetic, "cpu")
     precision = torch.get_float32_matmul_precision()
     try:
         for shape in ((32, 16, 48), (16, 64, 16)):
@@ -168,8 +169,8 @@ def test_passes_over_memory_do_what_they_say() -> None:
 
 def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matmuls and memory are interleaved in the same rounds."""
-    monkeypatch.setattr(engine, "find_cache_bytes", lambda device: 2**18)
-    monkeypatch.setattr(matmul_sweep, "SHAPES", [(4, 4, 4), (8, 4, 8)])
+    monkeypatch.setattr(CpuBackend, "find_cache_bytes", lambda backend: 2**18)
+    monkeypatch.setattr(matmul_rates, "SHAPES", [(4, 4, 4), (8, 4, 8)])
     monkeypatch.setattr(engine, "EFFORTS", {"quick": TINY})
     monkeypatch.setattr(best_times, "BLOCK_NS", 1e5)
     found = engine.measure("cpu", ["float32", "int8"], "quick")
@@ -192,7 +193,7 @@ def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_where_memory_is_short_there_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "find_available_bytes", lambda device: 2**19)
+    monkeypatch.setattr(CpuBackend, "count_free_bytes", lambda backend: 2**21)
     streams = engine.list_streams(engine.begin_passes("cpu", 2**18, TINY))
     assert [stream.size_bytes for stream in streams] == 3 * [2**19]
     assert make_peaks(streams=streams, cache_bytes=2**18).find_bandwidth("copy") is None

@@ -64,7 +64,7 @@ def test_every_published_row_follows_from_its_own_inputs(row: dict[str, str]) ->
         training,
         float(row["Throughput (T/s)"]),
         devices=int(row["NumGPUs"]),
-        peak=parse_hardware(f"8x{row['GPUType']}").device.find_peak("bfloat16"),
+        peak=parse_hardware(f"8x{row['GPUType']}")[1].find_peak("bfloat16"),
         conventions=[CONVENTIONS["mosaic-2023"]],
     )
     shares = {"MFU*": found.mfu_star, "MFU": found.mfu, "HFU*": found.hfu_star, "HFU": found.hfu}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flopwatch.devices.tensor_memory import measure_memory
+from flopwatch.devices.cpu import measure_memory
 from flopwatch.jobs.activation_memory import Sizes, estimate_step, list_weights, make_block
 from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import find_shape

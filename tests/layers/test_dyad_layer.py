@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flopwatch.devices.tensor_memory import measure_memory
+from flopwatch.devices.cpu import measure_memory
 from flopwatch.errors import LayerError
 from flopwatch.layers import Dyad, convert_published
 from flopwatch.layers.dyad_layer import FORMS

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.parallelism import Parallelism, count_shards, read_ranks_per_node
 from flopwatch.jobs.training_job import TrainingJob, parse_variant

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flopwatch import layers
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.jobs.flops import count_flops_by_part, count_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, cut_opt
 from flopwatch.jobs.training_job import TrainingJob

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from flopwatch.devices.tensor_memory import measure_memory
+from flopwatch.devices.cpu import measure_memory
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_shape

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flopwatch.devices.clock import CpuClock
-from flopwatch.devices.matmul_rate import measure_rate
+from flopwatch.devices.cpu import CpuClock
+from flopwatch.devices.matmul_rates import measure_rate
 from flopwatch.runner.schedule import Estimate, Group, estimate_run, list_dtypes
 from flopwatch.settings import Settings
 

@@ -43,7 +43,7 @@ import os, signal, time
 import torch
 from torch import distributed
 import flopwatch
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.worker.instruments import Journal
 
 suite = flopwatch.Suite(

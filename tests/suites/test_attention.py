@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flopwatch.devices.backends import open_target
+from flopwatch.devices.base import open_backend
 from flopwatch.errors import Unsupported
 from flopwatch.layers import causal_attention
 from flopwatch.records.record import Record
@@ -38,7 +38,7 @@ def make_case(variant: str, **params: object) -> Case:
 
 def check(suite: Suite, case: Case) -> set[str]:
     """Compare a case with its reference; the names of what was compared."""
-    clock = open_target("cpu").clock
+    clock = open_backend("cpu").clock
     torch.manual_seed(3)
     found = agreement.gather(suite.build_case(case), clock).values
     torch.manual_seed(3)
@@ -96,7 +96,7 @@ def check_memory(suite: Suite, case: Case) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # each has its work space, which is not predicted
     try:
-        memory = open_target("cpu").measure_memory(workload.reset, workload.phases)
+        memory = open_backend("cpu").measure_memory(workload.reset, workload.phases)
     finally:
         torch.set_num_threads(threads)
     assert memory is not None

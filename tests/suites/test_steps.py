@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flopwatch.devices import matmul_rate
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices import matmul_rates
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
 from flopwatch.models.step_workload import make_reference, make_workload
@@ -65,10 +65,10 @@ def test_a_short_type_that_is_emulated_is_said_to_be(
     slowdown: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"float32": 1e11, "bfloat16": 1e11 / slowdown}
-    monkeypatch.setattr(matmul_rate, "measure_rate", lambda dtype, device, clock: rates[dtype])
-    matmul_rate.describe_emulation.cache_clear()
+    monkeypatch.setattr(matmul_rates, "measure_rate", lambda dtype, device, clock: rates[dtype])
+    matmul_rates.describe_emulation.cache_clear()
     notes = make_workload(replace(JOB, precision="bf16"), "cpu").notes
-    matmul_rate.describe_emulation.cache_clear()
+    matmul_rates.describe_emulation.cache_clear()
     told = "bfloat16 is emulated here: a plain matmul takes 100 times as long as in float32"
     assert list(notes) == ([told] if is_told else [])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.layers import int8_ops, int8_parts, int8_plain
 from flopwatch.output.layouts import layout_switchback
 from flopwatch.records.record import Record

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from flopwatch.devices.cpu import CpuBackend
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.models import training_loop
 from flopwatch.records.record import Record
 from flopwatch.runner import session
 from flopwatch.suites.builtin import training as suite_file
@@ -150,7 +150,7 @@ def test_where_a_whole_model_does_not_fit_the_baseline_is_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert reference(make_case("full")) is not None
-    monkeypatch.setattr(training_loop, "count_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(CpuBackend, "count_free_bytes", lambda backend: 1000)
     assert reference(make_case("full")) is None
 
 

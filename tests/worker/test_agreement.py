@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from flopwatch.devices.clock import CpuClock
+from flopwatch.devices.cpu import CpuClock
 from flopwatch.errors import SuiteError
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from flopwatch.devices.clock import CpuClock, CudaClock
+from flopwatch.devices.cpu import CpuClock
+from flopwatch.devices.cuda import CudaClock
 from flopwatch.errors import SuiteError
 from flopwatch.settings import Settings
 from flopwatch.suites.suite import Stopwatch, Workload
 from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.sampling import MIN_SAMPLE_NS
 from tests.conftest import FakeClock
-from tests.devices.test_backends import FakeCuda
+from tests.devices.test_cuda import FakeCuda
 from tests.worker.test_sampling import run
 
 pytestmark = pytest.mark.usefixtures("uncollected")

@@ -18,9 +18,10 @@ from flopwatch.analysis.record_device import (
     name_arithmetic,
 )
 from flopwatch.analysis.region_times import find_bits
+from flopwatch.devices.device_table import DTYPES, Device
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
-from flopwatch.devices.specifications import DTYPES, Device, Peak
 from flopwatch.errors import UsageError
+from flopwatch.jobs.precision import Peak
 from flopwatch.prediction.calibration import make_stack
 from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.hardware import (

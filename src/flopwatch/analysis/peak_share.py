@@ -22,8 +22,8 @@ from flopwatch.analysis.record_device import (
     list_standards,
     name_arithmetic,
 )
-from flopwatch.devices.specifications import Peak
 from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.jobs.precision import Peak
 from flopwatch.records.record import Record
 
 if TYPE_CHECKING:  # it knows all models, and few tables have training jobs

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Literal
 
 from flopwatch.devices.device_names import find_device
+from flopwatch.devices.device_table import SPELLINGS, Device
 from flopwatch.devices.environment import look_up
 from flopwatch.devices.measured_peaks import from_environment
-from flopwatch.devices.specifications import SPELLINGS, Device, Peak
+from flopwatch.jobs.precision import Peak
 from flopwatch.records.record import Record
 
 Standard = Literal["nominal", "measured"]

@@ -13,7 +13,7 @@ from flopwatch.cli import options
 if TYPE_CHECKING:
     from flopwatch.settings import Device
 
-# Written out: to read them from `devices.matmul_sweep` would make every `--help` slower.
+# Written out: to read them from `devices.matmul_rates` would make every `--help` slower.
 DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
 

@@ -1,23 +1,27 @@
 """Advice on a machine: what was found, as a plain sentence, and what to do about it.
 
-`examine` goes through a table of rules. Each looks at a few facts of the environment; a fact that
-is not known gives no advice. Nothing is measured, printed or changed here.
+`examine` goes through a table of rules. Each rule gets a few facts of the environment; where one of
+them is not known, there is no advice. Nothing is printed or changed here, and only `measure_jitter`
+measures: it reads the clock without a pause and looks for gaps. A loop that does nothing else sees
+readings tens of nanoseconds apart. A gap of more than 50 µs is time in which the core did something
+else: an interrupt, another process, or another virtual machine.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
-from flopwatch.devices.background_load import Jitter
 from flopwatch.devices.environment import look_up
 from flopwatch.output.units import format_bytes, format_time
 
-Severity = Literal["good", "note", "warn"]
-Get = Callable[[str], Any]
-"""The fact at a path of the environment, or None."""
+Severity = Literal["warn", "note", "good"]
+SEVERITIES: tuple[Severity, ...] = ("warn", "note", "good")
+"""The gravest first."""
+Finding = tuple[Severity, str, str | None] | None
+"""A severity, what was found, and what to do; None: nothing to say."""
 
 BUSY_SHARE = 0.10
 STEAL_SHARE = 0.01
@@ -27,8 +31,8 @@ SWAP_USED_BYTES = 64 * 2**20
 """Less than this is what the system put away long ago."""
 RESOLUTION_NS = 1000
 HOT_C = 90.0
-
 STEADY_CLOCKS = ("tsc", "arch_sys_counter")
+GAP_NS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,267 +43,304 @@ class Advice:
     action: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    topic: str
+    paths: tuple[str, ...]
+    """Facts that it gets, by their place in the environment; with a question mark, also where they
+    are not known."""
+    judge: Callable[..., Finding]
+
+
+RULES: list[Rule] = []
+
+
+def rule(topic: str, *paths: str) -> Callable[[Callable[..., Finding]], Callable[..., Finding]]:
+    """Add a function to RULES."""
+
+    def register(judge: Callable[..., Finding]) -> Callable[..., Finding]:
+        RULES.append(Rule(topic=topic, paths=paths, judge=judge))
+        return judge
+
+    return register
+
+
 def examine(environment: Mapping[str, Any], jitter: Jitter | None) -> list[Advice]:
     """Advice on an environment (see `devices.environment`), the gravest first."""
-    get = partial(look_up, environment)
-    found = [rule(get) for rule in RULES]
+    found = []
+    for each in RULES:
+        facts = [look_up(environment, path.removesuffix("?")) for path in each.paths]
+        is_known = all(
+            fact is not None or path.endswith("?")
+            for path, fact in zip(each.paths, facts, strict=True)
+        )
+        found.append((each.topic, each.judge(*facts) if is_known else None))
     if jitter is not None:
-        found += [_judge_jitter(jitter), _judge_resolution(jitter)]
-    order: tuple[Severity, ...] = ("warn", "note", "good")
-    return sorted((a for a in found if a), key=lambda advice: order.index(advice.severity))
+        found += [("jitter", judge_jitter(jitter)), ("clock", judge_resolution(jitter))]
+    advice = [
+        Advice(severity=finding[0], topic=topic, finding=finding[1], action=finding[2])
+        for topic, finding in found
+        if finding is not None
+    ]
+    return sorted(advice, key=lambda each: SEVERITIES.index(each.severity))
 
 
-def _good(topic: str, finding: str) -> Advice:
-    return Advice(severity="good", topic=topic, finding=finding)
+@rule("load", "load.average", "machine.usable_cores")
+def judge_load(average: list[float], cores: int) -> Finding:
+    share = average[0] / cores
+    if share <= BUSY_SHARE:
+        return "good", f"The machine is idle: {share:.0%} of its cores were busy.", None
+    finding = f"{average[0]:.2g} of {cores} cores were busy in the last minute."
+    return "warn", finding, "See who it is (top), and end it or wait."
 
 
-def _note(topic: str, finding: str, action: str) -> Advice:
-    return Advice(severity="note", topic=topic, finding=finding, action=action)
+@rule("steal", "load.steal_share", "machine.hypervisor")
+def judge_steal(share: float, hypervisor: str) -> Finding:
+    if share <= STEAL_SHARE:
+        return "good", f"The hypervisor took {share:.1%} of the processor time.", None
+    return (
+        "warn",
+        f"The hypervisor gave {share:.1%} of the processor time to other virtual machines.",
+        "Use dedicated cores or another host; trust comparisons more than times.",
+    )
 
 
-def _warn(topic: str, finding: str, action: str) -> Advice:
-    return Advice(severity="warn", topic=topic, finding=finding, action=action)
+@rule("virtual", "machine.hypervisor")
+def judge_hypervisor(hypervisor: str) -> Finding:
+    return (
+        "note",
+        f"This is a virtual machine ({hypervisor}): its neighbours are felt, but not seen.",
+        "Compare variants within one run; repeat a run before believing a time.",
+    )
 
 
-def _judge_governor(get: Get) -> Advice | None:
-    governor = get("machine.governor")
-    if governor is None:
-        return None
+@rule("frequency", "machine.governor")
+def judge_governor(governor: str) -> Finding:
     if governor == "performance":
-        return _good("frequency", "All cores run under the performance governor.")
-    return _warn(
-        "frequency",
+        return "good", "All cores run under the performance governor.", None
+    return (
+        "warn",
         f"The frequency governor is {governor}: short cases run before the cores have sped up.",
         "sudo cpupower frequency-set -g performance",
     )
 
 
-def _judge_boost(get: Get) -> Advice | None:
-    boost = get("machine.boost")
-    if boost is None:
-        return None
-    if not boost:
-        return _good("boost", "Cores keep to their nominal frequency.")
-    return _note(
-        "boost",
+@rule("boost", "machine.boost")
+def judge_boost(is_on: bool) -> Finding:
+    if not is_on:
+        return "good", "Cores keep to their nominal frequency.", None
+    return (
+        "note",
         "Cores boost above their nominal frequency, by how much depends on heat and on neighbours.",
         "For the steadiest figures switch it off: write 1 to /sys/devices/system/cpu/intel_pstate/"
         "no_turbo, or 0 to /sys/devices/system/cpu/cpufreq/boost.",
     )
 
 
-def _judge_smt(get: Get) -> Advice | None:
-    physical, usable = get("machine.physical_cores"), get("machine.usable_cores")
-    if not get("machine.smt") or physical is None or usable is None or usable <= physical:
+@rule("heat", "load.cpu_temperature_c")
+def judge_temperature(temperature_c: float) -> Finding:
+    if temperature_c < HOT_C:
         return None
-    return _note(
-        "cores",
+    finding = f"The CPU is at {temperature_c:.0f} °C and will lower its frequency."
+    return "warn", finding, "Let it cool, or improve the cooling."
+
+
+@rule("cores", "machine.logical_cores", "machine.usable_cores?", "machine.cpu_quota_cores?")
+def judge_quota(logical: int, usable: int | None, quota: float | None) -> Finding:
+    if quota is not None and quota < logical:
+        return (
+            "warn",
+            f"The control group allows {quota:g} of {logical} cores: a process that has used its "
+            "share is stopped until the next period.",
+            f"Measure with --threads {usable} or fewer, or raise the quota.",
+        )
+    if usable is None or usable >= logical:
+        return None
+    return (
+        "note",
+        f"This process may use {usable} of {logical} cores.",
+        "If that is not meant, look at taskset, numactl or the job scheduler.",
+    )
+
+
+@rule("cores", "machine.smt", "machine.physical_cores", "machine.usable_cores")
+def judge_smt(is_on: bool, physical: int, usable: int) -> Finding:
+    if not is_on or usable <= physical:
+        return None
+    return (
+        "note",
         f"{usable} logical cores share {physical} physical ones.",
         f"Measure with --threads {physical} or fewer: siblings slow each other down.",
     )
 
 
-def _judge_quota(get: Get) -> Advice | None:
-    quota, logical = get("machine.cpu_quota_cores"), get("machine.logical_cores")
-    usable = get("machine.usable_cores")
-    if quota is not None and logical is not None and quota < logical:
-        return _warn(
-            "cores",
-            f"The control group allows {quota:g} of {logical} cores: a process that has used its "
-            "share is stopped until the next period.",
-            f"Measure with --threads {usable} or fewer, or raise the quota.",
-        )
-    if usable is not None and logical is not None and usable < logical:
-        return _note(
-            "cores",
-            f"This process may use {usable} of {logical} cores.",
-            "If that is not meant, look at taskset, numactl or the job scheduler.",
-        )
-    return None
-
-
-def _judge_numa(get: Get) -> Advice | None:
-    nodes = get("machine.numa_nodes")
-    if nodes is None or nodes < 2:
+@rule("threads", "software.variables.OMP_NUM_THREADS", "machine.usable_cores")
+def judge_openmp(asked: str, cores: int) -> Finding:
+    if not asked.isdigit() or int(asked) <= cores:
         return None
-    return _note(
-        "memory",
-        f"The memory has {nodes} NUMA nodes, and a core's own is faster.",
-        "Stay on one: numactl --cpunodebind=0 --membind=0 flopwatch run ...",
-    )
-
-
-def _judge_load(get: Get) -> Advice | None:
-    average, cores = get("load.average"), get("machine.usable_cores")
-    if not average or not cores:
-        return None
-    share = average[0] / cores
-    if share <= BUSY_SHARE:
-        return _good("load", f"The machine is idle: {share:.0%} of its cores were busy.")
-    return _warn(
-        "load",
-        f"{average[0]:.2g} of {cores} cores were busy in the last minute.",
-        "See who it is (top), and end it or wait.",
-    )
-
-
-def _judge_steal(get: Get) -> Advice | None:
-    share = get("load.steal_share")
-    if share is None or get("machine.hypervisor") is None:
-        return None
-    if share <= STEAL_SHARE:
-        return _good("steal", f"The hypervisor took {share:.1%} of the processor time.")
-    return _warn(
-        "steal",
-        f"The hypervisor gave {share:.1%} of the processor time to other virtual machines.",
-        "Use dedicated cores or another host; trust comparisons more than times.",
-    )
-
-
-def _judge_hypervisor(get: Get) -> Advice | None:
-    hypervisor = get("machine.hypervisor")
-    if hypervisor is None:
-        return None
-    return _note(
-        "virtual",
-        f"This is a virtual machine ({hypervisor}): its neighbours are felt, but not seen.",
-        "Compare variants within one run; repeat a run before believing a time.",
-    )
-
-
-def _judge_memory(get: Get) -> Advice | None:
-    available, total = get("machine.memory_available_bytes"), get("machine.memory_total_bytes")
-    limit = get("machine.memory_limit_bytes")
-    if available is None or total is None:
-        return None
-    whole = min(total, limit or total)
-    if available >= FREE_SHARE * whole:
-        return _good("memory", f"{format_bytes(available)} of {format_bytes(whole)} are free.")
-    return _warn(
-        "memory",
-        f"Only {format_bytes(available)} of {format_bytes(whole)} are free.",
-        "End what holds the memory, or large cases will be recorded as out of memory.",
-    )
-
-
-def _judge_swap(get: Get) -> Advice | None:
-    used = get("machine.swap_used_bytes")
-    if used is None:
-        return None
-    if used < SWAP_USED_BYTES:
-        return _good("swap", "No swap is in use.")
-    return _warn(
-        "swap",
-        f"{format_bytes(used)} of swap are in use: timings may contain disk accesses.",
-        "Free memory, then: sudo swapoff -a && sudo swapon -a",
-    )
-
-
-def _judge_huge_pages(get: Get) -> Advice | None:
-    mode = get("machine.huge_pages")
-    if mode is None:
-        return None
-    if mode != "never":
-        return _good("huge pages", f"Transparent huge pages are on ({mode}).")
-    return _note(
-        "huge pages",
-        "Transparent huge pages are off, which makes large tensors slower.",
-        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-    )
-
-
-def _judge_clock(get: Get) -> Advice | None:
-    clock = get("machine.clocksource")
-    if clock is None:
-        return None
-    if clock in STEADY_CLOCKS:
-        return _good("clock", f"The clock is {clock}: read in nanoseconds, without the kernel.")
-    return _warn(
-        "clock",
-        f"The clock is {clock}, which is slower and coarser to read than tsc.",
-        "If available_clocksource lists tsc, boot with clocksource=tsc tsc=reliable.",
-    )
-
-
-def _judge_instructions(get: Get) -> Advice | None:
-    cap, crashes = get("isa.onednn_max_cpu_isa"), get("isa.crashes")
-    if cap is not None:
-        return _warn(
-            "instructions",
-            f"oneDNN is capped at {cap}: {get('isa.capped_because')}.",
-            "Compare only with results under the same cap; the full instruction set needs another "
-            "(virtual) machine.",
-        )
-    if crashes:
-        deaths = ", ".join(f"{matmul} ({death})" for matmul, death in crashes.items())
-        return _warn(
-            "instructions",
-            f"Some matmuls crash here, whatever the instruction set: {deaths}.",
-            "Their cases will be recorded as crashes; try another build of torch.",
-        )
-    return None
-
-
-def _judge_unsupported(get: Get) -> Advice | None:
-    unsupported = get("isa.unsupported")
-    if not unsupported:
-        return None
-    return _note(
-        "instructions",
-        f"This torch cannot multiply {', '.join(unsupported)} on this CPU.",
-        "Such cases will be recorded as unsupported.",
-    )
-
-
-def _judge_compiler(get: Get) -> Advice | None:
-    if get("software") is None:
-        return None
-    compiler = get("software.compiler")
-    if compiler is not None:
-        return _good("compiler", f"torch.compile can use {compiler}.")
-    return _note(
-        "compiler",
-        "There is no C++ compiler, so torch.compile fails on the CPU.",
-        "Install one (g++ or clang++), or set CXX.",
-    )
-
-
-def _judge_openmp(get: Get) -> Advice | None:
-    asked, cores = get("software.variables.OMP_NUM_THREADS"), get("machine.usable_cores")
-    if cores is None or not str(asked).isdigit() or int(asked) <= cores:
-        return None
-    return _warn(
-        "threads",
+    return (
+        "warn",
         f"OMP_NUM_THREADS asks for {asked} threads on {cores} usable cores.",
         f"unset OMP_NUM_THREADS; flopwatch goes by --threads, at most {cores}.",
     )
 
 
-def _judge_allocator(get: Get) -> Advice | None:
-    allocator = get("allocator")
-    if allocator is None:
+@rule("memory", "machine.numa_nodes")
+def judge_numa(nodes: int) -> Finding:
+    if nodes < 2:
         return None
+    return (
+        "note",
+        f"The memory has {nodes} NUMA nodes, and a core's own is faster.",
+        "Stay on one: numactl --cpunodebind=0 --membind=0 flopwatch run ...",
+    )
+
+
+@rule(
+    "memory",
+    "machine.memory_available_bytes",
+    "machine.memory_total_bytes",
+    "machine.memory_limit_bytes?",
+)
+def judge_memory(available: int, total: int, limit: int | None) -> Finding:
+    whole = min(total, limit or total)
+    if available >= FREE_SHARE * whole:
+        return "good", f"{format_bytes(available)} of {format_bytes(whole)} are free.", None
+    return (
+        "warn",
+        f"Only {format_bytes(available)} of {format_bytes(whole)} are free.",
+        "End what holds the memory, or large cases will be recorded as out of memory.",
+    )
+
+
+@rule("swap", "machine.swap_used_bytes")
+def judge_swap(used_bytes: int) -> Finding:
+    if used_bytes < SWAP_USED_BYTES:
+        return "good", "No swap is in use.", None
+    return (
+        "warn",
+        f"{format_bytes(used_bytes)} of swap are in use: timings may contain disk accesses.",
+        "Free memory, then: sudo swapoff -a && sudo swapon -a",
+    )
+
+
+@rule("huge pages", "machine.huge_pages")
+def judge_huge_pages(mode: str) -> Finding:
+    if mode != "never":
+        return "good", f"Transparent huge pages are on ({mode}).", None
+    return (
+        "note",
+        "Transparent huge pages are off, which makes large tensors slower.",
+        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+    )
+
+
+@rule("allocator", "allocator")
+def judge_allocator(allocator: str) -> Finding:
     if "retained" in allocator:
-        return _good("allocator", f"Freed memory is kept ({allocator}).")
-    return _note(
-        "allocator",
+        return "good", f"Freed memory is kept ({allocator}).", None
+    return (
+        "note",
         f"Freed memory goes back to the system ({allocator}), and page faults are timed with it.",
         "Measure with --allocator retain, on a glibc system.",
     )
 
 
-def _judge_temperature(get: Get) -> Advice | None:
-    temperature = get("load.cpu_temperature_c")
-    if temperature is None or temperature < HOT_C:
+@rule("instructions", "isa.onednn_max_cpu_isa?", "isa.capped_because?", "isa.crashes?")
+def judge_instructions(
+    cap: str | None, because: str | None, crashes: Mapping[str, str] | None
+) -> Finding:
+    if cap is not None:
+        return (
+            "warn",
+            f"oneDNN is capped at {cap}: {because}.",
+            "Compare only with results under the same cap; the full instruction set needs another "
+            "(virtual) machine.",
+        )
+    if not crashes:
         return None
-    return _warn(
-        "heat",
-        f"The CPU is at {temperature:.0f} °C and will lower its frequency.",
-        "Let it cool, or improve the cooling.",
+    deaths = ", ".join(f"{matmul} ({death})" for matmul, death in crashes.items())
+    return (
+        "warn",
+        f"Some matmuls crash here, whatever the instruction set: {deaths}.",
+        "Their cases will be recorded as crashes; try another build of torch.",
     )
 
 
-def _judge_jitter(jitter: Jitter) -> Advice:
+@rule("instructions", "isa.unsupported")
+def judge_unsupported(unsupported: Mapping[str, str]) -> Finding:
+    finding = f"This torch cannot multiply {', '.join(unsupported)} on this CPU."
+    return "note", finding, "Such cases will be recorded as unsupported."
+
+
+@rule("compiler", "software", "software.compiler?")
+def judge_compiler(software: Mapping[str, Any], compiler: str | None) -> Finding:
+    if compiler is not None:
+        return "good", f"torch.compile can use {compiler}.", None
+    finding = "There is no C++ compiler, so torch.compile fails on the CPU."
+    return "note", finding, "Install one (g++ or clang++), or set CXX."
+
+
+@rule("clock", "machine.clocksource")
+def judge_clock(clock: str) -> Finding:
+    if clock in STEADY_CLOCKS:
+        return "good", f"The clock is {clock}: read in nanoseconds, without the kernel.", None
+    return (
+        "warn",
+        f"The clock is {clock}, which is slower and coarser to read than tsc.",
+        "If available_clocksource lists tsc, boot with clocksource=tsc tsc=reliable.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Jitter:
+    """How undisturbed one core is."""
+
+    duration_ns: int
+    stolen_ns: int
+    """The sum of all gaps over 50 µs."""
+    gaps: int
+    largest_gap_ns: int
+    resolution_ns: int
+    """The smallest step that was seen; the clock may be finer than a reading takes."""
+    reading_ns: float
+    """What one reading costs, with the loop around it."""
+
+    @property
+    def stolen_share(self) -> float:
+        return self.stolen_ns / self.duration_ns
+
+
+def measure_jitter(
+    seconds: float = 0.5, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> Jitter:
+    """Watch the clock for gaps."""
+    start = last = clock_ns()
+    end = start + int(seconds * 1e9)
+    stolen = gaps = largest = readings = 0
+    resolution = end - start
+    while last < end:
+        now = clock_ns()
+        step = now - last
+        last = now
+        readings += 1
+        if step > GAP_NS:
+            gaps += 1
+            stolen += step
+        largest = max(largest, step)
+        if 0 < step < resolution:
+            resolution = step
+    return Jitter(
+        duration_ns=last - start,
+        stolen_ns=stolen,
+        gaps=gaps,
+        largest_gap_ns=largest,
+        resolution_ns=resolution,
+        reading_ns=(last - start - stolen) / readings,
+    )
+
+
+def judge_jitter(jitter: Jitter) -> Finding:
     share = jitter.stolen_share
     finding = (
         f"A busy core lost {share:.2%} of its time in {jitter.gaps} gaps; the longest took "
@@ -307,38 +348,13 @@ def _judge_jitter(jitter: Jitter) -> Advice:
     )
     severity = next((s for limit, s in STOLEN_SHARES if share > limit), None)
     if severity is None:
-        return _good("jitter", finding)
+        return "good", finding, None
     action = "Look for other processes and interrupts on these cores; taskset picks quieter ones."
-    return Advice(severity=severity, topic="jitter", finding=finding, action=action)
+    return severity, finding, action
 
 
-def _judge_resolution(jitter: Jitter) -> Advice | None:
+def judge_resolution(jitter: Jitter) -> Finding:
     if jitter.resolution_ns <= RESOLUTION_NS:
         return None
-    return _warn(
-        "clock",
-        f"The clock moves in steps of {format_time(jitter.resolution_ns)}.",
-        "Short calls are timed in long loops; see the clock source.",
-    )
-
-
-RULES: tuple[Callable[[Get], Advice | None], ...] = (
-    _judge_load,
-    _judge_steal,
-    _judge_hypervisor,
-    _judge_governor,
-    _judge_boost,
-    _judge_temperature,
-    _judge_quota,
-    _judge_smt,
-    _judge_openmp,
-    _judge_numa,
-    _judge_memory,
-    _judge_swap,
-    _judge_huge_pages,
-    _judge_allocator,
-    _judge_instructions,
-    _judge_unsupported,
-    _judge_compiler,
-    _judge_clock,
-)
+    finding = f"The clock moves in steps of {format_time(jitter.resolution_ns)}."
+    return "warn", finding, "Short calls are timed in long loops; see the clock source."

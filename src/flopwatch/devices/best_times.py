@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Clock
 
 SAMPLE_NS = 0.2e6
 """Much longer than a clock's steps, a GPU's included, and shorter than the system's time slices:

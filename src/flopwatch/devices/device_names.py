@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
-from flopwatch.devices.device_table import DEVICES
-from flopwatch.devices.specifications import DTYPES, Device, Figure, Link, Peak, Rates
+from flopwatch.devices.device_table import DEVICES, Device
 from flopwatch.errors import UsageError
-
-__all__ = ["DEVICES", "DTYPES", "Device", "Figure", "Hardware", "Link", "Peak", "Rates"]
 
 COUNTED = re.compile(r"\s*(?:(?P<count>\d+)\s*[x×]\s*)?(?P<name>.*?)\s*", re.IGNORECASE | re.DOTALL)
 MISWRITTEN = re.compile(r"^$|^[^a-z]*$|^[-+.\d]+\s*[x×*]|[*×]|[x×]\d+$", re.IGNORECASE)
@@ -25,12 +22,6 @@ HINTS = 4
 """How many near names an error lists."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware:
-    count: int
-    device: Device
-
-
 def find_device(name: str) -> Device | None:
     """The device whose driver reports exactly this name, as `torch.cuda.get_device_name` does.
 
@@ -41,9 +32,8 @@ def find_device(name: str) -> Device | None:
 
 
 def find_devices(name: str) -> tuple[Device, ...]:
-    """Those that may be meant by a name: a driver's, one of the table, or a short one, which may be
-    several devices', also where a driver gives it to one of them. None of them where nobody knows
-    it.
+    """Those that a name may mean: a driver's, one of the table, or a short one, which several
+    devices may share, also where a driver gives it to one of them. Empty where it is unknown.
 
     >>> [device.name for device in find_devices("h100")]
     ['H100-SXM', 'H100-PCIe', 'H100-NVL']
@@ -52,23 +42,37 @@ def find_devices(name: str) -> tuple[Device, ...]:
     return candidates if device is None or len(candidates) > 1 else (device,)
 
 
-def parse_hardware(text: str) -> Hardware:
-    """Where a name is that of several devices with the same peaks, what they do not share is None.
+def parse_hardware(text: str) -> tuple[int, Device]:
+    """How many devices, and which. Where a name is that of several devices with the same peaks,
+    what they do not share is None.
 
-    >>> hardware = parse_hardware("8xA100_80GB")
-    >>> hardware.count, hardware.device.find_peak("bfloat16").flops_per_s / 1e12
+    >>> count, device = parse_hardware("8xA100_80GB")
+    >>> count, device.find_peak("bfloat16").flops_per_s / 1e12
     (8, 312.0)
     """
     count, name = split_hardware(text)
     candidates = find_devices(name)
     if not candidates:
         raise UsageError(f"{describe_unknown(name)}, or give its peak by --peak TFLOPS")
-    if not _share_peaks(candidates):
+    first = candidates[0]
+    if len(candidates) == 1:
+        return count, first
+    peaks = [
+        {dtype: peak.flops_per_s for dtype, peak in device.rates.dense.items()}
+        for device in candidates
+    ]
+    if any(own != peaks[0] for own in peaks):
         raise UsageError(
             f"{name!r} is the name of devices with different peaks; write "
             f"{' or '.join(device.name for device in candidates)}"
         )
-    return Hardware(count=count, device=_merge(name, candidates))
+    different: dict[str, Any] = {
+        field: None
+        for field in ("memory_gb", "bandwidth_gb_per_s", "link")
+        if any(getattr(device, field) != getattr(first, field) for device in candidates)
+    }
+    short = next(short for short in first.shorts if _strip_short(short) == _strip_short(name))
+    return count, replace(first, name=short, **different)
 
 
 def split_hardware(text: str) -> tuple[int, str]:
@@ -99,36 +103,13 @@ def split_hardware(text: str) -> tuple[int, str]:
 
 def describe_unknown(name: str) -> str:
     """A sentence for an error, without its full stop."""
-    known = {_strip_short(short): short for device in DEVICES for short in _list_shorts(device)}
+    known = {
+        _strip_short(name): name for device in DEVICES for name in (device.name, *device.shorts)
+    }
     near = difflib.get_close_matches(_strip_short(name), known, n=HINTS, cutoff=0.5)
     listed = " or ".join(known[short] for short in near)
     advice = f"write {listed}" if near else "choose one that `flopwatch devices` lists"
     return f"no device is called {name!r}; {advice}"
-
-
-def _share_peaks(candidates: Sequence[Device]) -> bool:
-    peaks = [
-        {dtype: peak.flops_per_s for dtype, peak in device.rates.dense.items()}
-        for device in candidates
-    ]
-    return all(own == peaks[0] for own in peaks)
-
-
-def _merge(name: str, candidates: Sequence[Device]) -> Device:
-    first = candidates[0]
-    if len(candidates) == 1:
-        return first
-    return replace(
-        first,
-        name=next(short for short in first.shorts if _strip_short(short) == _strip_short(name)),
-        memory_gb=_find_common([device.memory_gb for device in candidates]),
-        bandwidth_gb_per_s=_find_common([device.bandwidth_gb_per_s for device in candidates]),
-        link=first.link if all(device.link == first.link for device in candidates) else None,
-    )
-
-
-def _find_common(figures: Sequence[Figure | None]) -> Figure | None:
-    return figures[0] if all(figure == figures[0] for figure in figures) else None
 
 
 def _strip_driver(name: str) -> str:
@@ -143,17 +124,8 @@ def _strip_short(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-def _list_shorts(device: Device) -> tuple[str, ...]:
-    return (device.name, *device.shorts)
-
-
-def _gather_shorts() -> Mapping[str, tuple[Device, ...]]:
-    found: dict[str, tuple[Device, ...]] = {}
-    for device in DEVICES:
-        for short in dict.fromkeys(map(_strip_short, _list_shorts(device))):
-            found[short] = (*found.get(short, ()), device)
-    return found
-
-
 _BY_DRIVER = {_strip_driver(name): device for device in DEVICES for name in device.drivers}
-_BY_SHORT = _gather_shorts()
+_BY_SHORT: dict[str, tuple[Device, ...]] = {}
+for _device in DEVICES:
+    for _short in {_strip_short(name) for name in (_device.name, *_device.shorts)}:
+        _BY_SHORT[_short] = (*_BY_SHORT.get(_short, ()), _device)

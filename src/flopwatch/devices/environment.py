@@ -1,7 +1,7 @@
 """The environment that made a record: the machine, the software, and what was going on.
 
     {
-      "machine":   the hardware and its state, without its name; `hardware.read_machine`
+      "machine":   the hardware and its state, without its name; `system_files.read_machine`
                    machine_id, cpu_model, architecture, physical_cores, logical_cores,
                    usable_cores (affinity and quota), cpu_quota_cores, instruction_sets, governor,
                    boost, smt, numa_nodes, last_level_cache_bytes, memory_total_bytes,
@@ -31,7 +31,10 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,6 @@ import psutil
 
 from flopwatch import __version__, env
 from flopwatch.devices import system_files
-from flopwatch.devices.background_load import LoadWatch
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
@@ -70,34 +72,30 @@ TEMPERATURES = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 """Sensors that are the CPU's, best first."""
 
 
-def _minor(version: Any) -> Any:
-    """
-    >>> _minor("3.11.7")
-    '3.11'
-    """
-    return ".".join(str(version).split(".")[:2]) if version else None
+COMPARED = (
+    "machine.machine_id",
+    "machine.cpu_model",
+    "isa.onednn_max_cpu_isa",
+    "torch.cpu_capability",
+    "torch.version",
+    "torch.gpu.name",
+    "machine.affinity",
+    "software.packages",
+    "software.variables",
+    "software.python",
+    "software.flopwatch",
+    "allocator",
+)
+"""Places in the environment that must be equal, like `settings.COMPARED_SETTINGS`, for two records
+to be comparable."""
+COMPARED_TO_MINOR = ("software.python", "software.flopwatch")
+"""Of these versions the last number does not count: 3.11.7 is 3.11."""
 
-
-def _whole(value: Any) -> Any:
-    return value
-
-
-LIKENESS: dict[str, Callable[[Any], Any]] = {
-    "machine.machine_id": _whole,
-    "machine.cpu_model": _whole,
-    "isa.onednn_max_cpu_isa": _whole,
-    "torch.cpu_capability": _whole,
-    "torch.version": _whole,
-    "torch.gpu.name": _whole,
-    "machine.affinity": _whole,
-    "software.packages": _whole,
-    "software.variables": _whole,
-    "software.python": _minor,
-    "software.flopwatch": _minor,
-    "allocator": _whole,
-}
-"""What must be equal, besides `settings.COMPARED_SETTINGS`, for two records to be comparable: where
-it is in the environment, and as how much of it counts."""
+BUSY = ("user", "nice", "system", "irq", "softirq")
+STOLEN = "steal"
+"""By other virtual machines: records have it apart."""
+SHORTEST_S = 0.5
+"""The system counts in steps of 10 ms: over less time the share would be one of those."""
 
 
 def measurement_conditions(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -105,7 +103,10 @@ def measurement_conditions(environment: Mapping[str, Any], settings: Settings) -
     # The settings of what another program has measured are not known.
     known = None if "imported" in environment else settings
     of_settings = {f"settings.{name}": getattr(known, name, None) for name in COMPARED_SETTINGS}
-    of_environment = {path: part(look_up(environment, path)) for path, part in LIKENESS.items()}
+    of_environment = {path: look_up(environment, path) for path in COMPARED}
+    for path in COMPARED_TO_MINOR:
+        if version := of_environment[path]:
+            of_environment[path] = ".".join(str(version).split(".")[:2])
     return {**of_environment, **of_settings}
 
 
@@ -131,14 +132,19 @@ def machine(project: Path, root: Path = system_files.ROOT) -> dict[str, Any]:
 
 
 def read_software(root: Path = system_files.ROOT, environ: env.Environ = None) -> dict[str, Any]:
+    release = system_files.read_text("etc/os-release", root) or ""
+    packages = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     facts = {
-        "os": _read_os(root),
+        "os": _search(r'(?m)^PRETTY_NAME="?([^"\n]*)', release) or platform.system(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "flopwatch": __version__,
         "compiler": find_compiler(environ),
-        "packages": {name: version for name in PACKAGES if (version := _find_version(name))},
+        "packages": packages,
         "variables": read_variables(environ),
     }
     return {key: value for key, value in facts.items() if value is not None}
@@ -150,7 +156,7 @@ def read_variables(environ: env.Environ = None) -> dict[str, str]:
     environ = os.environ if environ is None else environ
     found = {}
     for name in sorted(environ):
-        if not any(_matches(name, pattern) for pattern in VARIABLES):
+        if not any(fnmatchcase(name, pattern) for pattern in VARIABLES):
             continue
         value = _withhold(environ[name], home)
         found[name] = WITHHELD if SECRET_NAME.search(name) else value[:VALUE_LENGTH]
@@ -166,10 +172,6 @@ def _withhold(value: str, home: str) -> str:
     if home not in ("", "/"):
         value = value.replace(home, "~")
     return WITHHELD if SECRET_VALUE.search(value) else value
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def find_compiler(environ: env.Environ = None) -> str | None:
@@ -203,17 +205,48 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return finished.stdout.decode(errors="replace").strip()
 
 
-def _read_os(root: Path) -> str:
-    lines = (system_files.read_text("etc/os-release", root) or "").splitlines()
-    names = [line.partition("=")[2].strip('"') for line in lines if line.startswith("PRETTY_NAME=")]
-    return names[0] if names else platform.system()
+class LoadWatch:
+    """Reads background load: the share of all cores' time that other programs have used since the
+    reading before, or since this was made.
+
+    The load average is a minute late, and counts the run's own threads. Here the time of all cores
+    is read twice, and what the run's own processes took of it meanwhile is taken off.
+    """
+
+    def __init__(self) -> None:
+        self._read_at_s, self._background_s = time.monotonic(), read_background_s()
+
+    def read_share(self, environ: env.Environ = None) -> float | None:
+        """None where too little time has passed, or torchrun has started ranks, which are not
+        descendants of this process."""
+        elapsed_s = time.monotonic() - self._read_at_s
+        if elapsed_s < SHORTEST_S or env.read("TORCHELASTIC_RUN_ID", environ):
+            return None
+        background_s = read_background_s()
+        share = (background_s - self._background_s) / (elapsed_s * (psutil.cpu_count() or 1))
+        self._read_at_s, self._background_s = time.monotonic(), background_s
+        return min(1.0, max(0.0, share))
 
 
-def _find_version(package: str) -> str | None:
+def read_background_s(kinds: Sequence[str] = BUSY) -> float:
+    """Time of cores since the machine was started, of these kinds, without what this process and
+    its descendants have used, those that have ended included."""
+    times = psutil.cpu_times()._asdict()
+    busy_s: float = sum(times.get(name, 0.0) for name in kinds)
+    return busy_s - sum(map(_read_own_s, _list_own()))
+
+
+def _list_own() -> list[psutil.Process]:
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def _read_own_s(process: psutil.Process) -> float:
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+        times = process.cpu_times()
+    except psutil.Error:  # it has just ended, and its parent counts it
+        return 0.0
+    return float(sum(times[:4]))  # its own and that of children it has waited for
 
 
 _background = LoadWatch()
@@ -226,13 +259,11 @@ def load(root: Path = system_files.ROOT) -> dict[str, Any]:
     hypervisor ran other virtual machines on these cores, and of background load, the time that
     other programs have used.
     """
-    times = psutil.cpu_times_percent(interval=None)
+    times, share = psutil.cpu_times_percent(interval=None), _background.read_share()
     facts = {
         "average": [round(average, 2) for average in os.getloadavg()],
         "steal_share": round(times.steal / 100, 4) if hasattr(times, "steal") else None,
-        "background_share": None
-        if (share := _background.read_share()) is None
-        else round(share, 4),
+        "background_share": None if share is None else round(share, 4),
         "cpu_frequency_hz": read_cpu_frequency_hz(root),
         "cpu_temperature_c": read_cpu_temperature_c(),
     }

@@ -17,8 +17,8 @@ import msgspec
 
 from flopwatch import env
 from flopwatch.devices.environment import look_up
-from flopwatch.devices.specifications import Peak
 from flopwatch.errors import StoreError
+from flopwatch.jobs.precision import Peak
 from flopwatch.settings import Device, Settings
 
 SCHEMA = 1

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 
-from flopwatch.devices import environment, system_files
-from flopwatch.devices.backends import FALLBACK_CACHE_BYTES, open_target
-from flopwatch.devices.background_load import BUSY, STOLEN, read_background_s
+from flopwatch.devices import environment
+from flopwatch.devices.base import open_backend
 from flopwatch.devices.best_times import Run, Trial, run_rounds
-from flopwatch.devices.matmul_sweep import ARITHMETIC, MatmulSweep, list_curves
+from flopwatch.devices.environment import BUSY, STOLEN, read_background_s
+from flopwatch.devices.matmul_rates import ARITHMETIC, MatmulSweep, list_curves
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
     BUS_PASSES,
@@ -59,7 +59,7 @@ SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
 
 def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any]:
     """Matmuls and memory, and what only a process with torch knows of the machine."""
-    chosen, cache_bytes = EFFORTS[effort], find_cache_bytes(device)
+    chosen, cache_bytes = EFFORTS[effort], open_backend(device).find_cache_bytes()
     busy_s, started_s = read_background_s(TAKEN), time.monotonic()
     passes = begin_passes(device, cache_bytes, chosen)
     sweeps = {dtype: MatmulSweep(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
@@ -109,16 +109,17 @@ Passes = Mapping[tuple[Kernel, int], Trial]
 def begin_passes(device: Device, cache_bytes: int, effort: Effort) -> Passes:
     import torch
 
-    largest_bytes = min(effort.caches_spanned * cache_bytes, find_available_bytes(device))
+    backend = open_backend(device)
+    available_bytes = int(MEMORY_SHARE * backend.count_free_bytes())
+    largest_bytes = min(effort.caches_spanned * cache_bytes, available_bytes)
     numbers = torch.rand(largest_bytes // FLOAT_BYTES, device=device)
     # A pass that writes spreads over two arrays or three, so that each is smaller.
     arrays = [numbers, *(torch.ones_like(numbers[: len(numbers) // n]) for n in (2, 3))]
-    clock = open_target(device).clock
     passes = {
         (kernel, size_bytes): Trial(
             work=float(size_bytes),
             prepare=partial(bind, torch, arrays, size_bytes // FLOAT_BYTES),
-            clock=clock,
+            clock=backend.clock,
         )
         for kernel, bind in KERNELS.items()
         for size_bytes in list_sizes_bytes(SMALLEST_BYTES, largest_bytes, effort.step)
@@ -142,26 +143,6 @@ def list_streams(passes: Passes) -> list[Stream]:
         Stream(kernel=kernel, size_bytes=size_bytes, bytes_per_s=trial.rate_per_s)
         for (kernel, size_bytes), trial in passes.items()
     ]
-
-
-def find_cache_bytes(device: Device) -> int:
-    """All last-level caches, or a guess where they are not known."""
-    if device == "cpu":
-        return system_files.read_last_level_caches_bytes() or FALLBACK_CACHE_BYTES
-    import torch
-
-    properties = torch.cuda.get_device_properties("cuda")
-    return getattr(properties, "L2_cache_size", 0) or FALLBACK_CACHE_BYTES
-
-
-def find_available_bytes(device: Device) -> int:
-    """What arrays may take together."""
-    if device == "cpu":
-        return int(MEMORY_SHARE * psutil.virtual_memory().available)
-    import torch
-
-    free_bytes, _ = torch.cuda.mem_get_info()
-    return int(MEMORY_SHARE * free_bytes)
 
 
 def list_sizes_bytes(smallest: int, largest: int, step: int) -> list[int]:
@@ -204,7 +185,7 @@ def _make_collective_trials(device: Device, step: int) -> dict[tuple[Operation, 
     largest = LARGEST_MESSAGE_BYTES // FLOAT_BYTES // ranks
     # Sums of sums become infinite, which takes no longer.
     part, whole = (torch.randn(count, device=device) for count in (largest, largest * ranks))
-    clock = open_target(device).clock
+    clock = open_backend(device).clock
     trials: dict[tuple[Operation, int], Trial] = {}
     for operation in BUS_PASSES:
         for size_bytes in list_sizes_bytes(SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES, step):

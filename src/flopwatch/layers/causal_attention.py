@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from flopwatch.devices.matmul_rate import describe_emulation
+from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.layers.layer_workload import Setting
 from flopwatch.models.regions import region
 from flopwatch.suites.suite import Workload

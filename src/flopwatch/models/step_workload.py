@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from flopwatch.devices.matmul_rate import describe_emulation
+from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.training_job import Attention, Recompute, TrainingJob, drop_variant

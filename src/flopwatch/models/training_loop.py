@@ -19,7 +19,6 @@ all ways to train on it must find the same losses.
 from __future__ import annotations
 
 import hashlib
-import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -27,12 +26,11 @@ from inspect import signature
 from types import MethodType
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, distributed, nn
 
-from flopwatch.devices.backends import open_target
-from flopwatch.devices.matmul_rate import describe_emulation
+from flopwatch.devices.base import open_backend
+from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.flops import GRAD_ACCUM
 from flopwatch.jobs.parallelism import count_shards
@@ -187,7 +185,7 @@ def _make_whole(tensor: Any) -> Tensor:
 def make_workload(job: TrainingJob, device: Device) -> Workload:
     # Refuses what cannot be, before it takes time.
     count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
-    journal = Journal(open_target(device).clock)
+    journal = Journal(open_backend(device).clock)
     model = make_model(job)
     parameters = count_parameters(model)
     compilation = Compilation(device) if job.compiled else None
@@ -237,18 +235,6 @@ def compile_blocks(model: nn.Module) -> None:
     compiled = {kind: torch.compile(kind.forward, dynamic=False, **options) for kind in kinds}
     for block in find_blocks(model):
         block.forward = MethodType(compiled[type(block)], block)
-
-
-def count_free_bytes(device: Device) -> int:
-    """That this process can still take."""
-    if device == "cuda":
-        free_bytes: int = torch.cuda.mem_get_info()[0]
-        return free_bytes
-    free_bytes = psutil.virtual_memory().available
-    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit_bytes == resource.RLIM_INFINITY:
-        return free_bytes
-    return min(free_bytes, limit_bytes - psutil.Process().memory_info().data)
 
 
 def make_reference(job: TrainingJob, device: Device) -> Workload:

@@ -14,7 +14,8 @@ import msgspec
 
 from flopwatch.devices.best_times import CLOSE, ENOUGH_REPEATS
 from flopwatch.devices.device_names import find_device
-from flopwatch.devices.matmul_rate import EMULATED
+from flopwatch.devices.device_table import DTYPES, Device, Figure
+from flopwatch.devices.matmul_rates import EMULATED
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
     BUS_PASSES,
@@ -24,7 +25,7 @@ from flopwatch.devices.measured_peaks import (
     Peaks,
     Stream,
 )
-from flopwatch.devices.specifications import DTYPES, Device, Figure, Peak
+from flopwatch.jobs.precision import Peak
 from flopwatch.output.tables import (
     Column,
     Kind,

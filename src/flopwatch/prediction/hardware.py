@@ -20,9 +20,10 @@ from flopwatch.devices.device_names import (
     find_devices,
     split_hardware,
 )
+from flopwatch.devices.device_table import Device, Figure
 from flopwatch.devices.measured_peaks import Peaks
-from flopwatch.devices.specifications import Device, Figure, Peak
 from flopwatch.errors import UsageError
+from flopwatch.jobs.precision import Peak
 from flopwatch.settings import Device as DeviceKind
 
 PER_NODE = 8

@@ -1,7 +1,7 @@
 """``flopwatch doctor``: is this machine fit for measuring, and what would make it fitter?
 
 The environment (`devices.environment`) and half a second of watching the clock
-(`devices.background_load`) go in; sections of facts and a list of advice come out, ready to be
+(`devices.advice`) go in; sections of facts and a list of advice come out, ready to be
 printed. Facts that are not known are left out.
 """
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flopwatch.devices.advice import Advice, examine
-from flopwatch.devices.background_load import Jitter, measure_jitter
+from flopwatch.devices.advice import Advice, Jitter, examine, measure_jitter
 from flopwatch.devices.environment import look_up
 from flopwatch.output.units import format_bytes, format_rate, format_time
 

@@ -11,7 +11,7 @@ import msgspec
 
 from flopwatch.devices import environment, instruction_sets
 from flopwatch.devices.best_times import PATIENCE
-from flopwatch.devices.matmul_sweep import DTYPES
+from flopwatch.devices.matmul_rates import DTYPES
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, read_setup
 from flopwatch.devices.peak_measurement import EFFORTS
 from flopwatch.devices.system_files import count_usable_cores, read_cpu_quota_cores

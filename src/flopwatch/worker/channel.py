@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from flopwatch.devices.backends import Target
+from flopwatch.devices.base import Backend
 from flopwatch.worker.sampling import Observer, Progress, Series
 
 STAGES = (
@@ -129,7 +129,7 @@ class SampleStream(Observer):
     def __init__(
         self,
         channel: Channel,
-        target: Target,
+        target: Backend,
         index: Mapping[str, int],
         fail: Callable[[str, Exception], None],
     ) -> None:

@@ -25,8 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flopwatch.devices.backends import COLLECTIVES, synchronize
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Clock, open_backend
 from flopwatch.errors import WorkerError
 from flopwatch.settings import Device
 from flopwatch.suites.suite import Workload
@@ -70,17 +69,17 @@ class Communicator:
     def __init__(self, place: RankPlace, device: Device, patience_s: float) -> None:
         from torch import distributed
 
+        self._backend = open_backend(device)
         _publish(place)
         store = _open_store(place)
         distributed.init_process_group(
-            COLLECTIVES[device],
+            self._backend.collectives,
             store=store,
             rank=place.rank,
             world_size=place.ranks,
             timeout=timedelta(seconds=patience_s + SPARE_S),
         )
         self.place = place
-        self._device = device
         self._distributed = distributed
         # A rank waits for orders as long as it takes: the runner ends it.
         self._control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
@@ -105,7 +104,7 @@ class Communicator:
             workload.reset()
         if workload.journal is not None:
             workload.journal.clear()
-        synchronize(self._device)
+        self._backend.synchronize()
         self._distributed.barrier(group=self._control)
         start_ns = self._broadcast(self._now_ns() + START_AFTER_NS)
         while self._now_ns() < start_ns:

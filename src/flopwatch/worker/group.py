@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flopwatch.devices.backends import Target
+from flopwatch.devices.base import Backend
 from flopwatch.errors import Unsupported
 from flopwatch.records.record import Check
 from flopwatch.settings import Settings
@@ -43,7 +43,7 @@ class Group:
         cases: list[Case],
         baseline: str,
         settings: Settings,
-        target: Target,
+        target: Backend,
         channel: Channel,
         rank0: SingleProcess | RankZero,
     ) -> None:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
-from flopwatch.devices.backends import Target, find_device_in_use, open_target
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Backend, Clock, find_device_in_use, open_backend
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
@@ -145,7 +144,7 @@ def compare(
     baseline, *others = functions
     if tolerance is not None:
         require("torch")
-        _require_agreement(functions, baseline, tolerance, open_target(settings.device).clock)
+        _require_agreement(functions, baseline, tolerance, open_backend(settings.device).clock)
     measurements, totals = _sample(dict(functions), settings)
     return Comparison(
         measurements=measurements,
@@ -160,7 +159,7 @@ def compare(
 def _sample(
     functions: dict[str, Function], settings: Settings
 ) -> tuple[dict[str, Measurement], dict[str, list[float]]]:
-    target: Target = open_target(settings.device, read_last_level_caches_bytes())
+    target: Backend = open_backend(settings.device, read_last_level_caches_bytes())
     workloads = {name: Workload(phases={"call": call}) for name, call in functions.items()}
     sampler = Sampler(
         workloads,

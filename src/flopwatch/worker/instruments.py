@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 
 

@@ -41,8 +41,8 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices import environment
-from flopwatch.devices.backends import Target, limit_gpu_memory, open_target, select_gpu
-from flopwatch.devices.matmul_rate import measure_rate
+from flopwatch.devices.base import Backend, open_backend
+from flopwatch.devices.matmul_rates import measure_rate
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.runner.schedule import RANKS
 from flopwatch.settings import PROBE_SHARE, Settings
@@ -196,7 +196,7 @@ def report_rates(request: Request, channel: Channel) -> None:
     """How fast matmuls are, in each of the dtypes."""
     settings = msgspec.convert(request["settings"], Settings)
     _apply(settings)
-    clock = open_target(settings.device).clock
+    clock = open_backend(settings.device).clock
     rates = {dtype: measure_rate(dtype, settings.device, clock) for dtype in request["dtypes"]}
     channel.send("rates", rates={dtype: rate for dtype, rate in rates.items() if rate is not None})
 
@@ -228,14 +228,14 @@ def measure_group(request: Request, channel: Channel) -> None:
     settings = msgspec.convert(request["settings"], Settings)
     place = _find_place(request)
     _apply(settings, place)
-    if request["probe"] and settings.device == "cuda":
-        limit_gpu_memory(PROBE_SHARE)
+    target = open_backend(settings.device, request["cache_bytes"])
+    if request["probe"]:
+        target.limit_memory(PROBE_SHARE)
     suite_path = Path(request["suite_path"])
     suite = load_suite(suite_path)
     # Sent early, so that a crash while building is known by its sources too; and again at the
     # end, when build functions have imported what they need.
     channel.send("sources", sources=digest_sources(suite_path))
-    target = open_target(settings.device, request["cache_bytes"])
     cases = [
         Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
         for variant in request["variants"]
@@ -267,7 +267,7 @@ def _serve_rank0(
     suite: Suite,
     cases: Sequence[Case],
     settings: Settings,
-    target: Target,
+    target: Backend,
     channel: Channel,
 ) -> None:
     """As any rank but 0. What goes wrong here ends the job."""
@@ -307,8 +307,8 @@ def _find_place(request: Request) -> RankPlace | None:
 
 def _apply(settings: Settings, place: RankPlace | None = None) -> str:
     """Ranks of one node share its memory and cores."""
-    if place is not None and settings.device == "cuda":
-        select_gpu(place.local_rank)  # before anything touches one
+    if place is not None:
+        open_backend(settings.device).select(place.local_rank)
     sharers = 1 if place is None else place.local_ranks
     limit_bytes = settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)

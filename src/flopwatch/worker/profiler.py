@@ -41,7 +41,7 @@ from flopwatch.analysis.profile_breakdown import (
     make_breakdown,
 )
 from flopwatch.analysis.profile_request import PHASES, Phase, Profile, Request
-from flopwatch.devices.backends import open_target
+from flopwatch.devices.base import open_backend
 from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.training_job import TrainingJob
@@ -241,7 +241,7 @@ class Profiler:
         self.request = request
         self.device: Device = device
         self.nvtx = is_marking_ranges(request, device)
-        self.clock = open_target(device).clock
+        self.clock = open_backend(device).clock
         self.step = make_step(request.job, device)
         self.model = self.step.shared.model
         self.plain_ns: list[list[float]] = []

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError, Unsupported
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement

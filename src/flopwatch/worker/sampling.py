@@ -33,7 +33,7 @@ from flopwatch.analysis.statistics import (
     is_stalled,
     is_steady,
 )
-from flopwatch.devices.clock import Clock
+from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
 from flopwatch.settings import Settings

@@ -208,10 +208,11 @@ def build(case: flopwatch.Case) -> flopwatch.Workload:
 def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
     """The ordinary loop on one rank; where a whole model does not fit next to the others, whatever
     the baseline gives."""
-    from flopwatch.models.training_loop import count_free_bytes, make_reference
+    from flopwatch.devices.base import open_backend
+    from flopwatch.models.training_loop import make_reference
 
     needed_bytes = sum(estimate_memory(replace(case, variant="none")).values())
-    if needed_bytes > count_free_bytes(case.device):
+    if needed_bytes > open_backend(case.device).count_free_bytes():
         return None
     return make_reference(make_variant(case), case.device)
 

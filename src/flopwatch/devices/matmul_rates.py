@@ -1,9 +1,9 @@
-"""Matmuls in one dtype, from small to large.
+"""How fast matmuls are: a quick probe for estimates, and a sweep from small to large for peaks.
 
-They are those of a linear layer: rows of inputs times a weight that is stored by its outputs. CPUs
-that emulate a dtype are up to ten times slower with the weight stored the other way. Results go
-into memory that is there already, inputs are random: GPUs draw less power for zeros, and clock
-higher.
+Matmuls of a sweep are those of a linear layer: rows of inputs times a weight that is stored by its
+outputs. CPUs that emulate a dtype are up to ten times slower with the weight stored the other way.
+Results go into memory that is there already, inputs are random: GPUs draw less power for zeros, and
+clock higher.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from flopwatch.devices.backends import open_target
+from flopwatch.devices.base import Clock, open_backend
 from flopwatch.devices.best_times import Run, Trial
 from flopwatch.devices.measured_peaks import Curve, Matmul
 from flopwatch.settings import Device
@@ -39,6 +39,13 @@ DTYPES: Mapping[Device, Sequence[str]] = {
     "cuda": ("float32", "tf32", "bfloat16", "float16", "float8", "int8"),
 }
 """What is tried; torch may still refuse."""
+
+PROBE_SIZES: Mapping[Device, int] = {"cpu": 512, "cuda": 4096}
+"""Large enough for a matmul's usual rate: a GPU is done with a small one before the next is
+launched. And where a CPU emulates short types, over in a second."""
+ENOUGH_NS = 0.3e9
+EMULATED = 2.0
+"""Matmuls that take this many times as long as float32's do not use what the hardware is for."""
 
 
 def _bind(torch: Any, a: Any, b: Any, out: Any) -> Run:
@@ -129,7 +136,7 @@ class MatmulSweep:
 
     def __init__(self, arithmetic: Arithmetic, device: Device, longest_ns: float) -> None:
         self._operands = Operands(arithmetic, device)
-        self._clock = open_target(device).clock
+        self._clock = open_backend(device).clock
         self._longest_ns = longest_ns
         self._left = list(SHAPES)
         self.trials: dict[Shape, Trial] = {}
@@ -186,3 +193,39 @@ def _make_matmul(shape: Shape, trial: Trial) -> Matmul:
         blocks=len(trial.blocks_ns),
         repeats=trial.repeats,
     )
+
+
+@cache
+def describe_emulation(dtype: str, device: Device) -> str | None:
+    """A sentence where matmuls in that dtype are slower than in float32; otherwise None."""
+    if dtype == "float32":
+        return None
+    clock = open_backend(device).clock
+    plain, short = (measure_rate(each, device, clock) for each in ("float32", dtype))
+    if plain is None or short is None or plain / short < EMULATED:
+        return None
+    return (
+        f"{dtype} is emulated here: a plain matmul takes {plain / short:.0f} times as long as in "
+        "float32"
+    )
+
+
+def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
+    """FLOP/s of a matmul in that dtype, for estimates only; None where torch has none."""
+    import torch
+
+    size = PROBE_SIZES[device]
+    try:
+        a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
+        torch.mm(a, a)  # the first one pays for one-time costs
+        total_ns, shortest_ns = 0.0, math.inf
+        while total_ns < ENOUGH_NS:
+            start = clock.mark()
+            torch.mm(a, a)
+            (elapsed_ns,) = clock.elapsed_ns([start, clock.mark()])
+            total_ns += elapsed_ns
+            shortest_ns = min(shortest_ns, elapsed_ns)
+    except (AttributeError, MemoryError, RuntimeError, TypeError):
+        return None
+    # The fastest: what disturbs a moment says nothing about the hours to come.
+    return 2 * size**3 / shortest_ns * 1e9

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
 from flopwatch.devices.device_names import find_device, find_devices, parse_hardware
-from flopwatch.devices.device_table import DEVICES
-from flopwatch.devices.specifications import DTYPES
+from flopwatch.devices.device_table import DEVICES, DTYPES
 from flopwatch.errors import UsageError
 
 DRIVERS = {
@@ -196,19 +195,19 @@ def test_half_a_package_has_half_of_everything() -> None:
     ],
 )
 def test_hardware_as_people_write_it(text: str, count: int, name: str) -> None:
-    hardware = parse_hardware(text)
-    assert (hardware.count, hardware.device.name) == (count, name)
+    found, device = parse_hardware(text)
+    assert (found, device.name) == (count, name)
 
 
 def test_what_candidates_do_not_share_is_unknown() -> None:
-    device = parse_hardware("A100-80GB").device
+    device = parse_hardware("A100-80GB")[1]
     peak = device.find_peak("bfloat16")
     assert peak is not None
     assert peak.flops_per_s == 312e12
     assert device.memory_gb is not None
     assert device.memory_gb.value == 80
     assert device.bandwidth_gb_per_s is None  # 1935 as a card, 2039 as a module
-    assert parse_hardware("A100").device.memory_gb is None
+    assert parse_hardware("A100")[1].memory_gb is None
 
 
 @pytest.mark.parametrize(
@@ -305,7 +304,7 @@ def test_a_new_device_is_one_entry_of_the_table() -> None:
         "import flopwatch\n"
         "from flopwatch.devices.device_names import find_device, parse_hardware\n"
         "job = flopwatch.TrainingJob('7b', 2048, micro_batch=2, recompute='full')\n"
-        "print(find_device('NVIDIA X900 HBM5').name, parse_hardware('8xX9').device.name)\n"
+        "print(find_device('NVIDIA X900 HBM5').name, parse_hardware('8xX9')[1].name)\n"
         "print(flopwatch.predict(job, '8xX900').tokens_per_s > 0)\n"
         "print(flopwatch.plan(job, '8xX900').best[0].tokens_per_s > 0)\n"
         "print(flopwatch.memory(job, '8xX900').fits is not None)\n"

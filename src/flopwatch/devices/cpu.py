@@ -1,12 +1,12 @@
-"""Memory of tensors on a CPU, by phase of a run.
+"""CPUs: the clock, the caches, and memory of tensors by phase of a run.
 
-There is no allocator to ask, as there is on a GPU: what the process holds says nothing, since freed
-memory is kept. But torch's profiler hears of every allocation and release of a tensor, also of
-those inside backward passes and custom functions, with the sum of all that is allocated. It knows
-the size only of what was allocated while it was listening. So the workload runs twice: what the
-first run leaves behind (gradients, caches) the second may release or replace.
+There is no allocator to ask for memory, as there is on a GPU: what the process holds says nothing,
+since freed memory is kept. But torch's profiler records every allocation and release of a tensor,
+also of those inside backward passes and custom functions, with the sum of all that is allocated. It
+knows the size only of what was allocated while it was recording. So the workload runs twice: what
+the first run leaves behind (gradients, caches) the second may release or replace.
 
-What is allocated by threads that the workload itself has started is not heard. What was there
+What is allocated by threads that the workload itself has started is not recorded. What was there
 before is counted by asking Python for all its tensors.
 """
 
@@ -15,36 +15,100 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
+from flopwatch.analysis.statistics import median
+from flopwatch.devices import system_files
+from flopwatch.devices.base import FALLBACK_CACHE_BYTES, Clock, Memory, Phases
 from flopwatch.records.record import PhaseMemory
 
 MARK_BYTES = 1_000_003
-"""A tensor of an odd size marks the beginning of the second run, and shows that we are heard."""
+"""A tensor of an odd size marks the beginning of the second run, and shows that the profiler
+records."""
 MAX_TRACE_BYTES = 1 << 29
-"""More would take longer to read than anybody would wait for a number."""
-
-
+"""A larger trace would take longer to read than a number is worth."""
 PHASE = "flopwatch: "
 """What a phase is called in the trace, before its own name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    resident_bytes: int
-    """Tensors that were there before the run."""
-    phases: Mapping[str, PhaseMemory]
+class CpuClock:
+    """`perf_counter_ns`: monotonic, and not slewed within a measurement."""
 
-    @property
-    def peak_bytes(self) -> int:
-        """Of the run, beyond what was there before it."""
-        return max((phase.peak_bytes for phase in self.phases.values()), default=0)
+    name = "perf_counter"
+
+    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.mark = now_ns
+
+    @cached_property
+    def resolution_ns(self) -> float:
+        steps = []
+        for _ in range(200):
+            start = self.mark()
+            end = self.mark()
+            while end == start:  # a clock coarser than its own cost
+                end = self.mark()
+            steps.append(end - start)
+        return median(steps)
+
+    def elapsed_ns(self, marks: Sequence[int]) -> list[float]:
+        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+
+
+class CpuBackend:
+    collectives = "gloo"
+
+    def __init__(self, cache_bytes: int | None = None) -> None:
+        self.clock: Clock = CpuClock()
+        self._buffer_bytes = 2 * (cache_bytes or FALLBACK_CACHE_BYTES)
+
+    @cached_property
+    def _buffer(self) -> Any:
+        import torch
+
+        return torch.zeros(self._buffer_bytes // 4, dtype=torch.float32)
+
+    def select(self, number: int) -> None:
+        """Ranks share the cores."""
+
+    def limit_memory(self, share: float) -> None:
+        """The process has its limit already: `worker.limits`."""
+
+    def synchronize(self) -> None:
+        """Work is done when its calls return."""
+
+    def find_cache_bytes(self) -> int:
+        return system_files.read_last_level_caches_bytes() or FALLBACK_CACHE_BYTES
+
+    def count_free_bytes(self) -> int:
+        import resource  # not on Windows
+
+        free_bytes: int = psutil.virtual_memory().available
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        if limit_bytes == resource.RLIM_INFINITY:
+            return free_bytes
+        return min(free_bytes, limit_bytes - psutil.Process().memory_info().data)
+
+    def evict(self) -> None:
+        # Twice the last-level cache, by as many threads as the measurement uses, so that the
+        # private caches of their cores are emptied too.
+        self._buffer.add_(1)
+
+    def look(self) -> None:
+        """Clocks that change are seen in the samples only."""
+
+    def throttle_reasons(self) -> list[str]:
+        return []
+
+    def measure_memory(self, prepare: Callable[[], object], phases: Phases) -> Memory | None:
+        return measure_memory(prepare, phases)
 
 
 class Detail(msgspec.Struct, rename={"total": "Total Allocated", "size": "Bytes", "at": "Addr"}):

@@ -1,15 +1,17 @@
-"""Memory by phase, from a trace; real traces are in test_run_workload.py."""
+"""The CPU's clock and caches, and memory by phase from a trace."""
 
 from __future__ import annotations
 
 import torch
 
-from flopwatch.devices.tensor_memory import (
+from flopwatch.devices.base import Memory, open_backend
+from flopwatch.devices.cpu import (
     MARK_BYTES,
     PHASE,
+    CpuBackend,
+    CpuClock,
     Detail,
     Event,
-    Memory,
     Trace,
     count_held_bytes,
     find_phases,
@@ -89,3 +91,19 @@ def test_what_is_held_counts_once() -> None:
     views = [x[:10], x.view(10, 100), torch.empty(10**9, device="meta")]
     assert count_held_bytes() - before == 4000
     del views
+
+
+def test_cpu_backend() -> None:
+    backend = open_backend("cpu", 1 << 20)
+    assert isinstance(backend, CpuBackend)
+    backend.evict()
+    assert backend.throttle_reasons() == []
+    assert 0 < backend.count_free_bytes() < 2**50
+
+
+def test_cpu_clock_knows_its_resolution() -> None:
+    ticks = iter(range(0, 10**6, 40))
+    assert CpuClock(lambda: next(ticks)).resolution_ns == 40
+    coarse = iter(n // 10 * 1000 for n in range(10**6))  # ten readings a tick
+    assert CpuClock(lambda: next(coarse)).resolution_ns == 1000
+    assert 1 <= CpuClock().resolution_ns < 1e6

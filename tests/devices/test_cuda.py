@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from flopwatch.devices.backends import CpuTarget, CudaTarget, nvml_throttle_reader, open_target
-from flopwatch.devices.clock import CpuClock, CudaClock
-from flopwatch.devices.tensor_memory import Memory
+from flopwatch.devices.base import Memory
+from flopwatch.devices.cuda import CudaBackend, CudaClock, read_throttle_bits
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Settings
 from flopwatch.suites.suite import Workload
@@ -95,7 +94,7 @@ def test_phases_are_timed_on_the_device_with_one_synchronisation() -> None:
 
 def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
     cuda = FakeCuda()
-    target = CudaTarget(fake_torch(cuda), lambda: 0)
+    target = CudaBackend(fake_torch(cuda), lambda: 0)
     workload = Workload(
         phases={"forward": lambda: cuda.launch(30e6), "backward": lambda _: cuda.launch(60e6)}
     )
@@ -112,7 +111,7 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
 
 def test_l2_is_flushed_with_twice_its_size() -> None:
     torch = fake_torch(FakeCuda())
-    target = CudaTarget(torch, lambda: 0)
+    target = CudaBackend(torch, lambda: 0)
     target.evict()
     target.evict()
     assert torch.flushes == [2000, 2000]
@@ -120,7 +119,7 @@ def test_l2_is_flushed_with_twice_its_size() -> None:
 
 def test_throttling_is_noted_by_its_reason() -> None:
     readings = iter([0x1, 0x4, 0x40])  # idle; power cap; hardware thermal
-    target = CudaTarget(fake_torch(FakeCuda()), lambda: next(readings))
+    target = CudaBackend(fake_torch(FakeCuda()), lambda: next(readings))
     for _ in range(3):
         target.look()
     assert target.throttle_reasons() == [
@@ -131,14 +130,14 @@ def test_throttling_is_noted_by_its_reason() -> None:
 
 def test_idle_clocks_are_no_throttling() -> None:
     for reading in (0x1, None):
-        target = CudaTarget(fake_torch(FakeCuda()), lambda reading=reading: reading)
+        target = CudaBackend(fake_torch(FakeCuda()), lambda reading=reading: reading)
         target.look()
         assert target.throttle_reasons() == []
 
 
 def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
     cuda = FakeCuda()
-    target = CudaTarget(fake_torch(cuda), lambda: 0)
+    target = CudaBackend(fake_torch(cuda), lambda: 0)
     cuda.allocate(1000)  # weights
     cuda.allocate(500)
     cuda.allocate(-500)
@@ -161,19 +160,4 @@ def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
 
 
 def test_without_nvml_throttling_is_unknown() -> None:
-    assert nvml_throttle_reader(SimpleNamespace(uuid="0"))() is None
-
-
-def test_cpu_target() -> None:
-    target = open_target("cpu", 1 << 20)
-    assert isinstance(target, CpuTarget)
-    target.evict()
-    assert target.throttle_reasons() == []
-
-
-def test_cpu_clock_knows_its_resolution() -> None:
-    ticks = iter(range(0, 10**6, 40))
-    assert CpuClock(lambda: next(ticks)).resolution_ns == 40
-    coarse = iter(n // 10 * 1000 for n in range(10**6))  # ten readings a tick
-    assert CpuClock(lambda: next(coarse)).resolution_ns == 1000
-    assert 1 <= CpuClock().resolution_ns < 1e6
+    assert read_throttle_bits("0") is None

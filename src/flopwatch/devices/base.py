@@ -1,0 +1,108 @@
+"""What is particular to a device, behind one protocol: `Backend`.
+
+`cpu` and `cuda` implement it; to add a kind of device, add a module next to them and a line to
+`open_backend`. Opening a backend touches no device, and importing this module does not import
+torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flopwatch.records.record import PhaseMemory
+from flopwatch.settings import Device
+
+Phases = Mapping[str, Callable[..., Any]]
+"""By name, in order; each is called with what the one before it returned."""
+
+FALLBACK_CACHE_BYTES = 64 * 2**20  # larger than most, where it is not known
+
+
+class Clock(Protocol):
+    """Marks in time, and the nanoseconds between them.
+
+    A sample's phases are timed by one clock, as ``mark, phase, mark, phase, mark``.
+    """
+
+    name: str
+
+    @property
+    def resolution_ns(self) -> float:
+        """The shortest time that can be measured, a mark's own cost included."""
+
+    def mark(self) -> Any: ...
+
+    def elapsed_ns(self, marks: Sequence[Any]) -> list[float]:
+        """The times between successive marks, once all of them have passed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    resident_bytes: int
+    """Tensors that were there before the run."""
+    phases: Mapping[str, PhaseMemory]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the run, beyond what was there before it."""
+        return max((phase.peak_bytes for phase in self.phases.values()), default=0)
+
+
+class Backend(Protocol):
+    """The device that a process measures on."""
+
+    clock: Clock
+    collectives: str
+    """Its backend of torch.distributed."""
+
+    def select(self, number: int) -> None:
+        """Use this one of the node's devices; before anything else touches one."""
+
+    def limit_memory(self, share: float) -> None:
+        """Do without the rest of the device's own memory."""
+
+    def synchronize(self) -> None:
+        """Wait until all work of the device is done."""
+
+    def find_cache_bytes(self) -> int:
+        """All last-level caches, or a guess where they are not known."""
+
+    def count_free_bytes(self) -> int:
+        """Memory that this process can still take."""
+
+    def evict(self) -> None:
+        """Empty the caches."""
+
+    def look(self) -> None:
+        """Take note of the device's state; called a few times a second while sampling."""
+
+    def throttle_reasons(self) -> list[str]:
+        """Why the device has lowered its clocks since this was made, such as "its power limit"."""
+
+    def measure_memory(self, prepare: Callable[[], object], phases: Phases) -> Memory | None:
+        """What a run of these phases holds; None: unknown.
+
+        `prepare` is called before a run and does not count.
+        """
+
+
+def open_backend(device: Device, cache_bytes: int | None = None) -> Backend:
+    """`cache_bytes` is the size of a CPU's last-level caches, where the caller knows it."""
+    if device == "cpu":
+        from flopwatch.devices.cpu import CpuBackend
+
+        return CpuBackend(cache_bytes)
+    import torch
+
+    from flopwatch.devices.cuda import CudaBackend
+
+    return CudaBackend(torch)
+
+
+def find_device_in_use() -> Device:
+    """CUDA if this process already uses it: then its calls return before their work is done."""
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
