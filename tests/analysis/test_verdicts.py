@@ -12,11 +12,14 @@ import pytest
 from flopwatch.analysis.ratio_tests import (
     Paired,
     Separate,
+    Sides,
+    Take,
     bootstrap_error,
     choose_confidence,
+    find_spread,
     student_quantile,
+    weigh,
 )
-from flopwatch.analysis.run_spread import Sides, Take, find_spread, weigh
 from flopwatch.analysis.statistics import estimate_median
 from flopwatch.analysis.summary import summarize
 from flopwatch.analysis.verdicts import compare_runs, compare_variants, excuse

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flopwatch.analysis.comparable import Differences, find_differences
+from flopwatch.analysis.comparable import Differences, Matched, find_differences, match_cases
 from flopwatch.analysis.hardware_limits import NOTHING, Limits, find_limits
 from flopwatch.analysis.record_device import count_ranks
-from flopwatch.analysis.run_spread import Matched, match
 from flopwatch.analysis.step_breakdown import FASTER, NAMES, REST, StepBreakdown, make_breakdown
 from flopwatch.devices.measured_peaks import read_setup
 from flopwatch.records.record import Record
@@ -52,7 +51,7 @@ class Moved:
 
 def find_moved(old: Sequence[Record], new: Sequence[Record]) -> Moved:
     """The newest record of each case on either side."""
-    matched = match(old, new)
+    matched = match_cases(old, new)
     found = [_compare(pair.old[-1], pair.new[-1], pair.moved) for pair in matched.pairs]
     movements = [movement for movement in found if movement is not None]
     return Moved(movements=movements, matched=matched)

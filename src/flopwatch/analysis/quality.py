@@ -69,7 +69,9 @@ def assess_row(row: Row) -> Quality:
         final_loss=final_loss,
         loss_difference=None if target is None or is_baseline else final_loss - target,
         reaches_baseline=None if target is None else reached is not None,
-        time_to_baseline_ns=None if reached is None else _scale(row.total_ns, reached),
+        time_to_baseline_ns=None
+        if reached is None or row.total_ns is None
+        else row.total_ns.scale(reached),
         gain=None if is_baseline else _estimate_gain(row.speedup, losses, theirs),
     )
 
@@ -111,18 +113,7 @@ def _estimate_gain(
     step, baseline_step = find_step(losses, target), find_step(baseline_losses, target)
     if not step or baseline_step is None:  # a loss that is there before the first step
         return None
-    return _scale(speedup, baseline_step / step)
-
-
-def _scale(estimate: Estimate | None, factor: float) -> Estimate | None:
-    if estimate is None:
-        return None
-    return Estimate(
-        value=estimate.value * factor,
-        low=None if estimate.low is None else estimate.low * factor,
-        high=None if estimate.high is None else estimate.high * factor,
-        samples=estimate.samples,
-    )
+    return speedup.scale(baseline_step / step)
 
 
 def as_dict(quality: Quality) -> dict[str, Any]:

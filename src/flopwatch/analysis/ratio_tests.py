@@ -5,8 +5,17 @@ Evidence is of two kinds. *Paired*: both sides were measured in the same rounds;
 median of the ratios within rounds, and its interval follows from their order, whatever their
 distribution (see `statistics`). *Separate*: the sides are different runs; the ratio is that of
 their medians, and its interval is by bootstrap. Blocks of neighbouring samples are drawn, not
-single ones, so that slow changes of the machine widen the interval. What differs from run to run
-cannot be seen inside one: see `run_spread`.
+single ones, so that slow changes of the machine widen the interval.
+
+Two runs of the same code differ by more than the scatter inside each of them shows: tensors lie
+elsewhere in memory, other processes use the machine. With several runs of the same cases on a side,
+that is measured: the scatter of a case's medians, over all cases together. With one run on each
+side it is taken from the cases themselves: half of them at least have changed alike, or not at all,
+so that the half whose ratios lie closest together scatters by what differs from run to run. What
+lies far out to one side of that half is left out: it may have changed. Where cases lie far out to
+both sides, faster and slower, nothing is left out: code that changes goes one way, and a machine
+that places tensors luckily or not, both. With fewer than 8 cases it is not known; the threshold of
+a verdict must stand for it then.
 
 Where many ratios are judged at once, some would look different by chance. The expected share of
 such false alarms among all that are called faster or slower is kept small (Benjamini and Hochberg):
@@ -24,7 +33,16 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
-from flopwatch.analysis.statistics import Estimate, effective_count, estimate_median, fewest_samples
+from flopwatch.analysis.statistics import (
+    Estimate,
+    effective_count,
+    estimate_median,
+    fewest_samples,
+    measured_totals_ns,
+    median,
+    ratios_by_round,
+)
+from flopwatch.records.record import Record
 
 RESAMPLES = 200
 MOST_BLOCKS = 12
@@ -33,6 +51,23 @@ MOST_SAMPLES = 2000
 """Of a run, for the bootstrap: more only cost time. Neighbours are averaged."""
 MOST_ASKED = {"sample": 100_000, "run": 1000}
 """More is not worth suggesting."""
+
+FEWEST_CASES = 8
+FEWEST_REPEATS = 4
+"""Degrees of freedom, over all cases."""
+WEIGHT_OF_ALL = 4
+"""Degrees of freedom of the spread of all cases, against a case's own repeats."""
+NORMAL_DEVIATION = 1.4826
+"""From the median deviation to the standard deviation, for a normal distribution."""
+
+OUTLYING = 2.5
+"""Deviations from the middle at which a case is taken to have changed."""
+FAR_OUT = 3.5
+"""And at which it cannot be chance."""
+CLIPPED = 1.06
+"""What leaving those out takes off the deviation of a normal distribution."""
+
+Source = Literal["repeats", "cases"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +133,8 @@ class Separate:
         )
 
     def find_missing(self, target: float, confidence: float) -> Missing | None:
-        """As above. More samples do not help against what differs from run to run: only more runs
-        do."""
+        """As for `Paired`. More samples do not help against what differs from run to run: only more
+        runs do."""
         allowed = math.log1p(target) / student_quantile((1 + confidence) / 2, self.freedom)
         if allowed <= 2 * self.between:
             return _ask_for(self.runs * (self.error / allowed) ** 2 - self.runs, "run")
@@ -145,6 +180,7 @@ def bootstrap_error(logs: Sequence[float], seed: int = 0) -> float | None:
     if len(values) > MOST_SAMPLES:
         values = np.array([part.mean() for part in np.array_split(values, MOST_SAMPLES)])
     count = len(values)
+    # A block is at least as long as neighbours stay correlated, so that it is drawn whole.
     dependent = math.ceil(count / effective_count(values.tolist()))
     length = max(1, dependent, count // MOST_BLOCKS)
     blocks = math.ceil(count / length)
@@ -152,6 +188,164 @@ def bootstrap_error(logs: Sequence[float], seed: int = 0) -> float | None:
     places = (starts[:, :, None] + np.arange(length)) % count
     medians = np.median(values[places.reshape(RESAMPLES, -1)[:, :count]], axis=1)
     return float(medians.std(ddof=1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Take:
+    """One case in one run."""
+
+    log_time: float
+    """Of the median time in ns, or of its ratio to the baseline's."""
+    error: float | None
+    """Standard error of that by the samples of this run; None where they are too few."""
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sides:
+    """The takes of one case, one a run."""
+
+    old: Sequence[Take]
+    new: Sequence[Take]
+
+    @property
+    def log_old(self) -> float:
+        return _mean([take.log_time for take in self.old])
+
+    @property
+    def log_new(self) -> float:
+        return _mean([take.log_time for take in self.new])
+
+    @property
+    def log_ratio(self) -> float:
+        return self.log_new - self.log_old
+
+    @property
+    def repeats(self) -> tuple[float, int]:
+        """Squared deviations of the runs from their side's mean, without what the scatter inside
+        them explains, and degrees of freedom."""
+        squares = sum((take.log_time - self.log_old) ** 2 for take in self.old)
+        squares += sum((take.log_time - self.log_new) ** 2 for take in self.new)
+        freedom = len(self.old) + len(self.new) - 2
+        inside = _mean([(take.error or 0.0) ** 2 for take in (*self.old, *self.new)])
+        return squares - freedom * inside, freedom
+
+    @property
+    def within(self) -> float | None:
+        """Standard error of the ratio by what is seen inside the runs."""
+        errors = [_error_of_mean(self.old), _error_of_mean(self.new)]
+        known = [error for error in errors if error is not None]
+        return math.hypot(*known) if len(known) == 2 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How much a case differs from run to run, as the standard deviation of its log time."""
+
+    deviation: float
+    freedom: float
+    source: Source
+
+
+def take(record: Record, baseline: Record | None = None) -> Take:
+    """By the time, or where a baseline is given, by the ratio to it within rounds."""
+    if baseline is None:
+        logs = [math.log(ns) for ns in measured_totals_ns(record)]
+    else:
+        logs = [math.log(ratio) for ratio in ratios_by_round(record, baseline)]
+    return Take(log_time=median(logs), error=bootstrap_error(logs), samples=len(logs))
+
+
+def find_spread(cases: Sequence[Sides]) -> Spread | None:
+    return _from_repeats(cases) or _from_cases(cases)
+
+
+def weigh(sides: Sides, spread: Spread | None) -> Separate | None:
+    """What the takes of a case say about its ratio; None where there are too few samples."""
+    within = sides.within
+    if within is None:
+        return None
+    deviation, freedom = (0.0, 0.0) if spread is None else _find_own_deviation(sides, spread)
+    between = deviation * math.sqrt(1 / len(sides.old) + 1 / len(sides.new))
+    samples = [sum(take.samples for take in takes) for takes in (sides.old, sides.new)]
+    inside = [min(MOST_BLOCKS, take.samples) - 1 for take in (*sides.old, *sides.new)]
+    return Separate(
+        log_ratio=sides.log_ratio,
+        within=within,
+        between=between,
+        freedom=_join_freedom([(within, float(sum(inside))), (between, freedom)]),
+        samples=min(samples),
+        runs=min(len(sides.old), len(sides.new)),
+    )
+
+
+def _find_own_deviation(sides: Sides, spread: Spread) -> tuple[float, float]:
+    """Of this case, with its degrees of freedom. Some cases differ more from run to run than
+    others, and a few runs of one say little: its own repeats are averaged with all cases."""
+    squares, freedom = sides.repeats
+    if not freedom:
+        return spread.deviation, spread.freedom
+    weight = min(float(WEIGHT_OF_ALL), spread.freedom)
+    squared = (weight * spread.deviation**2 + squares) / (weight + freedom)
+    return math.sqrt(max(0.0, squared)), weight + freedom
+
+
+def _from_repeats(cases: Sequence[Sides]) -> Spread | None:
+    repeats = [sides.repeats for sides in cases]
+    freedom = sum(own for _, own in repeats)
+    if freedom < FEWEST_REPEATS:
+        return None
+    squares = sum(own for own, _ in repeats)
+    deviation = math.sqrt(max(0.0, squares) / freedom)
+    return Spread(deviation=deviation, freedom=freedom, source="repeats")
+
+
+def _from_cases(cases: Sequence[Sides]) -> Spread | None:
+    known = [sides for sides in cases if sides.within is not None]
+    if len(known) < FEWEST_CASES:
+        return None
+    ratios = [sides.log_ratio for sides in known]
+    middle, rough = _find_closest_half(ratios)
+    kept = [ratio for ratio in ratios if abs(ratio - middle) <= OUTLYING * rough]
+    far = [ratio for ratio in ratios if abs(ratio - middle) > FAR_OUT * rough]
+    if any(ratio > middle for ratio in far) and any(ratio < middle for ratio in far):
+        kept = ratios  # a machine that does so to the same code, not a change of it
+    freedom = len(kept) - 1
+    squares = sum((ratio - _mean(kept)) ** 2 for ratio in kept)
+    deviation = math.sqrt(squares / freedom) * (CLIPPED if len(kept) < len(ratios) else 1.0)
+    inside = median([sides.within or 0.0 for sides in known])
+    # Both sides of a ratio have their share of it.
+    squared = max(0.0, deviation**2 - inside**2) / 2
+    return Spread(deviation=math.sqrt(squared), freedom=freedom, source="cases")
+
+
+def _find_closest_half(values: Sequence[float]) -> tuple[float, float]:
+    """The middle of the half of them that lies closest together, and the standard deviation that
+    its width stands for, for a normal distribution (Rousseeuw and Leroy)."""
+    ordered, half = sorted(values), (len(values) + 1) // 2
+    starts = range(len(values) - half + 1)
+    low, high = min(
+        ((ordered[start], ordered[start + half - 1]) for start in starts),
+        key=lambda ends: ends[1] - ends[0],
+    )
+    few = 1 + 5 / (len(values) - 1)  # the closest of few lies closer than a half does
+    return (low + high) / 2, NORMAL_DEVIATION * few * (high - low) / 2
+
+
+def _error_of_mean(takes: Sequence[Take]) -> float | None:
+    errors = [take.error for take in takes if take.error is not None]
+    return math.hypot(*errors) / len(takes) if len(errors) == len(takes) else None
+
+
+def _join_freedom(parts: Sequence[tuple[float, float]]) -> float:
+    """Of a sum of squared errors, by Welch and Satterthwaite."""
+    total = sum(error**2 for error, _ in parts)
+    uncertain = sum(error**4 / freedom for error, freedom in parts if freedom > 0)
+    return total**2 / uncertain if uncertain > 0 else math.inf
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 @lru_cache(maxsize=1024)

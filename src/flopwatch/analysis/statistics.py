@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import add, mul
+from statistics import NormalDist
 from typing import Any, Literal
 
 from flopwatch.records.record import Record
@@ -32,7 +33,7 @@ CONFIDENCE = 0.99
 THRESHOLD = 0.03
 """A ratio closer to 1 than this is not called "faster" or "slower". Where a variant's tensors
 happen to lie in memory changes its time by up to 2.5 %, for as long as its process lives:
-identical variants really differ by that much, however many rounds one takes."""
+identical variants really differ by that much, however many rounds you take."""
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 
@@ -58,6 +59,11 @@ class Estimate:
         low = None if self.high is None else 1 / self.high
         high = None if self.low is None else 1 / self.low
         return Estimate(value=1 / self.value, low=low, high=high, samples=self.samples)
+
+    def scale(self, factor: float) -> Estimate:
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Estimate(value=self.value * factor, low=low, high=high, samples=self.samples)
 
 
 def as_interval(estimate: Estimate | None) -> dict[str, float | None] | None:
@@ -104,7 +110,7 @@ def estimate_ratio(times: Sequence[float], baseline_times: Sequence[float]) -> E
 
 
 def judge(speedup: Estimate, threshold: float = THRESHOLD) -> Verdict:
-    """What a speedup over the baseline allows one to say.
+    """What a speedup over the baseline allows you to say.
 
     "faster" and "slower" need both: the whole interval on one side of 1, and a size that matters.
     "same" is a finding too: the whole interval lies within the threshold. With a threshold of 3 %,
@@ -165,7 +171,7 @@ def _interval_rank(count: int, confidence: float) -> int | None:
     tail = (1 - confidence) / 2
     if count > 100:
         # Normal approximation with continuity; exact to within one rank from here on.
-        z = _normal_quantile(1 - tail)
+        z = NormalDist().inv_cdf(1 - tail)
         return max(0, math.floor((count - 1) / 2 - z * math.sqrt(count) / 2))
     below, rank = 0.0, None
     for k in range(count // 2):
@@ -176,17 +182,23 @@ def _interval_rank(count: int, confidence: float) -> int | None:
     return rank
 
 
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
-
-
 def _median_of_sorted(ordered: Sequence[float]) -> float:
     middle = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[middle]
     return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def is_measured(record: Record) -> bool:
+    """Whether it has a time that tables show."""
+    return record.status == "ok" and len(record.rounds) > record.warmup_samples
+
+
+def is_timed(record: Record) -> bool:
+    """Whether it serves as a baseline: also if something after its timing failed, a study say."""
+    return len(record.rounds) > record.warmup_samples and (
+        record.status == "ok" or record.stop_reason is not None
+    )
 
 
 def measured_totals_ns(record: Record) -> list[float]:
@@ -205,6 +217,12 @@ def estimate_total_ns(record: Record) -> Estimate:
 
 def totals_by_round(record: Record) -> dict[int, float]:
     return by_round(record, measured_totals_ns(record))
+
+
+def ratios_by_round(record: Record, baseline: Record) -> list[float]:
+    """Of their times, in the rounds that both took part in."""
+    mine, theirs = totals_by_round(record), totals_by_round(baseline)
+    return [mine[round_] / theirs[round_] for round_ in sorted(mine.keys() & theirs.keys())]
 
 
 def by_round(record: Record, measured: Sequence[float]) -> dict[int, float]:

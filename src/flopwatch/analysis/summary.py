@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwatch.analysis.comparable import Differences, find_condition_differences
+from flopwatch.analysis.comparable import Differences, conditions, find_condition_differences
 from flopwatch.analysis.peak_share import (
     PeakShare,
     Standard,
@@ -35,14 +34,14 @@ from flopwatch.analysis.statistics import (
     as_interval,
     estimate_median,
     estimate_total_ns,
+    is_measured,
+    is_timed,
     judge,
     pair_ratio,
     totals_by_round,
     with_intervals,
 )
-from flopwatch.devices import environment
 from flopwatch.records.record import Record
-from flopwatch.suites.case import digest
 
 if TYPE_CHECKING:
     from flopwatch.jobs.utilisation import Utilisation
@@ -121,37 +120,13 @@ def choose_newest(records: Iterable[Record]) -> dict[tuple[str, str, str], Recor
     return {(record.case_id, record.baseline, conditions(record)): record for record in by_age}
 
 
-def conditions(record: Record) -> str:
-    """Equal for records that are comparable."""
-    # Tables ask for it many times a record, and few records differ in it.
-    return _digest(
-        msgspec.json.encode(environment.measurement_conditions(record.environment, record.settings))
-    )
-
-
-@lru_cache(maxsize=1024)
-def _digest(content: bytes) -> str:
-    return digest(msgspec.json.decode(content))
-
-
-def _is_measured(record: Record) -> bool:
-    return record.status == "ok" and len(record.rounds) > record.warmup_samples
-
-
 def is_foreign(record: Record) -> bool:
     """Whether others have measured it: its settings are not known."""
     return bool(record.environment.keys() & {"imported", "published"})
 
 
-def is_timed(record: Record) -> bool:
-    """Whether it serves as a baseline: also if something after its timing failed, a study say."""
-    return len(record.rounds) > record.warmup_samples and (
-        record.status == "ok" or record.stop_reason is not None
-    )
-
-
 def make_row(record: Record, baseline: Record | None, conditions_digest: str = "") -> Row:
-    if not _is_measured(record):
+    if not is_measured(record):
         return Row(record=record, conditions_digest=conditions_digest)
     total_ns = estimate_total_ns(record)
     is_baseline = record.variant == record.baseline

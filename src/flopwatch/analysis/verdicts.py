@@ -17,30 +17,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flopwatch.analysis.comparable import Differences, find_differences, is_named
-from flopwatch.analysis.ratio_tests import Evidence, Missing, Paired, choose_confidence
-from flopwatch.analysis.region_times import part_times_ns
-from flopwatch.analysis.run_spread import (
-    Matched,
-    Pair,
+from flopwatch.analysis.comparable import Differences, Pair, find_differences, is_named, match_cases
+from flopwatch.analysis.ratio_tests import (
+    Evidence,
+    Missing,
+    Paired,
     Sides,
     Spread,
-    Take,
+    choose_confidence,
     find_spread,
-    match,
     take,
     weigh,
 )
+from flopwatch.analysis.region_times import part_times_ns
 from flopwatch.analysis.statistics import (
     THRESHOLD,
     Estimate,
     Verdict,
     estimate_total_ns,
+    is_timed,
     judge,
     median,
-    totals_by_round,
+    ratios_by_round,
 )
-from flopwatch.analysis.summary import Row, is_timed
+from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
 
 SMALLEST_SHARE = 0.05
@@ -102,6 +102,9 @@ FALSE_SHARE_OF_RUNS = 0.02
 Measure = Literal["time", "relative"]
 """relative: the time over that of the baseline in the same rounds."""
 
+Timed = Mapping[tuple[str, str, str], Record]
+"""Measured records by run, group and variant: among them, what others are compared with."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
@@ -150,7 +153,7 @@ class Judgement:
 def compare_variants(rows: Sequence[Row], threshold: float = THRESHOLD) -> Judgement:
     found = [row for row in rows if row.speedup is not None and row.against is not None]
     evidence: list[Evidence] = [
-        Paired(ratios=_ratios_by_round(row.against, row.record)) for row in found if row.against
+        Paired(ratios=ratios_by_round(row.record, row.against)) for row in found if row.against
     ]
     confidence = choose_confidence(evidence, FALSE_SHARE)
     comparisons = [
@@ -179,28 +182,24 @@ def compare_runs(
     threshold: float = THRESHOLD,
     measure: Measure = "time",
 ) -> Judgement:
-    matched = match(old, new)
-    baselines = _list_timed([*old, *new]) if measure == "relative" else {}
-    pairs = [pair for pair in matched.pairs if measure == "time" or _is_relative(pair, baselines)]
-    sides = [
-        Sides(old=_take_all(pair.old, baselines), new=_take_all(pair.new, baselines))
-        for pair in pairs
-    ]
-    spread = find_spread(sides)
-    weighed = [(pair, side, weigh(side, spread)) for pair, side in zip(pairs, sides, strict=True)]
-    known = [(pair, side, evidence) for pair, side, evidence in weighed if evidence is not None]
+    matched = match_cases(old, new)
+    timed = {(r.run_id, r.group_id, r.variant): r for r in (*old, *new) if is_timed(r)}
+    taken = _take_sides(matched.pairs, timed if measure == "relative" else None)
+    spread = find_spread([sides for _, sides in taken])
+    weighed = [(pair, sides, weigh(sides, spread)) for pair, sides in taken]
+    known = [(pair, sides, evidence) for pair, sides, evidence in weighed if evidence is not None]
     confidence = choose_confidence([evidence for *_, evidence in known], FALSE_SHARE_OF_RUNS)
     comparisons = [
         Comparison(
             old=pair.old[-1],
             new=pair.new[-1],
-            middles=(math.exp(side.log_old), math.exp(side.log_new)),
+            middles=(math.exp(sides.log_old), math.exp(sides.log_new)),
             differences={**pair.moved, **find_differences(pair.old[-1], pair.new[-1])},
             old_runs=len(pair.old),
             new_runs=len(pair.new),
             **_judge(pair.old[-1], pair.new[-1], evidence, confidence, threshold),
         )
-        for pair, side, evidence in known
+        for pair, sides, evidence in known
     ]
     return Judgement(
         comparisons=comparisons,
@@ -211,7 +210,10 @@ def compare_runs(
         spread=spread,
         common=math.exp(-median([e.log_ratio for *_, e in known])) if len(known) > 1 else None,
         too_few=[pair.new[-1] for pair, _, evidence in weighed if evidence is None],
-        **_list_unmatched(matched),
+        broken=matched.broken,
+        fixed=matched.fixed,
+        only_old=matched.only_old,
+        only_new=matched.only_new,
     )
 
 
@@ -247,43 +249,28 @@ def _find_target(speedup: float, threshold: float) -> float:
     return math.expm1(math.log1p(threshold) - distance)  # to lie within the threshold
 
 
-def _ratios_by_round(old: Record, new: Record) -> list[float]:
-    before, after = totals_by_round(old), totals_by_round(new)
-    return [after[round_] / before[round_] for round_ in sorted(before.keys() & after.keys())]
+def _take_sides(pairs: Sequence[Pair], timed: Timed | None) -> list[tuple[Pair, Sides]]:
+    """By times; or where `timed` is given, by ratios to the baselines among it, without pairs in
+    which a record has none."""
+    if timed is None:
+        return [
+            (pair, Sides(old=[take(one) for one in pair.old], new=[take(one) for one in pair.new]))
+            for pair in pairs
+        ]
+    taken = []
+    for pair in pairs:
+        old, new = (
+            [take(one, found) for one in side if (found := _find_baseline(one, timed)) is not None]
+            for side in (pair.old, pair.new)
+        )
+        if (len(old), len(new)) == (len(pair.old), len(pair.new)):
+            taken.append((pair, Sides(old=old, new=new)))
+    return taken
 
 
-Timed = Mapping[tuple[str, str, str], Record]
-"""Measured records by run, group and variant: among them, what others are compared with."""
-
-
-def _list_timed(records: Sequence[Record]) -> Timed:
-    return {
-        (record.run_id, record.group_id, record.variant): record
-        for record in records
-        if is_timed(record)
-    }
-
-
-def _is_relative(pair: Pair, baselines: Timed) -> bool:
-    """Whether every record of it has another variant as its baseline."""
-    return all(_find_baseline(record, baselines) is not None for record in (*pair.old, *pair.new))
-
-
-def _find_baseline(record: Record, baselines: Timed) -> Record | None:
-    found = baselines.get((record.run_id, record.group_id, record.baseline))
+def _find_baseline(record: Record, timed: Timed) -> Record | None:
+    """The other variant that it was measured with, in rounds that both took part in."""
+    found = timed.get((record.run_id, record.group_id, record.baseline))
     if found is None or record.variant == record.baseline:
         return None
-    return found if totals_by_round(found).keys() & totals_by_round(record).keys() else None
-
-
-def _take_all(records: Sequence[Record], baselines: Timed) -> list[Take]:
-    return [take(record, _find_baseline(record, baselines)) for record in records]
-
-
-def _list_unmatched(matched: Matched) -> dict[str, list[Record]]:
-    return {
-        "broken": matched.broken,
-        "fixed": matched.fixed,
-        "only_old": matched.only_old,
-        "only_new": matched.only_new,
-    }
+    return found if ratios_by_round(record, found) else None

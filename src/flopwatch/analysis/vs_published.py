@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.comparable import Differences, conditions
 from flopwatch.analysis.record_job import assess_record
 from flopwatch.analysis.statistics import (
     Estimate,
@@ -28,7 +28,7 @@ from flopwatch.analysis.statistics import (
     estimate_median,
     pair_ratio,
 )
-from flopwatch.analysis.summary import Row, compare_wholes, conditions, differences_as_dict
+from flopwatch.analysis.summary import Row, compare_wholes, differences_as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.flops import BACKWARD, FORWARD
@@ -80,19 +80,22 @@ def compare_with_published(
     """Pairs in the order of your results; then what has no partner, on either side."""
     rivals = [row for row in published if _is_rival(row)]
     chosen, alone = _match([row for row in rows if _is_rival(row)], rivals)
-    compared = [
-        *(one for pair in chosen for one in _compare(pair, rows)),
-        *_compare_times(chosen),
-    ]
+    compared: list[PublishedComparison] = []
+    for pair in chosen:
+        matching = find_matching(pair.own.record)
+        assert matching is not None  # or it would have no partner
+        for quantity in matching.quantities:
+            compared += QUANTITIES[quantity](pair, rows)
+    compared += _compare_times(chosen)
+    compared += alone
     met = {id(pair.published) for pair in chosen}
-    unmet = [row for row in rivals if id(row) not in met]
-    return [*compared, *alone, *map(_leave_alone, unmet)]
-
-
-def _leave_alone(row: Row) -> PublishedComparison:
-    status = row.record.status
-    why = "these results do not have it" if status == "ok" else f"it failed there ({status})"
-    return PublishedComparison(own=None, published=row, missing=why)
+    for row in rivals:
+        if id(row) not in met:
+            status = row.record.status
+            is_ok = status == "ok"
+            why = "these results do not have it" if is_ok else f"it failed there ({status})"
+            compared.append(PublishedComparison(own=None, published=row, missing=why))
+    return compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,12 @@ class Pair:
     own: Row
     published: Row
     differences: Differences
+
+    @property
+    def distance(self) -> tuple[bool, int]:
+        """The same GPU is closer than anything else."""
+        own, other = (look_up(row.record.environment, GPU) for row in (self.own, self.published))
+        return own != other, len(self.differences)
 
 
 def _is_rival(row: Row) -> bool:
@@ -126,33 +135,20 @@ def _match(
             alone.append(PublishedComparison(own=row, published=None, missing=why))
             continue
         compared = [Pair(row, other, _differ(row.record, other.record)) for other in partners]
-        pairs.append(min(compared, key=_rate_distance))
-    chosen, others = _keep_closest(pairs)
-    why = "another of these results is closer to its published partner"
-    return chosen, [
-        *alone,
-        *(PublishedComparison(own=p.own, published=None, missing=why) for p in others),
-    ]
-
-
-def _rate_distance(pair: Pair) -> tuple[bool, int]:
-    """The same GPU is closer than anything else."""
-    own, other = (look_up(r.record.environment, GPU) for r in (pair.own, pair.published))
-    return own != other, len(pair.differences)
-
-
-def _keep_closest(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Those to compare, and those that another one makes needless."""
+        pairs.append(min(compared, key=lambda pair: pair.distance))
     fewest: dict[int, int] = {}
     for pair in pairs:
         key, number = id(pair.published), len(pair.differences)
         fewest[key] = min(number, fewest.get(key, number))
-
-    def is_close(pair: Pair) -> bool:
+    chosen = []
+    why = "another of these results is closer to its published partner"
+    for pair in pairs:
         is_closest = len(pair.differences) == fewest[id(pair.published)]
-        return is_closest or _has_no_rivals(pair.own.record)
-
-    return [pair for pair in pairs if is_close(pair)], [p for p in pairs if not is_close(p)]
+        if is_closest or _has_no_rivals(pair.own.record):
+            chosen.append(pair)
+        else:
+            alone.append(PublishedComparison(own=pair.own, published=None, missing=why))
+    return chosen, alone
 
 
 def _explain(row: Row, published: Sequence[Row], is_known: bool) -> str:
@@ -211,14 +207,6 @@ def _write(value: Any) -> str:
     return SPELLINGS.get(format_value(value), format_value(value))
 
 
-def _compare(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
-    """What needs no other case; more than one quantity where there are."""
-    matching = find_matching(pair.own.record)
-    assert matching is not None
-    for quantity in matching.quantities:
-        yield from QUANTITIES[quantity](pair, rows)
-
-
 def _make(
     pair: Pair, quantity: str, own: Estimate | None, other: Estimate | None
 ) -> PublishedComparison:
@@ -250,18 +238,13 @@ def _compare_wholes(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedCompar
 
 def _compare_inside(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     """Published are times of feed-forward layers inside a model."""
-    own = _find_inside_speedup(pair.own)
+    own = None
+    if pair.own.against is not None:
+        ratio = pair_ratio(_sum_regions(pair.own.record), _sum_regions(pair.own.against))
+        own = None if ratio is None else ratio.inverse()
     made = _make(pair, "speedup of feed-forward layers", own, pair.published.speedup)
     why = "its feed-forward layers were not timed inside the model; measure it with instruments on"
     yield made if own is not None else replace(made, missing=why)
-
-
-def _find_inside_speedup(row: Row) -> Estimate | None:
-    if row.against is None:
-        return None
-    mine, theirs = (_sum_regions(record) for record in (row.record, row.against))
-    ratio = pair_ratio(mine, theirs)
-    return None if ratio is None else ratio.inverse()
 
 
 def _sum_regions(record: Record) -> dict[int, float]:
@@ -291,8 +274,7 @@ def _find_backward_ratio(record: Record) -> Estimate | None:
 def _compare_utilisation(pair: Pair, rows: Sequence[Row]) -> Iterator[PublishedComparison]:
     quantity = f"MFU, {CONVENTION.name}"
     own, why = _find_mfu(pair.own)
-    other, _ = _find_mfu(pair.published)
-    made = _make(pair, quantity, own, other)
+    made = _make(pair, quantity, own, _find_mfu(pair.published)[0])
     yield made if own is not None else replace(made, missing=why)
 
 
@@ -309,7 +291,7 @@ def _find_mfu(row: Row) -> tuple[Estimate | None, str | None]:
     found = assess_record(row.record, row.tokens_per_s, conventions=[CONVENTION]).utilisations
     if not found or found[0].mfu is None or row.total_ns is None:
         return None, found[0].missing if found else "its tokens/s are not known"
-    return _scale(row.total_ns.inverse(), found[0].mfu * row.total_ns.value), None
+    return row.total_ns.inverse().scale(found[0].mfu * row.total_ns.value), None
 
 
 def _compare_times(pairs: Sequence[Pair]) -> Iterator[PublishedComparison]:
@@ -351,7 +333,7 @@ def _find_time(row: Row, matching: Matching) -> Estimate:
     record = row.record
     assert row.total_ns is not None
     if matching.of_jobs and record.facts.get("tokens"):
-        return _scale(row.total_ns, 1 / record.facts["tokens"])
+        return row.total_ns.scale(1 / record.facts["tokens"])
     phases = [times for name, times in record.samples_ns.items() if name in ("forward", "backward")]
     totals_ns = [sum(times) for times in zip(*phases, strict=True)]
     return estimate_median(totals_ns[record.warmup_samples :])
@@ -365,15 +347,6 @@ def _divide(time: Estimate, reference: Estimate) -> Estimate:
         low=time.low / reference.high if time.low and reference.high else None,
         high=time.high / reference.low if time.high and reference.low else None,
         samples=min(time.samples, reference.samples),
-    )
-
-
-def _scale(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(
-        value=estimate.value * factor,
-        low=None if estimate.low is None else estimate.low * factor,
-        high=None if estimate.high is None else estimate.high * factor,
-        samples=estimate.samples,
     )
 
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.peak_share import Standard
 from flopwatch.analysis.statistics import Estimate, Verdict
-from flopwatch.analysis.summary import Row, as_dict, conditions
+from flopwatch.analysis.summary import Row, as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.errors import UsageError
 from flopwatch.output.tables import Column, Item, Kind, Value, drop_empty, interval_column

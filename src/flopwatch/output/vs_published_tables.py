@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.statistics import Estimate
-from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.summary import Row
 from flopwatch.analysis.vs_published import PublishedComparison, find_matching
 from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.remarks import describe_conditions

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.comparable import conditions
+from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
 from flopwatch.output.layouts.layouts import Printout, PublishedTable

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from flopwatch.analysis.summary import Row, conditions, differences_as_dict
+from flopwatch.analysis.comparable import conditions
+from flopwatch.analysis.summary import Row, differences_as_dict
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from flopwatch.analysis.summary import Row, conditions
+from flopwatch.analysis.comparable import conditions
+from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
 from flopwatch.output.layouts.layouts import Printout, PublishedTable

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flopwatch.analysis.summary import conditions
+from flopwatch.analysis.comparable import conditions
 from flopwatch.errors import FlopwatchError, StoreError, UsageError
 from flopwatch.records.exchange import github_action, google_benchmark, pyperf, pytorch_database
 from flopwatch.records.exchange.foreign import (
