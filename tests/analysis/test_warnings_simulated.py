@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flopwatch.analysis.sample_warnings import CHANCE, find_modes
-from flopwatch.analysis.warning_findings import LEAST_CHANGE, find_trend
+from flopwatch.analysis.measurement_warnings import CHANCE
+from flopwatch.analysis.warning_findings import LEAST_CHANGE, find_modes, find_trend
 from flopwatch.analysis.warnings import find_warnings
 from tests.conftest import make_record
 from tests.noise import CORRELATIONS, make_noise

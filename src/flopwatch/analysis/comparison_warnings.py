@@ -10,8 +10,7 @@ from flopwatch.analysis.peak_share import count_flops, find_peak_shares, find_ut
 from flopwatch.analysis.record_device import Standard
 from flopwatch.analysis.region_times import estimate_instruments
 from flopwatch.analysis.statistics import median
-from flopwatch.analysis.warning_findings import Case, Finding
-from flopwatch.records.record import Record
+from flopwatch.analysis.warning_findings import Case, Finding, group_cases
 
 MOST_OF_PEAK: dict[Standard, float] = {"nominal": 1.0, "measured": 1.05}
 """A data sheet's is never exceeded; two runs of `flopwatch peaks` differ by up to 5 %."""
@@ -31,9 +30,8 @@ def find_unmeasured(cases: Sequence[Case]) -> Iterator[Finding]:
         record = case.record
         if record.suite not in measured:
             reason = shorten(f"{record.status}: {record.message or 'no message'}", MOST_REASON)
-            yield Finding(
-                record=record,
-                fact=f"{reason}; no case of {record.suite} has a time",
+            yield case.found(
+                f"{reason}; no case of {record.suite} has a time",
                 cause=f"{record.suite} {reason}",
             )
 
@@ -48,11 +46,10 @@ def find_failed_baselines(cases: Sequence[Case]) -> Iterator[Finding]:
         if baseline is None:
             if (case.record.run_id, case.record.suite) in compared:
                 fact = f"there is no record of its baseline {name} in its group: no speedup"
-                yield Finding(record=case.record, fact=fact, cause="missing")
+                yield case.found(fact, cause="missing")
         elif baseline.status != "ok":
-            yield Finding(
-                record=case.record,
-                fact=f"its baseline {name} failed ({baseline.status}: {baseline.message}), and so "
+            yield case.found(
+                f"its baseline {name} failed ({baseline.status}: {baseline.message}), and so "
                 "there is no speedup",
                 cause=baseline.status,
             )
@@ -66,19 +63,15 @@ def find_over_peak(cases: Sequence[Case]) -> Iterator[Finding]:
         shares = find_peak_shares(case.record, total_ns)
         for standard, found in shares.items():
             if found.share > MOST_OF_PEAK[standard]:
-                yield Finding(
-                    record=case.record,
-                    fact=f"its FLOPs in its time are {100 * found.share:.0f} % of the {standard} "
-                    "peak",
+                yield case.found(
+                    f"its FLOPs in its time are {100 * found.share:.0f} % of the {standard} peak",
                     size=found.share,
                     cause=standard,
                 )
         tokens = case.record.facts.get("tokens")
         used = find_utilisation(case.record, tokens / total_ns * 1e9) if tokens else None
         if used is not None and used.impossible is not None and not shares:
-            yield Finding(
-                record=case.record, fact=used.impossible, size=used.hfu or 0.0, cause="utilisation"
-            )
+            yield case.found(used.impossible, size=used.hfu or 0.0, cause="utilisation")
 
 
 def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -97,18 +90,17 @@ def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
         if sum(flops.values()) <= 0:
             if sibling is not None:
                 fact = f"it declares no FLOPs, and {sibling} of its group does"
-                yield Finding(record=record, fact=fact, cause="none")
+                yield case.found(fact, cause="none")
         elif missing:
-            yield Finding(
-                record=record,
-                fact=f"it declares FLOPs for some phases and none for {', '.join(missing)}, so "
+            yield case.found(
+                f"it declares FLOPs for some phases and none for {', '.join(missing)}, so "
                 "that its FLOP/s is too low",
                 size=len(missing),
                 cause=", ".join(missing),
             )
         if UNKNOWN_DTYPE in flops:
             fact = "its FLOPs are of an unknown dtype, which has no peak"
-            yield Finding(record=record, fact=fact, cause="dtype")
+            yield case.found(fact, cause="dtype")
 
 
 def find_not_comparable(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -121,14 +113,14 @@ def find_not_comparable(cases: Sequence[Case]) -> Iterator[Finding]:
                 f"{name} {theirs or 'unknown'} in the baseline and {own or 'unknown'} here"
                 for name, (theirs, own) in differences.items()
             )
-            yield Finding(record=case.record, fact=fact, cause=fact)
+            yield case.found(fact, cause=fact)
 
 
 def find_unchecked(cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         if case.record.unchecked is not None and case.totals_ns:
             fact = f"its results were not compared: {case.record.unchecked}"
-            yield Finding(record=case.record, fact=fact, cause=case.record.unchecked)
+            yield case.found(fact, cause=case.record.unchecked)
 
 
 def find_used_tolerances(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -140,9 +132,8 @@ def find_used_tolerances(cases: Sequence[Case]) -> Iterator[Finding]:
         name = max(errors, key=lambda each: errors[each], default="")
         share = errors.get(name, 0.0) / check.tolerance
         if share >= TOLERANCE_SHARE:
-            yield Finding(
-                record=case.record,
-                fact=f"the error of its {name} is {errors[name]:.2g}, {100 * share:.0f} % of the "
+            yield case.found(
+                f"the error of its {name} is {errors[name]:.2g}, {100 * share:.0f} % of the "
                 f"{check.tolerance:.2g} that are allowed",
                 size=share,
             )
@@ -155,43 +146,39 @@ def find_costly_instruments(cases: Sequence[Case]) -> Iterator[Finding]:
         cost = estimate_instruments([case.record])
         # The low end: noise between a sample and the next is not what instruments cost.
         if cost is not None and cost.low is not None and cost.low - 1 >= INSTRUMENTS:
-            yield Finding(
-                record=case.record,
-                fact=f"with instruments a run takes {100 * (cost.value - 1):.0f} % longer, so that "
+            yield case.found(
+                f"with instruments a run takes {100 * (cost.value - 1):.0f} % longer, so that "
                 "the shares of its regions are not those of a plain run",
                 size=cost.value,
             )
 
 
 def find_wrong_estimates(cases: Sequence[Case]) -> Iterator[Finding]:
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for case in cases:
-        groups.setdefault((case.record.run_id, case.record.group_id), []).append(case.record)
-    for records in groups.values():
+    for group in group_cases(cases, lambda case: (case.record.run_id, case.record.group_id)):
         # What was held before a run includes the tensors of variants that are not predicted, and in
         # a job those of all variants.
-        is_mixed = any(not record.predicted_memory_bytes for record in records)
-        if is_mixed or (len(records) > 1 and any(record.ranks for record in records)):
+        is_mixed = any(not case.record.predicted_memory_bytes for case in group)
+        if is_mixed or (len(group) > 1 and any(case.record.ranks for case in group)):
             continue
-        for record in records:
+        for case in group:
+            record = case.record
             estimate_bytes = sum(record.predicted_memory_bytes.values())
             if record.resident_bytes is None or not record.memory or not estimate_bytes:
                 continue
             peaks = [held.peak_bytes for held in record.memory.values()]
             error = estimate_bytes / (record.resident_bytes + max(peaks)) - 1
+            side = "more" if error > 0 else "less"
             if abs(error) > MEMORY_ERROR:
-                yield Finding(
-                    record=record,
-                    fact=f"the memory predicted is {100 * abs(error):.0f} % "
-                    f"{'more' if error > 0 else 'less'} than was measured",
+                yield case.found(
+                    f"the memory predicted is {100 * abs(error):.0f} % {side} than was measured",
                     size=abs(error),
-                    cause="more" if error > 0 else "less",
+                    cause=side,
                 )
 
 
 def find_noted(cases: Sequence[Case]) -> Iterator[Finding]:
-    """What no other warning tells."""
+    """What no other warning is about."""
     for case in cases:
         for note in case.record.notes:
             if case.totals_ns:
-                yield Finding(record=case.record, fact=note, cause=note)
+                yield case.found(note, cause=note)

@@ -3,33 +3,49 @@
 A trend: timing noise is skewed, has outliers, and neighbours move together: all of that fakes
 trends. The test is therefore Spearman's correlation of the samples' ranks with their order, judged
 by as many independent samples as the ranks are worth once the trend itself, or a step if that
-explains more, is taken out of them. `tests/analysis/test_warnings_simulated.py` counts its false
-alarms.
+explains more, is taken out of them.
+
+Two modes: whether samples lie around two levels instead of one. Of all ways to cut the ordered
+samples in two, neither part smaller than a quarter, the one with the widest gap is taken: the
+distance between the lower part's 90 % quantile and the upper part's 10 % quantile, over the
+distance of their medians. Quantiles, so that outliers neither fill a gap nor make one; logarithms,
+so that skewed noise is no second level. Samples without any structure, spread evenly, give gaps of
+0.2 and a chance part that falls with their number: what exceeds 0.2 + 3 / sqrt(n) is a level of its
+own, but for less than one such series in a thousand.
+
+`tests/analysis/test_warnings_simulated.py` counts the false alarms of both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.statistics import median, totals_by_round
+from flopwatch.analysis.summary import choose_newest, is_foreign
+from flopwatch.records.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
-from collections.abc import Iterable
-from dataclasses import field
 
-from flopwatch.analysis.summary import choose_newest, is_foreign
-from flopwatch.records.record import Record
-
+LEAST_CHANGE = 0.05
+"""A trend, or two levels, that differ by less: verdicts need 3 %, and intervals say the rest."""
 FEWEST_FOR_TREND = 12
 """Shorter series of correlated noise cannot be told from a trend."""
 SPEARMAN = 1.06
 """Ranks scatter a little more than the values that Fisher's transformation was made for."""
+FEWEST_FOR_MODES = 16
+"""With fewer, no gap is too wide for chance."""
+LEAST_SHARE = 0.25
+"""A smaller part is outliers, which a median ignores."""
+EVEN_GAP = 0.2
+MODES_THRESHOLD = 3.0
+FOR_EACH_TENFOLD = 0.3
+"""Added to CHANCE for ten times as many series, each of which may raise an alarm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +141,72 @@ def _find_independence(noise: Array) -> float:
     return max(0.0, (1 - correlation) / (1 + correlation))
 
 
-LEAST_CHANGE = 0.05
-"""A trend, or two levels, that differ by less: verdicts need 3 %, and intervals say the rest."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Modes:
+    low: float
+    high: float
+    """Medians of the two parts."""
+    high_share: float
+    gap: float
+
+    @property
+    def distance(self) -> float:
+        """How much more the higher one is, relatively."""
+        return self.high / self.low - 1
+
+
+def find_modes(values: Sequence[float], num_series: int = 1) -> Modes | None:
+    """None where one level explains the values, or they are too few; `num_series` is how many
+    series are looked at.
+
+    >>> find_modes([100 + (7 * n) % 11 for n in range(40)]) is None
+    True
+    >>> modes = find_modes([(100, 100, 130)[n % 3] + (7 * n) % 5 for n in range(40)])
+    >>> modes.low, modes.high, round(modes.high_share, 2)
+    (102.0, 132.0, 0.33)
+    """
+    import numpy as np
+
+    count = len(values)
+    if count < FEWEST_FOR_MODES:
+        return None
+    ordered = np.sort(np.asarray(values, dtype=float))
+    logs = np.log(ordered)
+    least = math.ceil(LEAST_SHARE * count)
+    lower = np.arange(least, count - least + 1)  # how many are in the lower part
+    upper = count - lower
+    distance = logs[lower + upper // 2] - logs[(lower - 1) // 2]
+    top = np.rint(0.9 * (lower - 1)).astype(int)
+    bottom = lower + np.rint(0.1 * (upper - 1)).astype(int)
+    gaps = (logs[bottom] - logs[top]) / np.where(distance > 0, distance, np.inf)
+    best = int(np.argmax(gaps))
+    chance = MODES_THRESHOLD + FOR_EACH_TENFOLD * math.log10(max(1, num_series))
+    if gaps[best] <= EVEN_GAP + chance / math.sqrt(count):
+        return None
+    # Quantiles leave the place of the cut open; the widest step between neighbours decides.
+    first, last = int(top[best]), int(bottom[best])
+    cut = first + 1 + int(np.argmax(np.diff(logs[first : last + 1])))
+    return Modes(
+        low=float(np.median(ordered[:cut])),
+        high=float(np.median(ordered[cut:])),
+        high_share=(count - cut) / count,
+        gap=float(gaps[best]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One case's part of a warning."""
+
+    record: Record
+    fact: str
+    """With its numbers, to be read after the case's name."""
+    size: float = 0.0
+    """The larger, the worse, among findings of one cause."""
+    cause: str = ""
+    """Findings of one kind and cause are one warning."""
+    advice: str | None = None
+    """Where that of its kind does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,20 +240,10 @@ class Case:
         """Whether it is compared with a baseline."""
         return not self.is_baseline and self.record.kind == "whole"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One case's part of a warning."""
-
-    record: Record
-    fact: str
-    """With its numbers, to be read after the case's name."""
-    size: float = 0.0
-    """The larger, the worse, among findings of one cause."""
-    cause: str = ""
-    """Findings of one kind and cause are one warning."""
-    advice: str | None = None
-    """Where that of its kind does not fit."""
+    def found(
+        self, fact: str, size: float = 0.0, cause: str = "", advice: str | None = None
+    ) -> Finding:
+        return Finding(record=self.record, fact=fact, size=size, cause=cause, advice=advice)
 
 
 def gather(records: Iterable[Record]) -> list[Case]:
@@ -208,3 +278,10 @@ def gather(records: Iterable[Record]) -> list[Case]:
         )
         cases.append(case)
     return cases
+
+
+def group_cases(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:
+    groups: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    return list(groups.values())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flopwatch.analysis import comparison_warnings, machine_warnings, sample_warnings
+from flopwatch.analysis import comparison_warnings, measurement_warnings
 from flopwatch.analysis.warning_findings import Case, Finding, gather
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
@@ -75,7 +75,7 @@ KINDS: dict[str, Kind] = {
         method="a falling trend, as for drift, that had settled by the second third of the samples "
         "or followed a warm-up without a steady state",
         advice="give it more time (--case-budget), and look at `flopwatch show --warmup`",
-        find=sample_warnings.find_unfinished_warmups,
+        find=measurement_warnings.find_unfinished_warmups,
     ),
     "drift": Kind(
         severity="spoils",
@@ -85,14 +85,14 @@ KINDS: dict[str, Kind] = {
         "between the first and the last third",
         advice="measure again once the machine is quiet and warm; its speedup is still good, "
         "unless that drifts too",
-        find=sample_warnings.find_drifts,
+        find=measurement_warnings.find_drifts,
     ),
     "speedup-drift": Kind(
         severity="spoils",
         meaning="a variant and its baseline changed by different amounts",
         method="as drift, of the ratios within rounds",
         advice="measure again, longer (--case-budget): one of the two was not in its steady state",
-        find=sample_warnings.find_speedup_drifts,
+        find=measurement_warnings.find_speedup_drifts,
     ),
     "two-modes": Kind(
         severity="spoils",
@@ -103,7 +103,7 @@ KINDS: dict[str, Kind] = {
         "and they are 5 % apart",
         advice="find out what alternates (places in memory, clocks, huge pages, cores of two "
         "kinds, a neighbour): fix it or pin it, or report both levels",
-        find=sample_warnings.find_two_modes,
+        find=measurement_warnings.find_two_modes,
     ),
     "throttled": Kind(
         severity="spoils",
@@ -111,21 +111,21 @@ KINDS: dict[str, Kind] = {
         method="the GPU said so, the CPU was at 90 °C or more, or its clock fell by 10 % over the "
         "groups of a run (from 12 groups on, by the test for drift)",
         advice="cool it, lower the power that it draws, or fix the clocks, and measure again",
-        find=machine_warnings.find_throttled,
+        find=measurement_warnings.find_throttled,
     ),
     "unsteady": Kind(
         severity="widens",
         meaning="no steady state was found before measuring began",
         method="the record says so: warm-up took half of the budget",
         advice="give it more time (--case-budget)",
-        find=sample_warnings.find_unsteady,
+        find=measurement_warnings.find_unsteady,
     ),
     "few-samples": Kind(
         severity="widens",
         meaning="there is no interval, or it is wider than was asked for",
         method="the interval of the median time, or of the speedup, against --target-interval",
         advice="give it more time (--case-budget), or ask for less (--target-interval)",
-        find=sample_warnings.find_few_samples,
+        find=measurement_warnings.find_few_samples,
     ),
     "loaded-machine": Kind(
         severity="widens",
@@ -133,7 +133,7 @@ KINDS: dict[str, Kind] = {
         method="2 % or more of the cores' time was stolen, or other processes used 5 %; in older "
         "records, the load was higher by 1 (by a tenth, if that is more) than the run's threads",
         advice="end what else runs, or take another machine; speedups suffer less than times",
-        find=machine_warnings.find_loaded,
+        find=measurement_warnings.find_loaded,
     ),
     "instruments-cost": Kind(
         severity="widens",
@@ -184,14 +184,14 @@ KINDS: dict[str, Kind] = {
         method="field by field, without what changes all the time",
         advice="speedups are within one run and hold; to compare times, measure all in one run "
         "(--rerun)",
-        find=machine_warnings.find_changes,
+        find=measurement_warnings.find_changes,
     ),
     "dirty-tree": Kind(
         severity="note",
         meaning="the code that was measured is in no commit",
         method="git, when the run began",
         advice="commit before measuring what you want to publish",
-        find=machine_warnings.find_dirty,
+        find=measurement_warnings.find_dirty,
     ),
     "noted": Kind(
         severity="note",
@@ -207,20 +207,14 @@ KINDS: dict[str, Kind] = {
 def find_warnings(records: Sequence[Record]) -> list[ResultWarning]:
     """About what tables of these records would show, the most serious first."""
     cases = gather(records)
-    warnings = [
-        _join(name, kind, found)
-        for name, kind in KINDS.items()
-        for found in _by_cause(kind.find(cases))
-    ]
+    warnings = []
+    for name, kind in KINDS.items():
+        by_cause: dict[str, list[Finding]] = {}
+        for finding in kind.find(cases):
+            by_cause.setdefault(finding.cause, []).append(finding)
+        warnings += [_join(name, kind, findings) for findings in by_cause.values()]
     ranks = list(SEVERITIES)
     return sorted(warnings, key=lambda warning: ranks.index(warning.severity))
-
-
-def _by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
-    causes: dict[str, list[Finding]] = {}
-    for finding in findings:
-        causes.setdefault(finding.cause, []).append(finding)
-    return list(causes.values())
 
 
 def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> ResultWarning:
