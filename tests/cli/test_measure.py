@@ -64,6 +64,72 @@ def test_a_failed_case_gives_exit_code_1(tmp_path: Path) -> None:
     assert "b : crash: ZeroDivisionError" in result.stdout.replace("b: ", "b : ")
 
 
+OWN_COLUMNS = """
+import flopwatch
+
+suite = flopwatch.Suite("mine", axes={"size": [1, 2]}, variants=["a", "b"])
+
+@suite.build
+def build(case):
+    if case.variant == "b" and case.size == 2:
+        raise flopwatch.Unsupported("no")
+    return flopwatch.Workload(phases={"call": lambda: None}, facts={"joule": 3.0 * case.size})
+
+@suite.column(unit="J")
+def energy_j(row):
+    "Energy of a run"
+    return row.record.facts["joule"]
+
+@suite.column(unit="share")
+def of_second(row):
+    '''Share of a second that a run takes.
+
+    As a test that times are there.'''
+    return row.total_ns.value / 1e9
+
+@suite.column()
+def grade(row):
+    "A word"
+    return "good" if row.record.variant == "a" else None
+
+@suite.column()
+def broken(row):
+    "What cannot be computed"
+    return 1 / 0
+"""
+
+
+def test_columns_that_a_suite_declares_are_everywhere_without_its_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_COLUMNS)
+    done = flopwatch("run", "mine.py", "--case-budget", "0.2s", cwd=tmp_path)
+    assert "energy" in done.stdout
+    assert "the column 'broken' failed: ZeroDivisionError: division by zero" in done.stdout
+    (tmp_path / "mine.py").unlink()
+    show = ("show", "results/mine.jsonl")
+    asked = flopwatch(*show, "--columns", "variant,size,energy_j,grade", "--format", "csv",
+                      "--where", "energy_j < 5", cwd=tmp_path)  # fmt: skip
+    assert asked.stdout.splitlines() == [
+        "variant,size,energy_j,grade", "a,1,3.0,good", "b,1,3.0,"
+    ]  # fmt: skip
+    helped = flopwatch(*show, "--columns", "help", cwd=tmp_path).stdout
+    assert "Share of a second that a run takes." in helped
+    assert "As a test" not in helped
+    pivot = "row=variant,col=size,value=energy_j"
+    found = flopwatch(*show, "--pivot", pivot, "--format", "csv", cwd=tmp_path).stdout
+    assert "a,3.0,6.0" in found
+    content = json.loads(flopwatch(*show, "--json", cwd=tmp_path).stdout)
+    assert content[0]["columns"]["energy_j"] == {
+        "value": 3.0, "unit": "J", "meaning": "Energy of a run"
+    }  # fmt: skip
+    assert 0 < content[0]["columns"]["of_second"]["value"] < 1
+    assert content[-1]["columns"] == {}  # it was not measured
+    sql = "SELECT variant, energy_j FROM cases WHERE size = 2 ORDER BY variant"
+    rows = json.loads(flopwatch("query", sql, "--json", cwd=tmp_path).stdout)
+    assert rows == [{"variant": "a", "energy_j": 6.0}, {"variant": "b", "energy_j": None}]
+    assert flopwatch("report", *show[1:], "-o", "page.html", cwd=tmp_path).returncode == 0
+    assert "energy (J)" in (tmp_path / "page.html").read_text()
+
+
 def test_a_dry_run_says_what_is_on_request(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import flopwatch\n"

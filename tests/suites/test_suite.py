@@ -333,3 +333,41 @@ def test_a_template_is_written_once(tmp_path: Path) -> None:
         write_template(tmp_path / "mine.txt")
     with pytest.raises(SuiteError, match="cannot be written"):
         write_template(tmp_path / "nowhere" / "mine.py")
+
+
+def declare_column(suite: Suite, name: str, doc: str = "A number") -> None:
+    def find(row: object) -> float:
+        return 1.0
+
+    find.__name__, find.__doc__ = name, doc
+    suite.column(unit="count")(find)
+
+
+@pytest.mark.parametrize(
+    ("name", "doc", "complaint"),
+    [
+        ("total_ns", "A number", "has a column 'total_ns', a name that an axis or another column"),
+        ("SIZE", "A number", "has a column 'SIZE', a name that an axis or another column has"),
+        ("mine", "A number", "has a column 'mine', a name that an axis or another column has"),
+        ("<lambda>", "A number", "has a column '<lambda>', which is no name for one"),
+        ("other", "", "has a column 'other' without a meaning; say it in the docstring"),
+    ],
+)
+def test_a_column_needs_a_free_name_and_a_meaning(name: str, doc: str, complaint: str) -> None:
+    suite = make_suite()
+    declare_column(suite, "mine")
+    with pytest.raises(SuiteError, match=complaint):
+        declare_column(suite, name, doc)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0], object()])
+def test_a_column_has_what_a_record_can_hold(value: object) -> None:
+    suite = make_suite()
+
+    @suite.column()
+    def mine(row: object) -> object:
+        """Something"""
+        return value
+
+    with pytest.raises(SuiteError, match="a column has finite numbers, text"):
+        suite.columns["mine"].compute(None)  # type: ignore[arg-type]

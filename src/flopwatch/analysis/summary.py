@@ -185,6 +185,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         },
         "conditions": record.conditions,
         "facts": record.facts,
+        "columns": msgspec.to_builtins(record.columns),
         "ranks": [asdict(split) for split in split_ranks(record)],
         "regions": {name: with_intervals(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),

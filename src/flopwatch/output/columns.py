@@ -3,8 +3,9 @@
 An entry says what a quantity is called, its unit, what it means, how it is found in a case's row,
 and how important it is. Tables, ``--columns``, ``--where``, ``--sort``, ``--pivot``, the view
 ``cases`` of ``flopwatch query``, CSV, JSON and the page all read that list, so that a new quantity
-is one entry here. Values are raw and names have their units; an axis, a phase or a fact goes by its
-own name, unless another column has it: then ``axis_``, ``phase_`` or ``fact_`` stands before it.
+is one entry here. What only one suite has is declared in its file (`Suite.column`), and stands in
+its records. Values are raw and names have their units; an axis, a phase or a fact goes by its own
+name, unless another column has it: then ``axis_``, ``phase_`` or ``fact_`` stands before it.
 
 `Column` serves tables of anything else as well, of devices or of plans: those list theirs where the
 table is made.
@@ -48,12 +49,12 @@ MOST_NEAR = 3
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Columns that depend on the rows: of their axes, their phases or their facts."""
+    """Columns that depend on the rows: of their axes, their phases, their facts or their suite."""
 
     kind: str
     list_all: Callable[[Sequence[Row]], Iterable[str]]
     list_in_table: Callable[[Sequence[Row]], Sequence[str]]
-    make: Callable[[str], Column[Row]]
+    make: Callable[[str, Sequence[Row]], Column[Row]]
 
 
 Columns = Mapping[str, Column[Row]]
@@ -72,7 +73,8 @@ def list_columns(rows: Sequence[Row]) -> Columns:
 def _list_family(family: Family, rows: Sequence[Row], taken: set[str]) -> list[Column[Row]]:
     """With names that are not taken, which are taken then. DuckDB reads them in any case."""
     columns = []
-    for column in map(family.make, dict.fromkeys(family.list_all(rows))):
+    for found in dict.fromkeys(family.list_all(rows)):
+        column = family.make(found, rows)
         name = column.name
         while name.casefold() in taken:
             name = f"{family.kind}_{name}"
@@ -86,7 +88,7 @@ def case_columns(rows: Sequence[Row]) -> list[Column[Row]]:
     columns: list[Column[Row]] = []
     for each in COLUMNS:
         if isinstance(each, Family):
-            columns += map(each.make, each.list_in_table(rows))
+            columns += [each.make(name, rows) for name in each.list_in_table(rows)]
         elif each.in_table(rows):
             columns.append(each)
     if not _choose_several_phases(rows):
@@ -149,7 +151,7 @@ def axis_column(axis: str, record_of: Callable[[Item], Record]) -> Column[Item]:
 
 # What the entries of the registry are made of.
 
-FORMATS: dict[Unit, Callable[[Any], str]] = {
+FORMATS: dict[str, Callable[[Any], str]] = {
     "": format_value,
     "ns": format_time,
     "bytes": format_bytes,
@@ -220,7 +222,7 @@ def _choose_several_phases(rows: Sequence[Row]) -> list[str]:
     return choose_phases(rows) if len(known) > 1 else []
 
 
-def _phase_column(phase: str) -> Column[Row]:
+def _phase_column(phase: str, _: Sequence[Row]) -> Column[Row]:
     def find(row: Row) -> Estimate | None:
         return row.phases_ns.get(phase)
 
@@ -242,11 +244,42 @@ def _list_differing_facts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _fact_column(name: str) -> Column[Row]:
+def _fact_column(name: str, _: Sequence[Row]) -> Column[Row]:
     unit: Unit = "bytes" if name.endswith("_bytes") else "count"
     meaning = "a fact of the workload"
     return quantity(name, unit, meaning, lambda row: row.record.facts.get(name), "fact",
                     heading=name_fact(name))  # fmt: skip
+
+
+def _list_suite_columns(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.record.columns))
+
+
+def _suite_column(name: str, rows: Sequence[Row]) -> Column[Row]:
+    """One that the suite declares: in any unit, with numbers or with words."""
+    known = [row.record.columns[name] for row in rows if name in row.record.columns]
+    unit = known[0].unit
+
+    def find(row: Row) -> Value:
+        return row.record.columns[name].value if name in row.record.columns else None
+
+    def form(row: Row) -> str:
+        value = find(row)
+        if value is None or isinstance(value, str | bool):
+            return "" if value is None else format_value(value)
+        return FORMATS.get(unit or "count", format_count)(value)
+
+    title = name.removesuffix(f"_{unit.lower()}").replace("_", " ")
+    return Column(
+        name,
+        form,
+        "throughput",  # among the last that a narrow terminal leaves out
+        find,
+        heading=title if unit in FORMATS else f"{title} ({unit})",
+        unit=unit,
+        meaning=known[0].meaning,
+        has_words=all(isinstance(column.value, str | bool) for column in known),
+    )
 
 
 def name_fact(name: str) -> str:
@@ -320,7 +353,7 @@ def describe_verdict(row: Row, verdict: Verdict | None) -> str:
 COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("suite", "", "the suite's name", lambda row: row.record.suite),
     Family("axis", lambda rows: (axis for row in rows for axis in row.record.params),
-           _list_differing_axes, lambda axis: axis_column(axis, lambda row: row.record)),
+           _list_differing_axes, lambda axis, _: axis_column(axis, lambda row: row.record)),
     quantity("variant", "", "the variant", lambda row: row.record.variant, "word"),
     quantity("baseline", "", "the variant it is compared with", lambda row: row.record.baseline),
     quantity("status", "", "ok, or the code of what went wrong", lambda row: row.record.status),
@@ -355,6 +388,7 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
              lambda row: row.record.peak_memory_bytes, "memory"),
     Family("fact", lambda rows: (fact for row in rows for fact in row.record.facts),
            _list_differing_facts, _fact_column),
+    Family("column", _list_suite_columns, _list_suite_columns, _suite_column),
     quantity("limit", "ratio", "the speedup that the FLOPs alone would give",
              lambda row: row.limit, "limit"),
     quantity("speedup", "ratio", "over the baseline, median of the ratios within rounds",

@@ -71,6 +71,7 @@ FIELDS = {
     "bytes": "JSON",
     "conditions": "JSON",
     "facts": "JSON",
+    "columns": "JSON",
     "ranks": (
         "STRUCT(samples_ns MAP(VARCHAR, DOUBLE[]), waiting_ns DOUBLE[], transfer_ns DOUBLE[])[]"
     ),

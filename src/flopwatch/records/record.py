@@ -86,6 +86,15 @@ class Rank:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteColumn:
+    """A column that the suite itself declares, with the value that it has for the case."""
+
+    value: bool | float | str | None
+    unit: str = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     case_id: str
     """Hash of suite, variant and parameters: the same case has the same id in every run."""
@@ -131,6 +140,9 @@ class Record:
     """What the case itself fixed and a fair comparison must have in common: dtype, autocast."""
     facts: dict[str, float] = field(default_factory=dict)
     """Numbers about the case as it was built: how many parameters it has."""
+    columns: dict[str, SuiteColumn] = field(default_factory=dict)
+    """Columns of the suite's own, by name. They are computed when the case has been measured, since
+    a reader of the record need not have the suite's file."""
     instrumented_ns: list[float] = field(default_factory=list)
     """Whole runs with instruments on, one after each measured sample, in the same round: over
     that sample it is what the instruments cost."""
@@ -280,6 +292,9 @@ def _validate_counts(record: Record) -> None:
     for name, number in record.facts.items():
         if abs(number) > LARGEST:
             raise CorruptFile(f"the fact {name!r} is {number:g}")
+    for name, column in record.columns.items():
+        if isinstance(column.value, float) and abs(column.value) > LARGEST:
+            raise CorruptFile(f"the column {name!r} is {column.value:g}")
 
 
 def _validate_sizes(name: str, sizes: Iterable[float]) -> None:

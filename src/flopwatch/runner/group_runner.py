@@ -27,6 +27,7 @@ from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.runner.rank_processes import RankLauncher, RankLost, RankWorkers, start_ranks
 from flopwatch.runner.record_builder import RecordBuilder, Skip, explain_death
 from flopwatch.runner.schedule import Group, fit_budget, longest_s
+from flopwatch.runner.worker_calls import add_columns
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.catalog import SuiteFile
 
@@ -142,7 +143,10 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
                     variant, environment, interrupted=ending.interrupted
                 )
         waiting = ending.unfinished
-    return [records[variant] for variant in group.variants]
+    measured = [records[variant] for variant in group.variants]
+    if not group.columns:
+        return measured
+    return add_columns(context.launcher, context.suite_file, measured, context.settings)
 
 
 def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:

@@ -54,6 +54,8 @@ class Description:
     """Variants that are lists of parts, each with the variant that they make up."""
     layout: str | None = None
     """The published layout that records can be shown in."""
+    columns: Sequence[str] = ()
+    """Names of the columns that the suite declares itself."""
 
     def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """What is on request and not asked for, as ``--filter`` takes it."""
@@ -82,6 +84,8 @@ class Group:
     """Variants that are lists of parts, each with the variant that they make up."""
     layout: str | None = None
     """The published layout that records can be shown in."""
+    columns: Sequence[str] = ()
+    """Names of the columns that the suite declares itself."""
     predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By variant, how long it is expected to take, where this machine was calibrated."""
     jobs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
@@ -142,6 +146,7 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             apart=description.apart,
             parts=description.parts,
             layout=description.layout,
+            columns=description.columns,
             candidates=case.get("candidates", {}),
         )
         chosen[digest(params)] = replace(

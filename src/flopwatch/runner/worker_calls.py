@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
+
 from flopwatch.errors import SuiteError, UsageError
+from flopwatch.records.record import Record, SuiteColumn, encode
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.runner.rank_processes import RankLost, RankWorkers
 from flopwatch.runner.record_builder import explain_death, explain_hang
@@ -71,6 +76,31 @@ def call(start: Start, function: str, arguments: Mapping[str, Any], settings: Se
     if reply["event"] == "refused":
         raise UsageError(reply["reason"])
     return reply["value"]
+
+
+def add_columns(
+    launcher: Launcher, suite_file: SuiteFile, records: Sequence[Record], settings: Settings
+) -> list[Record]:
+    """The records of a group with the columns that the suite declares. A worker computes them: only
+    there is the suite loaded."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "group.jsonl"  # too large for a request, which is one packet
+        path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+        arguments = {"suite_path": str(suite_file.path), "records_path": str(path)}
+        try:
+            function = "flopwatch.worker.group:compute_columns"
+            found = call(launcher.start, function, arguments, settings)
+        except (SuiteError, UsageError) as error:
+            note = f"the suite's columns are missing: {error}"
+            return [replace(record, notes=[*record.notes, note]) for record in records]
+    return [
+        replace(
+            record,
+            columns=msgspec.convert(computed["columns"], dict[str, SuiteColumn]),
+            notes=[*record.notes, *computed["notes"]],
+        )
+        for record, computed in zip(records, found, strict=True)
+    ]
 
 
 def _ask(

@@ -17,14 +17,16 @@ even crash: the runner never imports it.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from flopwatch.errors import SuiteError, UsageError
+from flopwatch.records.record import SuiteColumn
 from flopwatch.settings import Device
 from flopwatch.suites.case import Case, format_value
 from flopwatch.suites.grids import (
@@ -40,6 +42,9 @@ from flopwatch.suites.grids import (
     unite,
 )
 from flopwatch.worker.instruments import Journal
+
+if TYPE_CHECKING:
+    from flopwatch.analysis.summary import Row
 
 Phase = Callable[..., Any]
 Accepts = Callable[[str, Any], object]
@@ -150,6 +155,28 @@ class Workload:
         return {name: float(number) for name, number in facts.items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnColumn:
+    """A column that a suite declares: see `Suite.column`."""
+
+    name: str
+    unit: str
+    meaning: str
+    function: Callable[[Row], Any]
+
+    def compute(self, row: Row) -> SuiteColumn:
+        """As the case's record has it."""
+        value = self.function(row)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            value = float(value)
+        is_number = not isinstance(value, float) or math.isfinite(value)
+        if not is_number or not isinstance(value, bool | float | str | None):
+            raise SuiteError(
+                f"it is {value!r}; a column has finite numbers, text, true or false, or None"
+            )
+        return SuiteColumn(value=value, unit=self.unit, meaning=self.meaning)
+
+
 class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
@@ -217,6 +244,7 @@ class Suite:
         self.layout = layout
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
+        self.columns: dict[str, OwnColumn] = {}
         self._validate()
 
     def build(self, function: Function) -> Function:
@@ -252,6 +280,32 @@ class Suite:
         Records carry it, so that their time can be explained, predicted and compared with others'.
         """
         return self._register("job", function)
+
+    def column(self, *, unit: str = "") -> Callable[[Function], Function]:
+        """Decorator: a column of the suite's own, in every table, query and page.
+
+            @suite.column(unit="tokens/J")
+            def tokens_per_joule(row):
+                "Tokens trained on per joule"
+                return row.record.facts["tokens"] / row.record.facts["joule"]
+
+        The function's name is the column's, and the first line of its docstring says what it means.
+        It is called once for every case that was measured, with the case's row: its ``record``,
+        ``total_ns.value``, ``phases_ns``, ``tokens_per_s`` and the rest of `analysis.summary.Row`.
+        The record keeps what it returns: a number, text, true or false, or None where it is not
+        known. Values in ns, bytes, FLOP/s, tokens/s, B/s, share, ratio or count are formatted like
+        those of the columns that all suites have.
+        """
+
+        def register(function: Function) -> Function:
+            name, meaning = function.__name__, inspect.getdoc(function) or ""
+            self._validate_column(name, meaning)
+            self.columns[name] = OwnColumn(
+                name=name, unit=unit, meaning=meaning.partition("\n")[0], function=function
+            )
+            return function
+
+        return register
 
     def describe_job(self, case: Case) -> dict[str, Any] | None:
         """As a record has it."""
@@ -379,6 +433,26 @@ class Suite:
         if self.baseline not in variants:
             raise SuiteError(
                 f"suite {self.name!r} has a grid without its baseline, {self.baseline!r}; add it"
+            )
+
+    def _validate_column(self, name: str, meaning: str) -> None:
+        from flopwatch.output.columns import list_columns  # which needs this package
+
+        if not name.isidentifier() or name.startswith("_"):
+            raise SuiteError(
+                f"suite {self.name!r} has a column {name!r}, which is no name for one; it is that "
+                "of the function: use letters, digits and _, and begin with a letter"
+            )
+        if not meaning:
+            raise SuiteError(
+                f"suite {self.name!r} has a column {name!r} without a meaning; say it in the "
+                "docstring of the function"
+            )
+        taken = {*self.axes, *self.columns, *list_columns([])}
+        if name.casefold() in map(str.casefold, taken):  # SQL reads names in any case
+            raise SuiteError(
+                f"suite {self.name!r} has a column {name!r}, a name that an axis or another column "
+                "has already; choose another"
             )
 
     def _validate_on_request(self, on_request: Grid) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from flopwatch.analysis.summary import summarize
 from flopwatch.devices.base import Backend
 from flopwatch.errors import Unsupported
-from flopwatch.records.record import Check
+from flopwatch.records.record import Check, SuiteColumn
+from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from flopwatch.suites.case import Case
+from flopwatch.suites.catalog import load_suite
 from flopwatch.suites.suite import Suite, Workload
 from flopwatch.worker import agreement, limits
 from flopwatch.worker.channel import NO_VARIANT, Channel, PointStream, SampleStream
@@ -249,6 +253,24 @@ class Group:
         self.channel.board.write(self.index[case.variant], "reference")
         reference = from_seed(self.settings.seed, self.suite.build_reference, case)
         return None if reference is None else agreement.gather(reference, self.target.clock).values
+
+
+def compute_columns(suite_path: str, records_path: str) -> list[dict[str, Any]]:
+    """For each record of a group: the suite's own columns, and notes on those that failed. What was
+    not measured has none."""
+    suite, records = load_suite(Path(suite_path)), read(records_path).records
+    rows = {row.record.variant: row for row in summarize(records)}
+    found = []
+    for record in records:
+        columns: dict[str, SuiteColumn] = {}
+        notes = []
+        for name, column in suite.columns.items() if record.status == "ok" else ():
+            try:
+                columns[name] = column.compute(rows[record.variant])
+            except Exception as error:
+                notes.append(f"the column {name!r} failed: {explain(error)}")
+        found.append({"columns": columns, "notes": notes})
+    return found
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def describe(request: Request, channel: Channel) -> None:
         apart=suite.apart,
         parts=suite.parts,
         layout=suite.layout,
+        columns=list(suite.columns),
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
         on_request=_keep_present(unasked, cases),
