@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flopwatch.prediction.calibration import calibrate, make_stack, observe
-from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.fit import predict_s
+from flopwatch.prediction.software_stacks import Parameters
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 

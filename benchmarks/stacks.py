@@ -1,19 +1,18 @@
 """Fit the cost model to the published tables, and write the named sets that it ships with.
 
 python benchmarks/stacks.py            print what was found, and how far it is determined
-python benchmarks/stacks.py --write    and write src/flopwatch/predict/data/stacks.json
+python benchmarks/stacks.py --write    and write src/flopwatch/prediction/data/stacks.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.cost_parameters import write_parameters
-from flopwatch.prediction.fit import Fit, fit
-from flopwatch.prediction.observations import EARLY, LATE, OLD, find_family, load_published
+from flopwatch.prediction.fit import EARLY, LATE, OLD, Fit, find_family, fit, load_published
 from flopwatch.prediction.validation import Trial, find_interval, group_by_size, hold_out
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
@@ -30,7 +29,7 @@ def describe_stack(name: str, found: Fit, trials: list[Trial]) -> dict[str, obje
     relatives = [t for t in trials if find_family(t.observation.stack) == find_family(name)]
     own = [trial.observation for trial in trials if trial.observation.stack == name]
     low, high = find_interval(trial.surprise for trial in relatives)
-    parameters = write_parameters(found.parameters[name])
+    parameters = asdict(found.parameters[name])
     return {
         "family": find_family(name),
         "source": SOURCES[name],

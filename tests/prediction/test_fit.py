@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from flopwatch.prediction.cost_parameters import EXPECTED
-from flopwatch.prediction.fit import Fit, fit, predict_s
-from flopwatch.prediction.observations import (
+from flopwatch.prediction.fit import (
     EARLY,
     LATE,
     OLD,
+    Fit,
     Observation,
     find_family,
+    fit,
     load_published,
+    predict_s,
 )
-from flopwatch.prediction.software_stacks import load_stacks
+from flopwatch.prediction.software_stacks import EXPECTED, load_stacks
 from flopwatch.prediction.validation import (
     Score,
     Trial,

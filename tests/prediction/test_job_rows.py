@@ -95,7 +95,7 @@ def test_other_bad_tables_are_refused_too() -> None:
     assert "no row below its headings" in refuse(HEAD, "")
     assert "not a multiple of n_gpus times" in refuse(f"{HEAD},global_batch_seqs", f"{LINE},50")
     assert "there is no sharding 'X'" in refuse(f"{HEAD},shard_strategy", f"{LINE},X")
-    assert "mp_mode is 'HALF'" in refuse(f"{HEAD},mp_mode", f"{LINE},half")
+    assert "mp_mode is 'half'" in refuse(f"{HEAD},mp_mode", f"{LINE},half")
     assert "act_ckpt is 'maybe'" in refuse(f"{HEAD},act_ckpt", f"{LINE},maybe")
     assert "tokens_per_s is '-1'" in refuse(f"{HEAD},tokens_per_s", f"{LINE},-1")
     with pytest.raises(UsageError, match="no device is called 'abacus'"):

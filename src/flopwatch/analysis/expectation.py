@@ -13,7 +13,7 @@ from flopwatch.analysis.record_job import Layer, Subject
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost import Cost, estimate_cost, list_weights, sum_by_name
+from flopwatch.prediction.cost import Cost, estimate_cost, list_weights
 from flopwatch.prediction.hardware import Machine
 
 PROJECTIONS = 2
@@ -98,7 +98,7 @@ def _expect_step(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost)
         ),
         update_s=cost.sum_phase("optimizer"),
         least_update_s=sum(part.ideal_s for part in cost.parts if part.phase == "optimizer"),
-        exchange_s=sum_by_name(cost.parts).get("communication", 0.0),
+        exchange_s=sum((p.time_s for p in cost.parts if p.name == "communication"), 0.0),
     )
 
 

@@ -23,7 +23,7 @@ from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.errors import UsageError
 from flopwatch.jobs.precision import Peak
 from flopwatch.prediction.calibration import make_stack
-from flopwatch.prediction.cost_parameters import Parameters
+from flopwatch.prediction.fit import OLD
 from flopwatch.prediction.hardware import (
     Machine,
     describe_device,
@@ -31,8 +31,7 @@ from flopwatch.prediction.hardware import (
     is_rate,
     share_among,
 )
-from flopwatch.prediction.observations import OLD
-from flopwatch.prediction.software_stacks import Stack, choose_stack, find_stack
+from flopwatch.prediction.software_stacks import Parameters, Stack, choose_stack, find_stack
 from flopwatch.records.record import Record
 
 GB = 1e9

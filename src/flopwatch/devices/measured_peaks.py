@@ -6,12 +6,12 @@ cannot be read is passed over: what it said can be measured again in a minute.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ BEYOND_CACHES = 4
 
 Kernel = Literal["read", "copy", "triad"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter"]
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,12 +132,9 @@ class Peaks:
     exchanges: Sequence[Exchange] = ()
     schema: int = SCHEMA
 
-    def find_curve(self, dtype: str) -> Curve | None:
-        return next((curve for curve in self.matmuls if curve.dtype == dtype), None)
-
     def find_peak(self, dtype: str) -> Peak | None:
         """The most FLOP/s that a matmul in that dtype has reached; None: not known."""
-        curve = self.find_curve(dtype)
+        curve = next((curve for curve in self.matmuls if curve.dtype == dtype), None)
         if curve is None or curve.best is None:
             return None
         day = curve.measured_at.partition("T")[0]
@@ -217,7 +215,11 @@ def shorten(peaks: Peaks) -> dict[str, Any]:
 
 def from_environment(environment: Mapping[str, Any]) -> Peaks | None:
     """What `shorten` has put there; None where there is nothing, or nothing that can be read."""
-    return _convert(environment.get("peaks"))
+    try:
+        peaks = msgspec.convert(environment.get("peaks"), Peaks)
+    except msgspec.ValidationError:
+        return None
+    return peaks if peaks.schema == SCHEMA else None
 
 
 def find_file(environ: env.Environ = None) -> Path:
@@ -225,20 +227,18 @@ def find_file(environ: env.Environ = None) -> Path:
     return Path(asked) if asked else env.find_cache_folder(environ) / "peaks.jsonl"
 
 
-def append(path: Path, peaks: Sequence[Peaks]) -> None:
-    """Add lines to the file, which is made where there is none, even for no lines at all."""
-    append_lines(path, [msgspec.json.encode(one) for one in peaks], env.PEAKS)
-
-
-def append_lines(path: Path, lines: Sequence[bytes], variable: str) -> None:
-    """`variable` is what the user may name another file by."""
-    text = b"".join(line + b"\n" for line in lines)
+def append(path: Path, entries: Sequence[Any], variable: str = env.PEAKS) -> None:
+    """Add lines to the file, which is made where there is none, even for no lines at all.
+    `variable` is what the user may name another file by."""
+    text = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             # A line that a killed process left unfinished must not take ours with it.
-            if text and file.tell() and not _ends_a_line(file):
-                text = b"\n" + text
+            if text and file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":
+                    text = b"\n" + text
             file.write(text)
     except OSError as error:
         raise StoreError(
@@ -248,39 +248,21 @@ def append_lines(path: Path, lines: Sequence[bytes], variable: str) -> None:
 
 def read(path: Path) -> list[Peaks]:
     """Oldest first; none where there is no file."""
-    found = [_convert(_parse(line)) for line in read_lines(path, env.PEAKS)]
-    return [peaks for peaks in found if peaks is not None]
+    return [peaks for peaks in read_entries(path, Peaks, env.PEAKS) if peaks.schema == SCHEMA]
 
 
-def read_lines(path: Path, variable: str) -> list[bytes]:
-    """None where there is no file."""
+def read_entries(path: Path, kind: type[Entry], variable: str) -> list[Entry]:
+    """Of the lines those that are of this kind, oldest first; none where there is no file."""
     try:
-        return path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(
             f"{path} cannot be read ({error.strerror}); choose another with {variable}"
         ) from None
-
-
-def _ends_a_line(file: Any) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return bool(file.read() == b"\n")
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _convert(content: Any) -> Peaks | None:
-    """None for what is not peaks, or another version's."""
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        return None
-    try:
-        return msgspec.convert(content, Peaks)
-    except msgspec.ValidationError:
-        return None
+    found = []
+    for line in lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found.append(msgspec.json.decode(line, type=kind))
+    return found

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
 from flopwatch.output.units import format_bytes, format_count, format_share, format_time, plural
 from flopwatch.prediction.cost import Part
-from flopwatch.prediction.cost_parameters import PRIORS, write_parameters
 from flopwatch.prediction.job_lists import AXES, Predicted
-from flopwatch.prediction.memory_need import KEPT, NEARLY_FULL
 from flopwatch.prediction.plans import DAY_S, Loser, Plan
-from flopwatch.prediction.predictions import Prediction
+from flopwatch.prediction.predictions import KEPT, NEARLY_FULL, Prediction
+from flopwatch.prediction.software_stacks import PRIORS
 
 NS = 1e9
 BREAKDOWN = {
@@ -174,7 +173,7 @@ def _note_scale(prediction: Prediction) -> list[str]:
 
 
 def _make_parameters(prediction: Prediction) -> Sheet:
-    values = write_parameters(prediction.stack.parameters)
+    values = asdict(prediction.stack.parameters)
     columns: list[Column[str]] = [
         Column("parameter", lambda name: name, "word"),
         Column("value", lambda name: f"{values[name]:.3g}", value=lambda name: values[name]),

@@ -1,4 +1,4 @@
-"""The cost model's parameters fitted to one's own records, and where they are kept.
+"""The cost model's parameters fitted to your own records, and where they are kept.
 
 The file has one JSON object a line, a line a calibration, and is only ever appended to. A
 calibration counts where machine, device, threads and software are those that it was made with.
@@ -14,30 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flopwatch import env
 from flopwatch.analysis.record_device import find_record_device
 from flopwatch.analysis.record_job import read_training_job
 from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.devices import measured_peaks, system_files
 from flopwatch.devices.device_names import find_device
-from flopwatch.devices.measured_peaks import Peaks, Setup, from_environment, read_setup
+from flopwatch.devices.measured_peaks import Setup, from_environment, read_setup
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob, read_job
-from flopwatch.prediction.cost_parameters import PRIORS, Parameters, Prior
-from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
+from flopwatch.prediction.fit import SCATTER, WHOLE, Fit, Observation, fit, predict_s
 from flopwatch.prediction.hardware import (
     Machine,
     describe_device,
     describe_measured,
     share_among,
 )
-from flopwatch.prediction.observations import WHOLE, Observation
 from flopwatch.prediction.predictions import predict
-from flopwatch.prediction.software_stacks import QUANTILE, Stack
+from flopwatch.prediction.software_stacks import PRIORS, QUANTILE, Parameters, Prior, Stack
 from flopwatch.records.record import Record
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
@@ -122,15 +118,15 @@ def _find_scatter(steps: Sequence[Sequence[Observation]], priors: Mapping[str, P
         others = [each for step in steps for each in step if each.job.shape != left_out]
         parameters = fit(others, priors=priors).parameters[OURS]
         own = [step for step in steps if step[0].job.shape == left_out]
-        errors = [_find_error(step, parameters) for step in own]
+        errors = [
+            math.log(
+                sum(predict_s(each, parameters) for each in step)
+                / sum(each.time_s for each in step)
+            )
+            for step in own
+        ]
         squares.append(sum(error**2 for error in errors) / len(errors))
     return math.sqrt(sum(squares) / len(squares))
-
-
-def _find_error(step: Sequence[Observation], parameters: Parameters) -> float:
-    """The logarithm of predicted over measured time."""
-    predicted_s = sum(predict_s(each, parameters) for each in step)
-    return math.log(predicted_s / sum(each.time_s for each in step))
 
 
 def make_stack(calibration: Calibration | None, device: str) -> Stack:
@@ -162,7 +158,7 @@ def find_file(environ: env.Environ = None) -> Path:
 
 
 def append(path: Path, calibration: Calibration) -> None:
-    measured_peaks.append_lines(path, [msgspec.json.encode(calibration)], env.CALIBRATION)
+    measured_peaks.append(path, [calibration], env.CALIBRATION)
 
 
 def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:
@@ -173,48 +169,37 @@ def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | No
 
 def read(path: Path) -> list[Calibration]:
     """Oldest first; lines that cannot be read are passed over."""
-    lines = measured_peaks.read_lines(path, env.CALIBRATION)
-    return [each for each in map(_decode, lines) if each is not None]
-
-
-def _decode(line: bytes) -> Calibration | None:
-    try:
-        found = msgspec.json.decode(line, type=Calibration)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return found if found.schema == SCHEMA else None
+    known = measured_peaks.read_entries(path, Calibration, env.CALIBRATION)
+    return [calibration for calibration in known if calibration.schema == SCHEMA]
 
 
 HERE = "here"
 """What the command line calls this machine."""
 
 
-def find_peaks_here() -> Peaks:
-    """The last that were measured on this machine."""
-    machine_id = system_files.read_machine().get("machine_id")
+def describe_here() -> tuple[Machine, Stack]:
+    """This machine as the last peaks that were measured on it describe it, and the stack that it is
+    calibrated for."""
+    facts = system_files.read_machine()
     known = [
-        each
-        for each in measured_peaks.read(measured_peaks.find_file())
-        if each.setup.machine_id == machine_id
+        peaks
+        for peaks in measured_peaks.read(measured_peaks.find_file())
+        if peaks.setup.machine_id == facts.get("machine_id")
     ]
     if not known:
         raise UsageError(
             "the peaks of this machine are not known; measure them with `flopwatch peaks`, or give "
             "another --hardware"
         )
-    return measured_peaks.unite([each for each in known if each.setup == known[-1].setup])
-
-
-def describe_here() -> tuple[Machine, Stack]:
-    """This machine as its peaks describe it, and the stack that it is calibrated for."""
-    peaks = find_peaks_here()
-    machine = describe_measured(peaks, system_files.read_machine().get("memory_available_bytes"))
+    setup = known[-1].setup
+    peaks = measured_peaks.unite([each for each in known if each.setup == setup])
+    machine = describe_measured(peaks, facts.get("memory_available_bytes"))
     if machine is None:
         raise UsageError(
             "the peaks of this machine lack matmuls or the memory's bandwidth; measure them again "
             "with `flopwatch peaks`"
         )
-    return machine, make_stack(find_calibration(peaks.setup), peaks.setup.device)
+    return machine, make_stack(find_calibration(setup), setup.device)
 
 
 def find_device_stack(machine: Machine) -> Stack | None:

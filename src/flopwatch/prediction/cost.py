@@ -40,7 +40,7 @@ parallelism, slow ranks, and clocks that change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -50,8 +50,8 @@ from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost_parameters import Parameters
 from flopwatch.prediction.hardware import Machine
+from flopwatch.prediction.software_stacks import Parameters
 
 Bound = Literal["compute", "memory", "overhead", "network"]
 Phase = Literal["forward", "backward", "optimizer"]
@@ -63,10 +63,12 @@ BACKWARD_MATMULS = 2.5
 FORWARD_SHARE = 1 / 3
 """Of what both passes take, where nothing else is known."""
 UPDATE_PASSES = {"adamw": 7, "adamw-unfused": 16, "sgd": 3}
-"""Reads and writes of a parameter's worth of numbers in an update."""
+"""Reads and writes of a parameter's worth of numbers in an update. Fused AdamW reads parameter,
+gradient and both moments, and writes all but the gradient; SGD has no moments; unfused, every
+operation of AdamW reads and writes anew."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """What one kind of work takes in a whole step of one rank."""
 
@@ -75,10 +77,10 @@ class Part:
     time_s: float
     ideal_s: float
     """At the peak, or the full bandwidth: what is above it could be gained at the most."""
-    bound: Bound
+    bound: Bound = "compute"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cost:
     parts: tuple[Part, ...]
 
@@ -88,6 +90,18 @@ class Cost:
 
     def sum_phase(self, *phases: Phase) -> float:
         return sum(part.time_s for part in self.parts if part.phase in phases)
+
+    @property
+    def by_name(self) -> dict[str, Part]:
+        """Parts of one name added up over the phases."""
+        sums: dict[str, Part] = {}
+        for part in self.parts:
+            if known := sums.get(part.name):
+                time_s, ideal_s = known.time_s + part.time_s, known.ideal_s + part.ideal_s
+                sums[part.name] = Part(part.name, known.phase, time_s, ideal_s, part.bound)
+            else:
+                sums[part.name] = part
+        return sums
 
 
 class _Speed(NamedTuple):
@@ -115,11 +129,11 @@ def estimate_cost(
     job: TrainingJob, machine: Machine, parameters: Parameters, pressed_gb: float = 0.0
 ) -> Cost:
     """Of a step on each of the job's ranks, which have a `machine` each. `pressed_gb` is what they
-    hold where that nearly fills their memory, and 0 elsewhere (`memory.find_pressure`).
+    hold where that nearly fills their memory, and 0 elsewhere (`predictions.find_pressure`).
 
     >>> from flopwatch.jobs.parallelism import Parallelism
     >>> from flopwatch.prediction.hardware import find_machine
-    >>> from flopwatch.prediction.cost_parameters import EXPECTED
+    >>> from flopwatch.prediction.software_stacks import EXPECTED
     >>> split = Parallelism(data=8, sharding="full")
     >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=split)
     >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
@@ -135,8 +149,12 @@ def estimate_cost(
     ]
     computed_s = sum(part.time_s for part in once)
     exchanged = _estimate_exchange(job, machine, parameters, computed_s)
-    micro_batches = [_scale(part, job.grad_accum) for part in once]
-    return Cost(parts=(*micro_batches, *exchanged, *_list_update(job, machine, speeds, parameters)))
+    times = job.grad_accum
+    micro_batches = [
+        Part(part.name, part.phase, times * part.time_s, times * part.ideal_s, part.bound)
+        for part in once
+    ]
+    return Cost((*micro_batches, *exchanged, *_list_update(job, machine, speeds, parameters)))
 
 
 def _find_speeds(job: TrainingJob, machine: Machine, parameters: Parameters) -> _Speeds:
@@ -188,14 +206,15 @@ def _list_matmuls(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> 
     ]
     once_s = shape.layers * sum(time_s for time_s, _ in blocks)
     ideal_s = shape.layers * sum(ideal_s for _, ideal_s in blocks)
-    yield _make("matmuls", "forward", once_s, ideal_s)
-    yield _make("matmuls", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
+    # Backward: the gradients of input and weight, and where blocks are recomputed, forward again.
+    yield Part("matmuls", "forward", once_s, ideal_s)
+    yield Part("matmuls", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
     rows = shape.padded_vocabulary or shape.vocabulary
     width = shape.embedding_size or shape.hidden_size
     head_s, head_ideal_s = _time_matmul(job, speeds, parameters, speeds.head, (width, rows))
     head_s *= parameters.odd_matmul if rows % ALIGNED else 1.0
-    yield _make("head", "forward", head_s, head_ideal_s)
-    yield _make("head", "backward", 2 * head_s, 2 * head_ideal_s)
+    yield Part("head", "forward", head_s, head_ideal_s)
+    yield Part("head", "backward", 2 * head_s, 2 * head_ideal_s)
 
 
 def _time_matmul(
@@ -203,7 +222,7 @@ def _time_matmul(
 ) -> tuple[float, float]:
     """Of one micro-batch and one pass, and at the peak. All three passes move the same tensors."""
     rows, (inputs, outputs) = job.micro_batch_tokens, sizes
-    flops = 2.0 * rows * inputs * outputs
+    flops = 2.0 * rows * inputs * outputs  # a multiply and an add
     numbers = rows * inputs + inputs * outputs + rows * outputs
     moved_s = job.arithmetic.element_bytes * numbers / speeds.memory.reached
     time_s = flops / speed.reached + parameters.matmul_traffic * moved_s
@@ -213,13 +232,14 @@ def _time_matmul(
 def _list_attention(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> Iterator[Part]:
     shape = job.shape
     pairs = job.micro_batch * job.seq_len * (job.seq_len + 1) / 2 * shape.heads * shape.layers
+    # 4: scores and values are a matmul each, of a multiply and an add.
     flops = 4 * COMMON_HEAD * (shape.head_size / COMMON_HEAD) ** parameters.attention_growth
     forward_s = pairs * flops / speeds.attention.reached
     ideal_s = pairs * 4 * shape.head_size / speeds.attention.peak
     again = 0 if job.recompute == "none" else 1
     backward = BACKWARD_MATMULS * parameters.attention_backward + again
-    yield _make("attention", "forward", forward_s, ideal_s)
-    yield _make("attention", "backward", backward * forward_s, (BACKWARD_MATMULS + again) * ideal_s)
+    yield Part("attention", "forward", forward_s, ideal_s)
+    yield Part("attention", "backward", backward * forward_s, (BACKWARD_MATMULS + again) * ideal_s)
 
 
 def count_elements(shape: Shape) -> tuple[int, int]:
@@ -241,31 +261,31 @@ def _list_traffic(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> 
     for phase, numbers in passes:
         least_s = size_bytes * numbers / speeds.memory.peak
         time_s = more * size_bytes * numbers / speeds.memory.reached
-        yield _make("element-wise", phase, time_s, least_s, "memory")
+        yield Part("element-wise", phase, time_s, least_s, "memory")
     rows = shape.padded_vocabulary or shape.vocabulary
     logits_s = job.micro_batch_tokens * rows * parameters.loss_bytes / speeds.memory.reached
+    # 3: at the least, logits are written, read, and overwritten by their gradient.
     least_s = 3 * job.micro_batch_tokens * rows * arithmetic.element_bytes / speeds.memory.peak
-    yield _make("loss", "forward", FORWARD_SHARE * logits_s, FORWARD_SHARE * least_s, "memory")
+    yield Part("loss", "forward", FORWARD_SHARE * logits_s, FORWARD_SHARE * least_s, "memory")
     rest = 1 - FORWARD_SHARE
-    yield _make("loss", "backward", rest * logits_s, rest * least_s, "memory")
+    yield Part("loss", "backward", rest * logits_s, rest * least_s, "memory")
 
 
 def _list_overheads(job: TrainingJob, parameters: Parameters, pressed_gb: float) -> Iterator[Part]:
     blocks_s = job.shape.layers * parameters.block_s
     again = 0 if job.recompute == "none" else FORWARD_SHARE
-    yield _make("overhead", "forward", FORWARD_SHARE * blocks_s, 0.0, "overhead")
-    yield _make("overhead", "backward", (1 - FORWARD_SHARE + again) * blocks_s, 0.0, "overhead")
+    yield Part("overhead", "forward", FORWARD_SHARE * blocks_s, 0.0, "overhead")
+    yield Part("overhead", "backward", (1 - FORWARD_SHARE + again) * blocks_s, 0.0, "overhead")
     if pressed_gb:
         pressure_s = pressed_gb * parameters.pressure_s_per_gb
-        yield _make("memory pressure", "backward", pressure_s, 0.0, "overhead")
+        yield Part("memory pressure", "backward", pressure_s, 0.0, "overhead")
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(NamedTuple):
     """What ranks exchange, as what each of them sends."""
 
     local_bytes: float = 0.0
-    """Within a machine."""
+    """Within a node."""
     remote_bytes: float = 0.0
     """Through the network."""
 
@@ -275,8 +295,6 @@ def _count_exchanged(job: TrainingJob, machine: Machine) -> tuple[_Exchange, _Ex
     each pass and gradients summed up after it; where it is not, gradients are averaged in the last
     micro-batch, which moves each of them twice."""
     ranks, arithmetic = job.ranks, job.arithmetic
-    if ranks == 1:
-        return _Exchange(), _Exchange()
     gathered = float(job.parameters * arithmetic.gathered_bytes)
     reduced = float(job.parameters * (job.reduced_bytes or arithmetic.reduced_bytes))
     everybody = (ranks - 1) / ranks
@@ -320,16 +338,15 @@ def _estimate_exchange(
     job: TrainingJob, machine: Machine, parameters: Parameters, computed_s: float
 ) -> list[Part]:
     """`computed_s` is what a micro-batch computes meanwhile."""
-    each, once = _count_exchanged(job, machine)
-    each_s, once_s = (_time_exchange(sent, job, machine, parameters) for sent in (each, once))
+    if job.ranks == 1:
+        return []
     exposed = 1.0 if job.sharding == "none" else parameters.exposed_share
-    waited_s = job.grad_accum * _expose(each_s, exposed, computed_s)
-    waited_s += _expose(once_s, exposed, computed_s)
-    return [] if job.ranks == 1 else [_make("communication", "backward", waited_s, 0.0, "network")]
-
-
-def _expose(time_s: float, exposed: float, computed_s: float) -> float:
-    return exposed * time_s + max(0.0, (1 - exposed) * time_s - computed_s)
+    waited_s = 0.0
+    for times, sent in zip((job.grad_accum, 1), _count_exchanged(job, machine), strict=True):
+        time_s = _time_exchange(sent, job, machine, parameters)
+        # What could be hidden behind arithmetic is waited for where there is not enough of it.
+        waited_s += times * (exposed * time_s + max(0.0, (1 - exposed) * time_s - computed_s))
+    return [Part("communication", "backward", waited_s, 0.0, "network")]
 
 
 def _time_exchange(
@@ -337,23 +354,20 @@ def _time_exchange(
 ) -> float:
     """The slower of the two ways: a ring is as fast as its slowest link."""
     times_s = [0.0]
+    link, network = machine.find_link(job.ranks), machine.network_bytes_per_s
     ways = (
-        (sent.local_bytes, machine.find_link(job.ranks), parameters.link_efficiency, "a link"),
-        (
-            sent.remote_bytes,
-            machine.network_bytes_per_s,
-            parameters.network_efficiency,
-            "a network",
-        ),
+        ("a link", sent.local_bytes, link, parameters.link_efficiency),
+        ("a network", sent.remote_bytes, network, parameters.network_efficiency),
     )
-    for size_bytes, rate, efficiency, name in ways:
-        if size_bytes and rate is None:
+    for name, size_bytes, rate, efficiency in ways:
+        if not size_bytes:
+            continue
+        if rate is None:
             raise UsageError(
                 f"{job.ranks} ranks need {name}, and that of {machine.name} is not known; measure "
                 "it with `flopwatch peaks`, or choose a device whose link is listed"
             )
-        if size_bytes and rate is not None:
-            times_s.append(size_bytes / (rate * efficiency))
+        times_s.append(size_bytes / (rate * efficiency))
     return max(times_s)
 
 
@@ -365,28 +379,6 @@ def _list_update(
     size_bytes = passes * job.parameters / shards * job.arithmetic.parameter_bytes
     update_s, least_s = size_bytes / speeds.memory.reached, size_bytes / speeds.memory.peak
     return [
-        _make("optimizer", "optimizer", update_s, least_s, "memory"),
-        _make("overhead", "optimizer", parameters.step_s, 0.0, "overhead"),
+        Part("optimizer", "optimizer", update_s, least_s, "memory"),
+        Part("overhead", "optimizer", parameters.step_s, 0.0, "overhead"),
     ]
-
-
-def _make(name: str, phase: Phase, time_s: float, ideal_s: float, bound: Bound = "compute") -> Part:
-    return Part(name=name, phase=phase, time_s=time_s, ideal_s=ideal_s, bound=bound)
-
-
-def _scale(part: Part, factor: float) -> Part:
-    return Part(
-        name=part.name,
-        phase=part.phase,
-        time_s=factor * part.time_s,
-        ideal_s=factor * part.ideal_s,
-        bound=part.bound,
-    )
-
-
-def sum_by_name(parts: Sequence[Part]) -> dict[str, float]:
-    """Seconds."""
-    sums: dict[str, float] = {}
-    for part in parts:
-        sums[part.name] = sums.get(part.name, 0.0) + part.time_s
-    return sums

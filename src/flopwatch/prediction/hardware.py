@@ -23,7 +23,6 @@ from flopwatch.devices.device_names import (
 from flopwatch.devices.device_table import Device, Figure
 from flopwatch.devices.measured_peaks import Peaks
 from flopwatch.errors import UsageError
-from flopwatch.jobs.precision import Peak
 from flopwatch.settings import Device as DeviceKind
 
 PER_NODE = 8
@@ -108,11 +107,7 @@ class Machine:
 
     def find_link(self, ranks: int) -> float | None:
         """Bytes/s among so many of its kind in one machine, in one direction."""
-        return (
-            self.bridge_bytes_per_s
-            if ranks == 2 and self.bridge_bytes_per_s
-            else (self.link_bytes_per_s)
-        )
+        return (self.bridge_bytes_per_s if ranks == 2 else None) or self.link_bytes_per_s
 
     def find_rate(self, dtype: str) -> float | None:
         """FLOP/s of large matmuls; None where the device has no such arithmetic."""
@@ -174,11 +169,7 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
     says, and attention kernels have their share of its peak."""
     # Operators of a model read about as much as they write, as a copy does.
     stream = peaks.find_bandwidth("copy") or peaks.find_bandwidth("triad")
-    rates: dict[str, Peak] = {}
-    for curve in peaks.matmuls:
-        peak = peaks.find_peak(curve.dtype)
-        if peak is not None:
-            rates[curve.dtype] = peak
+    rates = {curve.dtype: peak for curve in peaks.matmuls if (peak := peaks.find_peak(curve.dtype))}
     if stream is None or not rates:
         return None
     if not all(map(is_rate, (stream.bytes_per_s, *(p.flops_per_s for p in rates.values())))):

@@ -159,14 +159,13 @@ class Predicted:
 def predict_rows(
     rows: Sequence[Row], stack: str | None, network_gbit: float | None
 ) -> list[Predicted]:
-    return [_predict_row(row, stack, network_gbit) for row in rows]
-
-
-def _predict_row(row: Row, stack: str | None, network_gbit: float | None) -> Predicted:
     """A row may name a stack of its own, in a column."""
-    try:
-        machine = find_machine(row.device, network_gbit)[1]
-        chosen = _find_stack(stack or row.cells.get("stack"), machine)
-        return Predicted(row=row, prediction=_predict(row.job, machine, chosen))
-    except UsageError as error:
-        raise UsageError(f"{row.place}: {error}") from None
+    found = []
+    for row in rows:
+        try:
+            machine = find_machine(row.device, network_gbit)[1]
+            chosen = _find_stack(stack or row.cells.get("stack"), machine)
+            found.append(Predicted(row=row, prediction=_predict(row.job, machine, chosen)))
+        except UsageError as error:
+            raise UsageError(f"{row.place}: {error}") from None
+    return found

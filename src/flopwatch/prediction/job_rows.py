@@ -20,9 +20,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import Shape
@@ -30,14 +31,16 @@ from flopwatch.jobs.parallelism import Parallelism, find_sharding
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.prediction.cost import require_predictable
 
-MODES: Mapping[str, int | None] = {"PURE": 2, "DEFAULT": None, "FULL": 4}
-"""Of mixed precision: bytes of a gradient where it is summed up; None: as is usual."""
+MODES: Mapping[str, int | None] = {"pure": 2, "default": None, "full": 4, "": None}
+"""Of mixed precision: bytes of a gradient where it is summed up; None: as is usual. Pure mixed
+precision sums gradients up in 16 bits, too."""
 RECOMPUTES: Mapping[str, Recompute] = {
     **dict.fromkeys(("1", "true", "yes", "full"), "full"),
     **dict.fromkeys(("0", "false", "no", "none", ""), "none"),
     "selective": "selective",
 }
 USUAL_HEAD = 128
+Value = TypeVar("Value")
 NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type", "micro_batch_seqs")
 LONGEST_CELL = 40
 """Characters of what an error is about."""
@@ -81,18 +84,26 @@ def parse_rows(text: str, name: str) -> list[Row]:
 
 
 def _read_row(cells: Mapping[str, str | None], place: str) -> Row:
+    # Cells beyond the headings are a list, under the key None.
     known = {
         key: (value or "").strip()
         for key, value in cells.items()
         if isinstance(key, str) and not isinstance(value, list)
     }
     try:
-        return _convert(known, place)
+        job = _make_job(known)
+        require_predictable(job)
+        speed = None
+        if known.get("tokens_per_s"):
+            wanted = "a positive number, or nothing"
+            speed = _read_number(known, "tokens_per_s", lambda n: 0 < n < 1e15, wanted)
+        device = known["gpu_type"]
+        return Row(place=place, cells=known, job=job, device=device, tokens_per_s=speed)
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from None
 
 
-def _convert(cells: Mapping[str, str], place: str) -> Row:
+def _make_job(cells: Mapping[str, str]) -> TrainingJob:
     hidden, layers = _read_count(cells, "d_model"), _read_count(cells, "n_layers")
     heads = _read_count(cells, "n_heads", max(hidden // USUAL_HEAD, 1))
     if hidden % heads:
@@ -108,36 +119,19 @@ def _convert(cells: Mapping[str, str], place: str) -> Row:
         positions=tokens,
     )
     micro_batch = _read_count(cells, "micro_batch_seqs")
-    job = TrainingJob(
+    sharding = find_sharding(cells.get("shard_strategy") or "FULL_SHARD")
+    return TrainingJob(
         shape,
         tokens,
         micro_batch=micro_batch,
         grad_accum=_find_grad_accum(cells, micro_batch * ranks),
-        recompute=_read_recompute(cells),
+        recompute=_choose(cells, "act_ckpt", RECOMPUTES, "write 1, 0 or selective"),
         precision=cells.get("precision") or "amp_bf16",
-        parallelism=Parallelism(
-            data=ranks, sharding=find_sharding(cells.get("shard_strategy") or "FULL_SHARD")
+        parallelism=Parallelism(data=ranks, sharding=sharding),
+        reduced_bytes=_choose(
+            cells, "mp_mode", MODES, "choose one of PURE, DEFAULT, FULL, or leave it out"
         ),
-        reduced_bytes=_find_reduced_bytes(cells),
     )
-    require_predictable(job)
-    return Row(
-        place=place,
-        cells=cells,
-        job=job,
-        device=cells["gpu_type"],
-        tokens_per_s=_read_speed(cells),
-    )
-
-
-def _find_reduced_bytes(cells: Mapping[str, str]) -> int | None:
-    """Pure mixed precision sums gradients up in 16 bits, too."""
-    mode = cells.get("mp_mode", "").upper()
-    if mode not in ("", *MODES):
-        raise UsageError(
-            f"mp_mode is {mode[:LONGEST_CELL]!r}; choose one of {', '.join(MODES)}, or leave it out"
-        )
-    return MODES.get(mode)
 
 
 def _find_grad_accum(cells: Mapping[str, str], at_once: int) -> int:
@@ -152,39 +146,31 @@ def _find_grad_accum(cells: Mapping[str, str], at_once: int) -> int:
     return batch // at_once
 
 
-def _read_count(cells: Mapping[str, str], column: str, usual: int | None = None) -> int:
+def _choose(cells: Mapping[str, str], column: str, table: Mapping[str, Value], hint: str) -> Value:
     text = cells.get(column, "")
-    if not text and usual is not None:
+    if text.lower() not in table:
+        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; {hint}")
+    return table[text.lower()]
+
+
+def _read_count(cells: Mapping[str, str], column: str, usual: int | None = None) -> int:
+    if not cells.get(column) and usual is not None:
         return usual
+    wanted = "a whole number from 1 to 1e9"
+    return int(_read_number(cells, column, lambda n: 1 <= n < 1e9 and n == int(n), wanted))
+
+
+def _read_number(
+    cells: Mapping[str, str], column: str, is_valid: Callable[[float], bool], wanted: str
+) -> float:
+    text = cells.get(column, "")
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 1 <= number < 1e9 or number != int(number):
-        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; write a whole number from 1 to 1e9")
-    return int(number)
-
-
-def _read_speed(cells: Mapping[str, str]) -> float | None:
-    text = cells.get("tokens_per_s", "")
-    if not text:
-        return None
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = math.nan
-    if not 0 < speed < 1e15:
-        raise UsageError(
-            f"tokens_per_s is {text[:LONGEST_CELL]!r}; write a positive number, or nothing"
-        )
-    return speed
-
-
-def _read_recompute(cells: Mapping[str, str]) -> Recompute:
-    text = cells.get("act_ckpt", "").lower()
-    if text not in RECOMPUTES:
-        raise UsageError(f"act_ckpt is {text[:LONGEST_CELL]!r}; write 1, 0 or selective")
-    return RECOMPUTES[text]
+    if not is_valid(number):
+        raise UsageError(f"{column} is {text[:LONGEST_CELL]!r}; write {wanted}")
+    return number
 
 
 def write_rows(rows: Iterable[Mapping[str, object]]) -> str:

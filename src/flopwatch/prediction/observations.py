@@ -24,7 +24,7 @@ from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.prediction.cost import Phase
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import Row, parse_rows
-from flopwatch.prediction.memory_need import estimate_memory, find_pressure
+from flopwatch.prediction.predictions import estimate_memory, find_pressure
 from flopwatch.records import published
 from flopwatch.records.record import Record
 

@@ -8,7 +8,7 @@ micro-batches as come nearest to a device's share of the global batch, within 5 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
@@ -17,10 +17,9 @@ from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.parallelism import Sharding
 from flopwatch.jobs.printing import Printed
 from flopwatch.jobs.training_job import RECOMPUTES, TrainingJob
-from flopwatch.prediction.cost import require_predictable, sum_by_name
+from flopwatch.prediction.cost import require_predictable
 from flopwatch.prediction.hardware import GIB, Machine
-from flopwatch.prediction.memory_need import find_pressure
-from flopwatch.prediction.predictions import Prediction, predict
+from flopwatch.prediction.predictions import Prediction, find_pressure, predict
 from flopwatch.prediction.software_stacks import Stack
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero2", "full", "hybrid")
@@ -215,39 +214,23 @@ def _describe_misfit(machine: Machine, tried: Sequence[Prediction]) -> str:
 
 
 def _list_losers(winner: Prediction, tried: Sequence[Prediction]) -> Iterator[Loser]:
-    """For each value of each axis that is not the winner's, the best with it."""
-    values: dict[Axis, list[str]] = {
-        "sharding": [value for value in SHARDINGS if value != winner.job.sharding],
-        "recompute": [value for value in RECOMPUTES if value != winner.job.recompute],
+    """For each value of each axis that is not the winner's, the best with it; of micro-batches, the
+    next smaller and the next larger one, with all else as the winner has it."""
+    job = winner.job
+    axes: Mapping[Axis, Sequence[str]] = {
+        "sharding": SHARDINGS if job.ranks > 1 else (),
+        "recompute": RECOMPUTES,
     }
-    for axis, others in values.items():
-        for value in others if winner.job.ranks > 1 or axis != "sharding" else []:
-            alike = [each for each in tried if _read(each.job, axis) == value]
-            if alike:
+    for axis, values in axes.items():
+        for value in values:
+            alike = [each for each in tried if getattr(each.job, axis) == value]
+            if alike and value != getattr(job, axis):
                 yield _judge(axis, value, alike, winner)
-    for name, alike in _list_micro_batches(winner, tried).items():
-        yield _judge("micro_batch", name, alike, winner)
-
-
-def _list_micro_batches(
-    winner: Prediction, tried: Sequence[Prediction]
-) -> dict[str, list[Prediction]]:
-    """The next smaller and the next larger one, with all else as the winner has it."""
-    alike = [
-        each
-        for each in tried
-        if all(
-            _read(each.job, axis) == _read(winner.job, axis) for axis in ("sharding", "recompute")
-        )
-    ]
-    smaller = [each for each in alike if each.job.micro_batch < winner.job.micro_batch]
-    larger = [each for each in alike if each.job.micro_batch > winner.job.micro_batch]
-    near = [*smaller[-1:], *larger[:1]]
-    return {str(each.job.micro_batch): [each] for each in near}
-
-
-def _read(job: TrainingJob, axis: Axis) -> str:
-    return str({"sharding": job.sharding, "recompute": job.recompute}.get(axis, job.micro_batch))
+    alike = [each for each in tried if all(getattr(each.job, a) == getattr(job, a) for a in axes)]
+    smaller = [each for each in alike if each.job.micro_batch < job.micro_batch]
+    larger = [each for each in alike if each.job.micro_batch > job.micro_batch]
+    for each in (*smaller[-1:], *larger[:1]):
+        yield _judge("micro_batch", str(each.job.micro_batch), [each], winner)
 
 
 def _judge(axis: Axis, value: str, alike: Sequence[Prediction], winner: Prediction) -> Loser:
@@ -267,10 +250,7 @@ def _judge(axis: Axis, value: str, alike: Sequence[Prediction], winner: Predicti
 def _compare(loser: Prediction, winner: Prediction) -> str:
     """What takes longer, for each token: the part that differs most."""
     mine, best = (
-        {
-            name: time_s / each.job.tokens_per_step
-            for name, time_s in sum_by_name(each.cost.parts).items()
-        }
+        {name: part.time_s / each.job.tokens_per_step for name, part in each.cost.by_name.items()}
         for each in (loser, winner)
     )
     slower = {name: mine[name] - best.get(name, 0.0) for name in mine}

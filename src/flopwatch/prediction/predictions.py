@@ -1,4 +1,13 @@
-"""A job predicted: how fast, by what parts, in how much memory, and how sure that is."""
+"""A job predicted: how fast, by what parts, in how much memory, and how sure that is.
+
+What a rank holds in memory has the parts that `flopwatch memory` predicts for our own transformer,
+which are exact for it. Other stacks keep more or less of the same tensors: KEPT scales activations,
+and TEMPORARY what is there for a moment only, most of it logits. They were chosen so that every
+published job fits, since all of them ran; and for MosaicGPT, that those four jobs come close to the
+limit that are only half as fast as their neighbours (760m on 40 GB): each of their micro-batches
+takes about a second more than expected, whatever its sequence length, as it would if memory was
+given back and asked for again. Beyond tensors, a process needs what its libraries hold.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +17,29 @@ from typing import Any
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.printing import Printed
-from flopwatch.jobs.rank_memory import GIB, Memory
+from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.jobs.utilisation import Utilisation, assess
-from flopwatch.prediction.cost import ALIGNED, Cost, Part, estimate_cost, require_predictable
+from flopwatch.models.job_estimates import estimate_step
+from flopwatch.prediction.cost import (
+    ALIGNED,
+    Cost,
+    Part,
+    count_job_shards,
+    estimate_cost,
+    require_predictable,
+)
 from flopwatch.prediction.hardware import Machine
-from flopwatch.prediction.memory_need import estimate_memory, find_pressure
 from flopwatch.prediction.software_stacks import Stack
+
+KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
+"""Of what our own transformer keeps for the backward pass."""
+TEMPORARY = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.75}
+"""Of what it holds besides."""
+LIBRARIES_BYTES = 1.0e9
+"""Of CUDA and NCCL: a context, kernels, buffers."""
+NEARLY_FULL = 0.95
+"""Of the memory: from there on it may have to be given back and asked for again."""
 
 CONVENTION = "exact"
 WORTH_PADDING = 1.1
@@ -87,17 +112,7 @@ class Prediction(Printed):
 
     def list_parts(self) -> list[Part]:
         """Of the step's time, over both passes, the longest first."""
-        sums: dict[str, Part] = {}
-        for part in self.cost.parts:
-            known = sums.get(part.name)
-            sums[part.name] = part if known is None else Part(
-                name=part.name,
-                phase=known.phase,
-                time_s=known.time_s + part.time_s,
-                ideal_s=known.ideal_s + part.ideal_s,
-                bound=part.bound,
-            )  # fmt: skip
-        return sorted(sums.values(), key=lambda part: -part.time_s)
+        return sorted(self.cost.by_name.values(), key=lambda part: -part.time_s)
 
     def __str__(self) -> str:
         mfu = f", MFU {100 * self.utilisation.mfu:.1f} %" if self.utilisation.mfu else ""
@@ -144,6 +159,36 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
         high=high * speed,
         warnings=(*unseen, *_list_warnings(job, machine, memory), *_advise_padding(job, stack)),
     )
+
+
+def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> Memory:
+    """That each rank needs. `family` is that of the software stack; None: our own."""
+    shape = job.shape
+    if shape.padded_vocabulary:
+        shape = replace(shape, vocabulary=shape.padded_vocabulary, padded_vocabulary=None)
+    shards = count_job_shards(job, machine)
+    built = replace(job, model=shape, parallelism=replace(job.parallelism, ranks_per_node=shards))
+    sizes = estimate_rank(built, machine.device, estimate=estimate_step)
+    scales = {
+        "activations": KEPT.get(family or "", 1.0),
+        "temporary": TEMPORARY.get(family or "", 1.0),
+    }
+    parts = {name: size * scales.get(name, 1.0) for name, size in sizes.items()}
+    if machine.device == "cuda":
+        parts["libraries"] = LIBRARIES_BYTES
+    return Memory(
+        job=job,
+        parts={name: size for name, size in parts.items() if size},
+        available_bytes=machine.memory_bytes,
+    )
+
+
+def find_pressure(memory: Memory) -> float:
+    """GB that are held where that nearly fills the memory; 0 elsewhere."""
+    available = memory.available_bytes
+    if available is None or memory.total_bytes < NEARLY_FULL * available:
+        return 0.0
+    return memory.total_bytes / 1e9
 
 
 def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> list[str]:

@@ -22,9 +22,8 @@ from typing import Any
 
 from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.errors import UsageError
-from flopwatch.prediction.cost_parameters import Parameters
-from flopwatch.prediction.fit import fit, predict_s
-from flopwatch.prediction.observations import OLD, Observation, find_family, load_published
+from flopwatch.prediction.fit import OLD, Observation, find_family, fit, load_published, predict_s
+from flopwatch.prediction.software_stacks import Parameters
 from flopwatch.records.record import Record
 
 LARGEST_SMALL = 2048
