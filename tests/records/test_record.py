@@ -66,45 +66,42 @@ def test_a_record_survives_being_written_and_read(record: Record) -> None:
     assert decode(encode(record)) == record
 
 
-def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
-    line = encode(FULL)
-    assert b"\n" not in line
-    # query.py knows by this end that a line is whole and of this version.
-    assert line.endswith(b',"schema":%d}' % record_module.SCHEMA)
+def test_a_record_is_one_line() -> None:
+    assert b"\n" not in encode(FULL)
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"rounds": [0]}, "1 rounds but 2 numbers of calls"),
-        ({"calls_per_sample": [1, 1, 1]}, "2 rounds but 3 numbers of calls"),
+        ({"rounds": [0], "warmup_samples": 0}, "1 rounds but 2 of calls_per_sample"),
+        ({"calls_per_sample": [1, 1, 1]}, "2 rounds but 3 of calls_per_sample"),
         ({"samples_ns": {"forward": [1.0]}}, "2 rounds but 1 of forward"),
         ({"samples_ns": {"forward": [1.0, 2.0], "backward": []}}, "2 rounds but 0 of backward"),
         ({"samples_ns": {}}, "2 rounds but no samples"),
         ({"samples_ns": {"other": [1.0]}}, "2 rounds but 1 of other"),
         ({"warmup_samples": 3}, "3 warm-up samples of 2"),
-        ({"warmup_samples": -1}, "-1 warm-up samples of 2"),
-        ({"samples_ns": {"forward": [1.0, 0.0]}}, "forward has a sample of 0.0 ns"),
-        ({"samples_ns": {"forward": [-1.0, 1.0]}}, "forward has a sample of -1.0 ns"),
-        ({"samples_ns": {"forward": [1.0, 1e308]}}, "forward has a sample of 1e.308 ns"),
-        ({"samples_ns": {"forward": [1e-300, 1.0]}}, "forward has a sample of 1e-300 ns"),
-        ({"flops": {"forward": {"float32": 1e300}}}, "a number of FLOPs is less than 0 or beyond"),
-        ({"bytes": {"forward": -1.0}}, "a number of bytes is less than 0"),
-        ({"facts": {"tokens": 1e308}}, "the fact 'tokens' is 1e.308"),
+        ({"warmup_samples": -1}, ">= 0 - at `$.warmup_samples`"),
+        ({"samples_ns": {"forward": [1.0, 0.0]}}, ">= 1e-12 - at `$.samples_ns"),
+        ({"samples_ns": {"forward": [-1.0, 1.0]}}, ">= 1e-12 - at `$.samples_ns"),
+        ({"samples_ns": {"forward": [1.0, 1e308]}}, "< 9.22.*e.18 - at `$.samples_ns"),
+        ({"samples_ns": {"forward": [1e-300, 1.0]}}, ">= 1e-12 - at `$.samples_ns"),
+        ({"flops": {"forward": {"float32": 1e300}}}, "<= 1e.100 - at `$.flops"),
+        ({"bytes": {"forward": -1.0}}, ">= 0.0 - at `$.bytes"),
+        ({"facts": {"tokens": 1e308}}, "<= 1e.100 - at `$.facts"),
         ({"environment": {"machine": "mine"}}, "the section 'machine' of its environment"),
         ({"environment": {"load": {"average": ["high"]}}}, "'average' of its load is not a number"),
-        ({"rounds": [-1, 0]}, "a round is less than 0"),
-        ({"rounds": [0, 2**63]}, "beyond 64 bits"),
+        ({"rounds": [-1, 0]}, ">= 0 - at `$.rounds"),
+        ({"rounds": [0, 2**63]}, "- at `$.rounds"),
         ({"params": {"size": reduce(lambda inside, _: [inside], range(100), 1)}}, "too deeply"),
         ({"rounds": [3, 3]}, "it has two samples of one round"),
-        ({"calls_per_sample": [0, 1]}, "a number of calls is less than 1"),
-        ({"peak_memory_bytes": -1}, "a peak memory is less than 0"),
-        ({"memory": {"call": {"peak_bytes": 1, "end_bytes": -1}}}, "a phase's memory is less"),
+        ({"calls_per_sample": [0, 1]}, ">= 1 - at `$.calls_per_sample"),
+        ({"peak_memory_bytes": -1}, ">= 0 - at `$.peak_memory_bytes"),
+        ({"memory": {"call": {"peak_bytes": 1, "end_bytes": -1}}}, ">= 0 - at `$.memory"),
         ({"samples_ns": {"forward": [1.0, float("nan")]}}, "not a record"),
         ({"samples_ns": {"forward": [1.0, float("inf")]}}, "not a record"),
         ({"instrumented_ns": [1.0, 2.0]}, "2 instrumented runs but 1 samples"),
         ({"instrumented_ns": []}, "0 instrumented runs but 1 of forward/mlp"),
-        ({"regions": {"f/a": Region(calls=0, samples_ns=[1.0])}}, "region f/a has 0 calls"),
+        ({"regions": {"f/a": Region(calls=0, samples_ns=[1.0])}}, ">= 1 - at `$.regions"),
         ({"curves": {"loss": [1.0], "step": []}}, "its curves differ in length"),
         ({"curves": {"loss": [float("nan")]}}, "not a record"),
         ({"facts": {"loss": float("inf")}}, "not a record"),
@@ -113,7 +110,7 @@ def test_a_record_is_one_line_that_ends_with_the_schema() -> None:
     ],
 )
 def test_what_no_measurement_gives_is_corrupt(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(CorruptFile, match=why):
+    with pytest.raises(CorruptFile, match=why.replace("$.", r"\$\.")):
         decode(encode(replace(FULL, **changes)))
 
 
@@ -123,19 +120,19 @@ def test_what_no_measurement_gives_is_corrupt(changes: dict[str, Any], why: str)
         (b"", "not JSON"),
         (b"hello", "not JSON"),
         (b"\x00" * 10, "not JSON"),
-        (b'{"case_id":"\xff\xfe"}', "not JSON"),
+        (b'{"schema":1,"case_id":"\xff\xfe"}', "not JSON"),
         (b'{"case_id":"\\ud800"}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "not a record"),
         (b'{"params":' * 100_000, "not JSON"),
-        (b"9" * 10_000, "not JSON"),
-        (b'{"schema":1,"peak_memory_bytes":1e999}', "not JSON"),
-        (b"[1]", "not an object"),
-        (b"null", "not an object"),
-        (b"{}", "no valid schema"),
-        (b'{"schema":true}', "no valid schema"),
-        (b'{"schema":"1"}', "no valid schema"),
-        (b'{"schema":1.0}', "no valid schema"),
-        (b'{"schema":0}', "no valid schema"),
+        (b"9" * 10_000, "not a record"),
+        (b'{"schema":1,"peak_memory_bytes":1e999}', "not a record"),
+        (b"[1]", "Expected `object`"),
+        (b"null", "Expected `object`"),
+        (b"{}", "missing required field `schema`"),
+        (b'{"schema":true}', "at `.*schema`"),
+        (b'{"schema":"1"}', "at `.*schema`"),
+        (b'{"schema":1.0}', "at `.*schema`"),
+        (b'{"schema":0}', "at `.*schema`"),
         (b'{"schema":1}', "not a record"),
     ],
 )
@@ -160,7 +157,7 @@ def test_unknown_fields_are_ignored() -> None:
     [
         (Rank(samples_ns={"call": [1.0]}, waiting_ns=[], transfer_ns=[0.0]), "0 of rank 0"),
         (Rank(samples_ns={"call": []}, waiting_ns=[0.0], transfer_ns=[0.0]), "0 of rank 0"),
-        (Rank(samples_ns={"call": [1.0]}, waiting_ns=[-1.0], transfer_ns=[0.0]), "time of -1.0 ns"),
+        (Rank(samples_ns={"call": [1.0]}, waiting_ns=[-1.0], transfer_ns=[0.0]), "waiting_ns"),
     ],
 )
 def test_ranks_that_no_measurement_gives_are_refused(rank: Rank, reason: str) -> None:

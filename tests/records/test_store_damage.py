@@ -139,6 +139,7 @@ def test_a_corrupt_line_is_named(path: Path) -> None:
     assert [w.split(" was skipped")[0] for w in contents.warnings] == [
         f"{path}: line 3",
         f"{path}: line 6",
+        f"{path}: 2 lines were skipped, 3 records were read",
     ]
 
 

@@ -13,12 +13,9 @@ A caller may add a sixth, ``cases``, of what analysis makes of the records.
 
     SELECT suite, variant, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL
 
-There are two ways to the rows. The fast one lets DuckDB parse the files where they are. It is
-taken where every line ends as this version of flopwatch ends a record. Any other file (torn,
-edited), and any that DuckDB cannot parse, is first read record by record with
-``store.scan`` and written to a temporary folder. That is slower, but gives the very warnings and
-errors that every other command gives. On the fast way,
-DuckDB does not look at values that the query does not use.
+Every record is validated as by every other command, and what passes is written to a temporary
+folder that DuckDB reads. So a query never counts what `store.read` refuses, and a run that is
+appending to the file does not change it under the query.
 
 A query may only read. The files hold measurements that cannot be had again, and a query is often
 pasted from somewhere else.
@@ -26,24 +23,24 @@ pasted from somewhere else.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from flopwatch.errors import StoreError, UsageError
-from flopwatch.records.record import SCHEMA, Record, encode
-from flopwatch.records.store import MAX_LINE_BYTES, reading, scan
+from flopwatch.records.record import Record, encode
+from flopwatch.records.store import MAX_LINE_BYTES, scan
 
 if TYPE_CHECKING:
     import duckdb
 
-Rows = tuple[list[str], list[tuple[Any, ...]]]
-Prepare = Callable[["duckdb.DuckDBPyConnection"], None]
+AddCases = Callable[["duckdb.DuckDBPyConnection", Sequence[Record]], None]
 
 FIELDS = {
     "case_id": "VARCHAR",
@@ -123,18 +120,11 @@ CASES = re.compile(r"\bcases\b", re.IGNORECASE)
 RESERVED = ("check",)
 """Columns whose names SQL needs in double quotes."""
 
-# Where lists are unequal, unnest fills up with NULL: the condition at the end finds that, and
-# times that record.decode refuses. It is a CASE because OR may evaluate its sides in any order.
 UNNEST_SAMPLES = """(
-    SELECT *, sample < warmup_samples AS warmup
-    FROM (
-        SELECT * EXCLUDE (rounds, calls_per_sample), entry.key AS phase,
-            unnest(entry.value) AS ns, unnest(rounds) AS "round", unnest(calls_per_sample) AS calls,
-            generate_subscripts(rounds, 1) - 1 AS sample
-        FROM (SELECT *, unnest(map_entries(samples_ns)) AS entry FROM {rows})
-    )
-    WHERE CASE WHEN ns >= 1e-12 AND ns < 2 ** 63 AND "round" >= 0 AND calls >= 1 THEN true
-        ELSE error('a sample is not valid') END
+    SELECT * EXCLUDE (rounds, calls_per_sample), entry.key AS phase,
+        unnest(entry.value) AS ns, unnest(rounds) AS "round", unnest(calls_per_sample) AS calls,
+        generate_subscripts(rounds, 1) - 1 AS sample, sample < warmup_samples AS warmup
+    FROM (SELECT *, unnest(map_entries(samples_ns)) AS entry FROM {rows})
 )"""
 
 # A rank's time is that of all phases together.
@@ -148,8 +138,6 @@ UNNEST_RANKS = """(
         FROM (SELECT *, unnest(ranks) AS entry, generate_subscripts(ranks, 1) - 1 AS rank
             FROM {rows})
     )
-    WHERE CASE WHEN waiting_ns >= 0 AND transfer_ns >= 0 AND "round" >= 0 THEN true
-        ELSE error('a rank is not valid') END
 )"""
 
 # An instrumented run follows the sample of the same number, which is not one of warm-up.
@@ -161,18 +149,12 @@ UNNEST_REGIONS = """(
             warmup_samples + generate_subscripts(instrumented_ns, 1) - 1 AS sample
         FROM (SELECT *, unnest(map_entries(regions)) AS entry FROM {rows})
     )
-    WHERE CASE WHEN isfinite(ns) AND isfinite(run_ns) AND calls >= 1
-            AND rounds[sample + 1] IS NOT NULL THEN true
-        ELSE error('a region is not valid') END
 )"""
 
 UNNEST_CURVES = """(
-    SELECT * FROM (
-        SELECT * EXCLUDE (entry), entry.key AS curve, unnest(entry.value) AS "value",
-            generate_subscripts(entry.value, 1) - 1 AS point
-        FROM (SELECT *, unnest(map_entries(curves)) AS entry FROM {rows})
-    )
-    WHERE CASE WHEN isfinite("value") THEN true ELSE error('a curve is not valid') END
+    SELECT * EXCLUDE (entry), entry.key AS curve, unnest(entry.value) AS "value",
+        generate_subscripts(entry.value, 1) - 1 AS point
+    FROM (SELECT *, unnest(map_entries(curves)) AS entry FROM {rows})
 )"""
 
 
@@ -187,7 +169,7 @@ def query(
     paths: Sequence[Path],
     sql: str,
     skip_corrupt: bool = False,
-    add_cases: Callable[[duckdb.DuckDBPyConnection, Sequence[Record]], None] | None = None,
+    add_cases: AddCases | None = None,
 ) -> Result:
     """Run one SQL query over the records of all files; `add_cases` makes the view `cases` of them.
 
@@ -199,48 +181,39 @@ def query(
     if not paths:
         raise UsageError("there is no results file to query; name at least one")
     _refuse_other_than_utf8([*map(str, paths), sql])
-    # By real path: the same file under two names would count its records twice.
-    files = {os.path.realpath(path): path for path in paths}
-
-    def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-        if add_cases is not None and CASES.search(sql):
-            scanned = (scan(path, [], skip_corrupt=skip_corrupt) for path in files.values())
-            add_cases(connection, [record for records in scanned for record in records])
-
-    try:
-        try:
-            return _attempt(files, sql, skip_corrupt, prepare, in_place=True)
-        except (duckdb.InvalidInputException, duckdb.IOException):
-            # A line that DuckDB cannot parse, or one that a run is just writing.
-            return _attempt(files, sql, skip_corrupt, prepare, in_place=False)
-    except duckdb.Error as error:
-        raise _explain(error) from None
-
-
-def _attempt(
-    files: dict[str, Path], sql: str, skip_corrupt: bool, prepare: Prepare, *, in_place: bool
-) -> Result:
-    """Query the files where they are, as far as they are fit for it, or copies of all."""
+    if not CASES.search(sql):
+        add_cases = None
     warnings: list[str] = []
-    lines: dict[str, Path] = {}
-    with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
-        for real, path in files.items():
-            if in_place and _is_plain(path):
-                lines[real] = path
-            else:
-                copy = Path(os.path.realpath(folder)) / f"{len(lines)}.jsonl"
-                _rewrite(path, copy, warnings, skip_corrupt)
-                lines[str(copy)] = path
-        columns, rows = _run(lines, sql, folder, prepare)
+    kept: list[Record] = []
+    copies: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="flopwatch-") as name:
+        folder = Path(name).resolve()
+        # By real path: the same file under two names would count its records twice.
+        for path in {os.path.realpath(path): path for path in paths}.values():
+            copy = folder / f"{len(copies)}.jsonl"
+            with _writing(path, copy) as file:
+                for record in scan(path, warnings, skip_corrupt=skip_corrupt):
+                    file.write(encode(record) + b"\n")
+                    if add_cases is not None:
+                        kept.append(record)
+            copies[str(copy)] = path
+        try:
+            with duckdb.connect() as connection:
+                _create_views(connection, copies)
+                if add_cases is not None:
+                    add_cases(connection, kept)
+                _lock_down(connection, folder, list(copies))
+                columns, rows = _run(connection, sql)
+        except duckdb.Error as error:
+            raise _explain(error) from None
     return Result(columns=columns, rows=rows, warnings=warnings)
 
 
-def _rewrite(path: Path, copy: Path, warnings: list[str], skip_corrupt: bool) -> None:
-    """Copy a file as this version of flopwatch would have written it."""
+@contextlib.contextmanager
+def _writing(path: Path, copy: Path) -> Iterator[IO[bytes]]:
     try:
         with copy.open("wb") as file:
-            for record in scan(path, warnings, skip_corrupt=skip_corrupt):
-                file.write(encode(record) + b"\n")
+            yield file
     except OSError as error:
         raise StoreError(
             f"{path} must be copied to be queried, and {copy.parent} cannot be written "
@@ -248,36 +221,21 @@ def _rewrite(path: Path, copy: Path, warnings: list[str], skip_corrupt: bool) ->
         ) from None
 
 
-def _is_plain(path: Path) -> bool:
-    """Whether every line is whole and of this version, by the look of its end."""
-    ending = b',"schema":%d}\n' % SCHEMA
-    with reading(path) as file:
-        return all(
-            line.endswith(ending) for line in iter(lambda: file.readline(MAX_LINE_BYTES), b"")
-        )
-
-
-def _run(lines: dict[str, Path], sql: str, folder: str, prepare: Prepare) -> Rows:
-    """Columns and rows of a query over the given files; DuckDB's own errors."""
+def _run(
+    connection: duckdb.DuckDBPyConnection, sql: str
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Columns and rows."""
     import duckdb
 
-    with duckdb.connect() as connection:
-        # Otherwise Python's variables would be tables, and large queries would spill into the
-        # current folder.
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute(f"SET temp_directory = {_quote(str(Path(folder) / 'spill'))}")
-        _create_views(connection, lines)
-        prepare(connection)
-        _lock_down(connection, list(lines))
-        statements = connection.extract_statements(sql)
-        # COPY could overwrite the results, even though DuckDB may open no other file.
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(
-                "a query must be one statement that reads: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE "
-                "or PIVOT with its values named by IN"
-            )
-        cursor = connection.execute(statements[0])
-        return [column[0] for column in cursor.description or ()], cursor.fetchall()
+    statements = connection.extract_statements(sql)
+    # COPY could overwrite a file, even though DuckDB may open no other.
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(
+            "a query must be one statement that reads: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE "
+            "or PIVOT with its values named by IN"
+        )
+    cursor = connection.execute(statements[0])
+    return [column[0] for column in cursor.description or ()], cursor.fetchall()
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path]) -> None:
@@ -302,22 +260,24 @@ def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path])
         connection.execute(f"CREATE VIEW {view} AS SELECT {names} FROM {origin}")
 
 
-def _lock_down(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
-    """Let a query see the results files and nothing else: no other file, no network.
+def _lock_down(connection: duckdb.DuckDBPyConnection, folder: Path, files: list[str]) -> None:
+    """Let a query see the results files and nothing else: no other file, no network, no variable.
 
     A query that somebody was sent could otherwise read a private key into its result, or have
-    DuckDB fetch an extension. DuckDB before 1.2 cannot except single files from its ban; there
-    only the network is out of reach.
+    DuckDB fetch an extension.
     """
-    connection.execute("SET autoinstall_known_extensions = false")
-    connection.execute("SET autoload_known_extensions = false")
-    known = connection.execute("SELECT 1 FROM duckdb_settings() WHERE name = 'allowed_paths'")
-    if known.fetchone():
-        # DuckDB compares the pattern that a view names, not only the file that it finds by it.
-        allowed = _list([*files, *map(glob.escape, files)])
-        connection.execute(f"SET allowed_paths = {allowed}")
-        connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    # DuckDB compares the pattern that a view names, not only the file that it finds by it.
+    allowed = _list([*files, *map(glob.escape, files)])
+    for setting in (
+        "python_enable_replacements = false",
+        f"temp_directory = {_quote(str(folder / 'spill'))}",  # not the current folder
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        f"allowed_paths = {allowed}",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
 
 
 def _explain(error: duckdb.Error) -> UsageError:

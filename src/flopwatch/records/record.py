@@ -10,26 +10,37 @@ readable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from flopwatch.errors import CorruptFile, NewerSchema
 from flopwatch.settings import Settings
 
 SCHEMA = 1
 
-SHORTEST_NS, LONGEST_NS = 1e-12, 2.0**63
-"""No sample is shorter or longer: the mean of very many calls, and three centuries.
-Within, sums, ratios and rates of samples are numbers."""
-
+LONGEST_NS = 2.0**63
+"""Three centuries."""
 LARGEST = 1e100
-"""No count is larger: its rate over the shortest sample is still a number."""
+LARGEST_INT = 2**63 - 1
+"""JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
+
+# What no measurement gives is refused on reading, so that nothing is computed from it. Within these
+# bounds, sums and ratios of samples, and the rate of any amount over any sample, are finite.
+Time = Annotated[float, Meta(ge=1e-12, lt=LONGEST_NS)]
+"""A sample, in nanoseconds; a very short one is the mean of very many calls."""
+PartTime = Annotated[float, Meta(ge=0.0, lt=LONGEST_NS)]
+"""Time of a part of a sample, which may be 0."""
+Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
+Calls = Annotated[int, Meta(ge=1, le=LARGEST_INT)]
 
 MOST_NESTED = 100
-"""Values within values."""
+"""Levels of values within values: what writes them recurses, and Python limits that."""
 
 SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imported")
 """Of an environment: what readers look into."""
@@ -58,9 +69,9 @@ class Check:
 class Region:
     """A part of a case, timed by instruments inside it."""
 
-    calls: int
+    calls: Calls
     """How often it ran in one run of the case."""
-    samples_ns: list[float]
+    samples_ns: list[PartTime]
     """All its calls together, one value for each instrumented run."""
 
 
@@ -68,8 +79,8 @@ class Region:
 class PhaseMemory:
     """What a phase of a run held, beyond what was there before the run."""
 
-    peak_bytes: int
-    end_bytes: int
+    peak_bytes: Count
+    end_bytes: Count
     """At its end: after a forward pass, what it keeps for the backward pass, and its result."""
 
 
@@ -77,11 +88,11 @@ class PhaseMemory:
 class Rank:
     """What one of a job's processes did in the samples; all lists are parallel to `rounds`."""
 
-    samples_ns: dict[str, list[float]]
+    samples_ns: dict[str, list[PartTime]]
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
-    waiting_ns: list[float]
+    waiting_ns: list[PartTime]
     """In collectives, until the last rank arrived."""
-    transfer_ns: list[float]
+    transfer_ns: list[PartTime]
     """In collectives, from then on."""
 
 
@@ -89,7 +100,7 @@ class Rank:
 class SuiteColumn:
     """A column that the suite itself declares, with the value that it has for the case."""
 
-    value: bool | float | str | None
+    value: bool | Number | str | None
     unit: str = ""
     meaning: str = ""
 
@@ -117,13 +128,13 @@ class Record:
     """The published layout that the case can be shown in, as its suite declares it."""
     job: dict[str, Any] | None = None
     """The training job that it is, or the linear layer, as the suite declares it (`jobs`)."""
-    samples_ns: dict[str, list[float]] = field(default_factory=dict)
+    samples_ns: dict[str, list[Time]] = field(default_factory=dict)
     """By phase, time of one call, in order of taking, warm-up first."""
-    rounds: list[int] = field(default_factory=list)
+    rounds: list[Count] = field(default_factory=list)
     """The round that each sample belongs to, parallel to every list in samples_ns."""
-    calls_per_sample: list[int] = field(default_factory=list)
+    calls_per_sample: list[Calls] = field(default_factory=list)
     """How many calls each sample is the mean of: more than 1 where one call is too short."""
-    warmup_samples: int = 0
+    warmup_samples: Count = 0
     """How many of the leading samples were taken before the steady state was detected."""
     steady: bool | None = None
     """Whether a steady state was detected; None where nothing was sampled."""
@@ -131,19 +142,19 @@ class Record:
     """Why sampling ended."""
     rebuilt_rounds: list[int] = field(default_factory=list)
     """Before which all variants were built again, at other addresses in memory."""
-    flops: dict[str, dict[str, float]] = field(default_factory=dict)
+    flops: dict[str, dict[str, Amount]] = field(default_factory=dict)
     """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
     phase, already counted there."""
-    bytes: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, Amount] = field(default_factory=dict)
     """By phase: bytes that must be moved, as the suite declares them."""
     conditions: dict[str, str] = field(default_factory=dict)
     """What the case itself fixed and a fair comparison must have in common: dtype, autocast."""
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Number] = field(default_factory=dict)
     """Numbers about the case as it was built: how many parameters it has."""
     columns: dict[str, SuiteColumn] = field(default_factory=dict)
     """Columns of the suite's own, by name. They are computed when the case has been measured, since
     a reader of the record need not have the suite's file."""
-    instrumented_ns: list[float] = field(default_factory=list)
+    instrumented_ns: list[PartTime] = field(default_factory=list)
     """Whole runs with instruments on, one after each measured sample, in the same round: over
     that sample it is what the instruments cost."""
     regions: dict[str, Region] = field(default_factory=dict)
@@ -153,18 +164,18 @@ class Record:
     curves: dict[str, list[float]] = field(default_factory=dict)
     """What the case produced as it ran, by name: a training loss, step by step. Curves of one
     record are parallel."""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Count | None = None
     """Most memory of the device (on a CPU: of tensors) that one run held beyond what was there
     before it; of a job, on rank 0."""
     memory: dict[str, PhaseMemory] = field(default_factory=dict)
     """The same by phase; empty where it is not known."""
-    resident_bytes: int | None = None
+    resident_bytes: Count | None = None
     """Tensors that were there before a run, and not counted above: parameters, the optimizer's
     state, inputs, also those of the other variants."""
-    predicted_memory_bytes: dict[str, float] = field(default_factory=dict)
+    predicted_memory_bytes: dict[str, Amount] = field(default_factory=dict)
     """By part, what the suite predicted that a process with this case needs at its peak, what is
     held before a run included."""
-    first_call_page_faults: int | None = None
+    first_call_page_faults: Count | None = None
     """Pages of memory that the system had to provide during the very first call."""
     check: Check | None = None
     unchecked: str | None = None
@@ -194,8 +205,15 @@ def identify(record: Record) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
+class Header(msgspec.Struct):
+    """What has to be known of a line before the rest of it can be judged."""
+
+    schema: Annotated[int, Meta(ge=1)]
+
+
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder()
+_header_decoder = msgspec.json.Decoder(Header)
+_record_decoder = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
@@ -210,138 +228,72 @@ def decode(line: bytes) -> Record:
     knows those.
     """
     try:
-        content = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"it is not JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise CorruptFile("it is JSON, but not an object")
-    schema = content.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise CorruptFile("it has no valid schema number")
-    if schema > SCHEMA:
-        raise NewerSchema(
-            f"it has schema {schema}, and this flopwatch reads schema {SCHEMA}: it is from a newer "
-            "version, or from before the first release; upgrade flopwatch or measure again"
-        )
-    try:
-        record = msgspec.convert(content, Record)
+        schema = _header_decoder.decode(line).schema
+        if schema > SCHEMA:
+            raise NewerSchema(
+                f"it has schema {schema}, and this flopwatch reads schema {SCHEMA}: it is from a "
+                "newer version, or from before the first release; upgrade flopwatch or measure "
+                "again"
+            )
+        record = _record_decoder.decode(line)
     except msgspec.ValidationError as error:
         raise CorruptFile(f"it is not a record ({error})") from None
-    _validate(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptFile(f"it is not JSON ({error})") from None
+    for wrong in _find_contradictions(record):
+        raise CorruptFile(wrong)
+    # Walking through all values takes longer than decoding them, and few lines have so many.
+    if line.count(b"{") + line.count(b"[") > MOST_NESTED:
+        _refuse_deep_nesting([record.params, record.job, record.prediction, record.environment])
     return record
 
 
-def _validate(record: Record) -> None:
-    """Refuse what no measurement can give, so that nothing is computed from nonsense later."""
-    num_samples = len(record.rounds)
+def _find_contradictions(record: Record) -> Iterator[str]:
+    """What the types of single fields cannot say."""
+    num_samples, num_runs = len(record.rounds), len(record.instrumented_ns)
+    num_measured = num_samples - record.warmup_samples
     if record.rounds and not record.samples_ns:
-        raise CorruptFile(f"it has {num_samples} rounds but no samples")
-    if len(record.calls_per_sample) != num_samples:
-        num_counts = len(record.calls_per_sample)
-        raise CorruptFile(f"it has {num_samples} rounds but {num_counts} numbers of calls")
+        yield f"it has {num_samples} rounds but no samples"
     if len(set(record.rounds)) != num_samples:
-        raise CorruptFile("it has two samples of one round")
-    if not 0 <= record.warmup_samples <= num_samples:
-        raise CorruptFile(f"it has {record.warmup_samples} warm-up samples of {num_samples}")
+        yield "it has two samples of one round"
+    if num_measured < 0:
+        yield f"it has {record.warmup_samples} warm-up samples of {num_samples}"
+    if num_runs > num_measured:  # fewer where a run was cut off
+        yield f"it has {num_runs} instrumented runs but {num_measured} samples"
+    for name, length in _list_lengths(record):
+        if length != num_samples:
+            yield f"it has {num_samples} rounds but {length} of {name}"
+    for name, region in record.regions.items():
+        if len(region.samples_ns) != num_runs:
+            yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
+    if len({len(values) for values in record.curves.values()}) > 1:
+        yield "its curves differ in length"
+    yield from _find_wrong_sections(record.environment)
+
+
+def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
+    """Of all lists that are parallel to `rounds`."""
+    yield "calls_per_sample", len(record.calls_per_sample)
     for phase, times_ns in record.samples_ns.items():
-        if len(times_ns) != num_samples:
-            raise CorruptFile(f"it has {num_samples} rounds but {len(times_ns)} of {phase}")
-        _validate_times(f"{phase} has a sample", times_ns, SHORTEST_NS)
-    _validate_ranks(record)
-    _validate_regions(record)
-    _validate_range("round", record.rounds, 0)
-    _validate_range("number of calls", record.calls_per_sample, 1)
-    _validate_memory(record)
-    _validate_counts(record)
-    _validate_environment(record.environment)
-    _validate_nesting("its parameters are", record.params)
-    _validate_nesting("its environment is", record.environment)
+        yield phase, len(times_ns)
+    for number, rank in enumerate(record.ranks):
+        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.transfer_ns):
+            yield f"rank {number}", len(times_ns)
 
 
-def _validate_nesting(what: str, content: Any) -> None:
-    """What writes a value writes the values inside it, and Python ends that at some depth."""
-    level = [content]
-    for _ in range(MOST_NESTED):
-        inside = [each for each in level if isinstance(each, dict | list)]
-        level = [v for e in inside for v in (e.values() if isinstance(e, dict) else e)]
-    if level:
-        raise CorruptFile(f"{what} nested too deeply")
-
-
-def _validate_environment(environment: dict[str, Any]) -> None:
+def _find_wrong_sections(environment: dict[str, Any]) -> Iterator[str]:
     for title in SECTIONS:
         if not isinstance(environment.get(title, {}), dict):
-            raise CorruptFile(f"the section {title!r} of its environment is not an object")
+            yield f"the section {title!r} of its environment is not an object"
     for name, load in environment.get("load", {}).items():
         numbers = load if isinstance(load, list) and load else [load]
         if not all(isinstance(number, int | float) for number in numbers):
-            raise CorruptFile(f"{name!r} of its load is not a number")
+            yield f"{name!r} of its load is not a number"
 
 
-def _validate_times(what: str, times_ns: list[float], shortest_ns: float) -> None:
-    if times_ns and not (shortest_ns <= min(times_ns) and max(times_ns) < LONGEST_NS):
-        worst_ns = max(times_ns) if min(times_ns) >= shortest_ns else min(times_ns)
-        raise CorruptFile(f"{what} of {worst_ns} ns")
-
-
-def _validate_counts(record: Record) -> None:
-    flops = (count for by_dtype in record.flops.values() for count in by_dtype.values())
-    _validate_sizes("number of FLOPs", flops)
-    _validate_sizes("number of bytes", record.bytes.values())
-    _validate_sizes("part of its memory estimate", record.predicted_memory_bytes.values())
-    for name, number in record.facts.items():
-        if abs(number) > LARGEST:
-            raise CorruptFile(f"the fact {name!r} is {number:g}")
-    for name, column in record.columns.items():
-        if isinstance(column.value, float) and abs(column.value) > LARGEST:
-            raise CorruptFile(f"the column {name!r} is {column.value:g}")
-
-
-def _validate_sizes(name: str, sizes: Iterable[float]) -> None:
-    if not all(0 <= size <= LARGEST for size in sizes):
-        raise CorruptFile(f"a {name} is less than 0 or beyond {LARGEST:g}")
-
-
-def _validate_memory(record: Record) -> None:
-    known = {
-        "peak memory": record.peak_memory_bytes,
-        "number of bytes held": record.resident_bytes,
-        "number of page faults": record.first_call_page_faults,
-    }
-    for name, number in known.items():
-        _validate_range(name, [] if number is None else [number], 0)
-    for held in record.memory.values():
-        _validate_range("phase's memory", [held.peak_bytes, held.end_bytes], 0)
-
-
-def _validate_ranks(record: Record) -> None:
-    for number, rank in enumerate(record.ranks):
-        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.transfer_ns):
-            if len(times_ns) != len(record.rounds):
-                raise CorruptFile(
-                    f"it has {len(record.rounds)} rounds but {len(times_ns)} of rank {number}"
-                )
-            _validate_times(f"rank {number} has a time", times_ns, 0.0)
-
-
-def _validate_regions(record: Record) -> None:
-    num_runs, num_measured = len(record.instrumented_ns), len(record.rounds) - record.warmup_samples
-    if num_runs > num_measured:  # fewer where a run was cut off
-        raise CorruptFile(f"it has {num_runs} instrumented runs but {num_measured} samples")
-    _validate_times("an instrumented run has a time", record.instrumented_ns, 0.0)
-    for name, region in record.regions.items():
-        if len(region.samples_ns) != num_runs:
-            raise CorruptFile(
-                f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
-            )
-        if region.calls < 1:
-            raise CorruptFile(f"region {name} has {region.calls} calls")
-        _validate_times(f"region {name} has a time", region.samples_ns, 0.0)
-    if len({len(values) for values in record.curves.values()}) > 1:
-        raise CorruptFile("its curves differ in length")
-
-
-def _validate_range(name: str, values: list[int], smallest: int) -> None:
-    """JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
-    if values and not (smallest <= min(values) and max(values) < 2**63):
-        raise CorruptFile(f"a {name} is less than {smallest} or beyond 64 bits")
+def _refuse_deep_nesting(level: list[Any]) -> None:
+    for _ in range(MOST_NESTED + 1):
+        inside = [each for each in level if isinstance(each, dict | list)]
+        level = [v for e in inside for v in (e.values() if isinstance(e, dict) else e)]
+    if level:
+        raise CorruptFile("its values are nested too deeply")

@@ -214,7 +214,7 @@ def read(path: Path | str, *, skip_corrupt: bool = False) -> Contents:
 
 def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iterator[Record]:
     """The same, one record at a time; `warnings` grows on the way."""
-    num_intact = 0
+    num_intact = num_skipped = 0
     with reading(path) as file:
         entries = _decode_lines(file)
         for number, entry, is_torn in entries:
@@ -229,10 +229,13 @@ def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iter
             elif isinstance(entry, NewerSchema):
                 raise NewerSchema(f"{path}: line {number} cannot be read: {entry}")
             elif skip_corrupt:
+                num_skipped += 1
                 warnings.append(f"{path}: line {number} was skipped: {entry}")
             else:
                 num_intact += sum(isinstance(other, Record) for _, other, _ in entries)
                 raise _describe_corrupt(path, number, entry, num_intact)
+    if num_skipped > 1:
+        warnings.append(f"{path}: {num_skipped} lines were skipped, {num_intact} records were read")
 
 
 def _describe_corrupt(path: Path, number: int, why: StoreError, num_intact: int) -> CorruptFile:
