@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwatch.analysis.breakdown_moves import find_moved
-from flopwatch.analysis.roofline import place_operations
-from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
+from flopwatch.analysis.step_breakdown import (
+    BreakdownRow,
+    StepBreakdown,
+    find_moved,
+    make_breakdown,
+)
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.jobs.parallelism import Parallelism
@@ -21,7 +24,7 @@ from flopwatch.prediction.calibration import make_stack
 from flopwatch.records.published import load
 from flopwatch.records.record import Rank, Record, Region
 from flopwatch.settings import Settings
-from tests.analysis.test_peak_share import on_gpu, with_peaks
+from tests.analysis.test_record_device import on_gpu, with_peaks
 from tests.conftest import make_record
 from tests.plot_tools import MODEL, add_peaks, make_step
 
@@ -299,7 +302,7 @@ def test_rows_add_up_whatever_was_measured(record: Record) -> None:
     # Beside a rest of 10^15 times the whole, rounding takes a nanosecond's part from the shortest.
     assert all(time_ns >= -math.ulp(largest_ns) for time_ns in times_ns[:-1])
     assert all(row.gain_ns is None or row.gain_ns >= 0 for row in breakdown.rows)
-    for operation in place_operations(breakdown):
+    for operation in breakdown.operations:
         assert operation.share > 0
 
 
@@ -307,7 +310,7 @@ def test_rows_add_up_whatever_was_measured(record: Record) -> None:
 
 
 def test_operations_of_a_step() -> None:
-    placed = {o.name: o for o in place_operations(explain(add_peaks(make_step(), 1e11, 1e10)))}
+    placed = {o.name: o for o in explain(add_peaks(make_step(), 1e11, 1e10)).operations}
     assert set(placed) == {
         "forward", "backward", "optimizer", "forward/attention", "forward/head",
         "backward/attention",
@@ -324,12 +327,12 @@ def test_operations_of_a_step() -> None:
 
 def test_a_layer_has_both_roofs() -> None:
     few = add_peaks(make_layer(), flops_per_s=1e11, bytes_per_s=1e8)
-    (forward, _) = place_operations(explain(few))
+    (forward, _) = explain(few).operations
     assert forward.intensity == pytest.approx(2e9 / 12e6)
     assert forward.bound == "memory"
     many = add_peaks(make_layer(), flops_per_s=1e11, bytes_per_s=1e10)
-    assert {o.bound for o in place_operations(explain(many))} == {"compute"}
-    assert place_operations(explain(make_layer())) == []
+    assert {o.bound for o in explain(many).operations} == {"compute"}
+    assert explain(make_layer()).operations == []
 
 
 # Two files

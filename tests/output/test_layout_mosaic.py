@@ -17,7 +17,7 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.output.layouts.layouts import LAYOUTS, Printout
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
-from tests.analysis.test_peak_share import with_peaks
+from tests.analysis.test_record_device import with_peaks
 from tests.analysis.test_record_job import make_job
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record

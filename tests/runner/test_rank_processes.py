@@ -17,7 +17,7 @@ import psutil
 import pytest
 from torch import distributed
 
-from flopwatch.analysis.rank_shares import find_slow_rank, split_ranks
+from flopwatch.analysis.part_times import find_slow_rank, split_ranks
 from flopwatch.analysis.statistics import median
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError, WorkerError

@@ -6,9 +6,13 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
 from flopwatch.analysis.comparable import find_condition_differences
-from flopwatch.analysis.peak_share import count_flops, find_peak_shares, find_utilisation
-from flopwatch.analysis.record_device import Standard
-from flopwatch.analysis.region_times import estimate_instruments
+from flopwatch.analysis.part_times import estimate_instruments
+from flopwatch.analysis.record_device import (
+    Standard,
+    find_peak_shares,
+    find_utilisation,
+    sum_flops,
+)
 from flopwatch.analysis.statistics import median
 from flopwatch.analysis.warning_findings import Case, Finding, group_cases
 
@@ -78,13 +82,13 @@ def find_uncounted(cases: Sequence[Case]) -> Iterator[Finding]:
     counted_groups = {
         (case.record.run_id, case.record.group_id): case.record.variant
         for case in reversed(cases)
-        if sum(count_flops(case.record).values()) > 0
+        if sum(sum_flops(case.record.flops).values()) > 0
     }
     for case in cases:
         record = case.record
         if not case.totals_ns or record.kind == "parts":
             continue
-        flops = count_flops(record)
+        flops = sum_flops(record.flops)
         sibling = counted_groups.get((record.run_id, record.group_id))
         missing = [phase for phase in record.samples_ns if phase not in record.flops]
         if sum(flops.values()) <= 0:

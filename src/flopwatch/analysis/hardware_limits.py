@@ -1,14 +1,21 @@
-"""What the hardware of a record allows: arithmetic, memory, and what the cost model makes of both.
+"""What the hardware of a record allows, and how close phases and regions came to it (roofline).
 
 Peaks that were measured on the machine come first, and nominal ones stand in where only those are
 known. Devices of a job count together; on a CPU all ranks share one machine.
+
+The roof of an operation is min(peak, bandwidth times FLOPs for each byte). Bytes are those that the
+suite declares, or else the least that matmuls must move, from dimensions: operands and results
+once, nothing between (`jobs.flops`). A cache may hold some of them, so that little work can be
+faster than its roof of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from flopwatch.analysis.part_times import find_bits, scale_phases, scale_regions
 from flopwatch.analysis.record_device import (
     count_devices,
     count_ranks,
@@ -17,12 +24,15 @@ from flopwatch.analysis.record_device import (
     find_record_device,
     name_arithmetic,
 )
-from flopwatch.analysis.region_times import find_bits
+from flopwatch.analysis.record_job import Layer, Subject, name_recorded, read_subject
 from flopwatch.devices.device_table import DTYPES, Device
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.errors import UsageError
+from flopwatch.jobs.flops import GRAD_ACCUM, OPTIMIZER_FLOPS, Part, Passes, count_bytes_by_part
 from flopwatch.jobs.precision import Peak
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import make_stack
+from flopwatch.prediction.cost import UPDATE_PASSES
 from flopwatch.prediction.fit import OLD
 from flopwatch.prediction.hardware import (
     Machine,
@@ -31,15 +41,21 @@ from flopwatch.prediction.hardware import (
     is_rate,
     share_among,
 )
-from flopwatch.prediction.software_stacks import Parameters, Stack, choose_stack, find_stack
+from flopwatch.prediction.software_stacks import Parameters, choose_stack, find_stack
 from flopwatch.records.record import Record
 
 GB = 1e9
+OPTIMIZER = "optimizer"
+"""The phase."""
 FITTED = "published:mosaic"
 """The run of the records that the stack OLD was fitted to."""
+REGIONS: Mapping[str, tuple[Part, ...]] = {
+    "attention": ("qkv", "scores", "values", "output"),
+    "feed-forward": ("feed-forward",),
+    "head": ("head", "padding"),
+}
+"""What regions of our own transformer hold."""
 REMEDY = "run `flopwatch peaks`, then measure again"
-ON_A_CPU = make_stack(None, "cpu").parameters
-"""A record does not carry what `flopwatch calibrate` has found; it has to stand alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +93,8 @@ NOTHING = Limits(
     peaks={},
     bandwidth=None,
     machine=None,
-    parameters=ON_A_CPU,
+    # A record does not carry what `flopwatch calibrate` has found; it has to stand alone.
+    parameters=make_stack(None, "cpu").parameters,
     stack="",
 )
 """Where nothing is known."""
@@ -86,9 +103,15 @@ NOTHING = Limits(
 def find_limits(record: Record) -> Limits:
     measured, device = from_environment(record.environment), find_record_device(record)
     devices = count_devices(record)
-    machine = _find_machine(measured, device)
+    nominal = None if device is None else _describe(device)
+    machine = None if measured is None else describe_measured(measured, None)
+    machine = machine or nominal
+    stack = None
+    if record.run_id == FITTED:
+        stack = find_stack(OLD)
+    elif nominal is not None:
+        stack = choose_stack(nominal)
     shared_by = count_ranks(record) // devices
-    stack = None if device is None or machine is None else _choose_stack(record, device)
     return Limits(
         peaks=_find_peaks(measured, device, devices),
         bandwidth=_find_bandwidth(measured, device, devices),
@@ -144,20 +167,137 @@ def _find_bandwidth(
     return Bandwidth(bytes_per_s=figure.value * GB * devices, source=figure.source)
 
 
-def _find_machine(measured: Peaks | None, device: Device | None) -> Machine | None:
-    found = None if measured is None else describe_measured(measured, None)
-    if found is not None or device is None:
-        return found
+def _describe(device: Device) -> Machine | None:
     try:
         return describe_device(device)
     except UsageError:  # its bandwidth is not known
         return None
 
 
-def _choose_stack(record: Record, device: Device) -> Stack | None:
-    if record.run_id == FITTED:
-        return find_stack(OLD)
-    try:
-        return choose_stack(describe_device(device))
-    except UsageError:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """A phase, or a region as ``phase/region``."""
+
+    name: str
+    time_ns: float
+    flops: float
+    size_bytes: float
+    peak_flops_per_s: float
+    """Of its arithmetic."""
+    bandwidth_bytes_per_s: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte."""
+        return self.flops / self.size_bytes
+
+    @property
+    def reached_flops_per_s(self) -> float:
+        return self.flops / self.time_ns * 1e9
+
+    @property
+    def limit_flops_per_s(self) -> float:
+        return min(self.peak_flops_per_s, self.bandwidth_bytes_per_s * self.intensity)
+
+    @property
+    def share(self) -> float:
+        """Of the limit."""
+        return self.reached_flops_per_s / self.limit_flops_per_s
+
+    @property
+    def bound(self) -> Literal["compute", "memory"]:
+        is_fed = self.bandwidth_bytes_per_s * self.intensity >= self.peak_flops_per_s
+        return "compute" if is_fed else "memory"
+
+
+def place_operations(record: Record, total_ns: float, limits: Limits) -> list[Operation]:
+    """Those whose FLOPs, bytes and time are known: phases first, then regions."""
+    if limits.bandwidth is None:
+        return []
+    regions_ns = scale_regions(record, total_ns)
+    times_ns = {
+        **scale_phases(record, total_ns),
+        **{name: time_ns for name, time_ns in regions_ns.items() if "/" in name},
+    }
+    sizes = {**dict(_count_bytes(record, read_subject(record))), **record.bytes}
+    placed = []
+    for name, time_ns in times_ns.items():
+        flops, peak = _find_peak(record, limits, name)
+        if flops and peak and sizes.get(name) and time_ns > 0:
+            placed.append(
+                Operation(
+                    name=name,
+                    time_ns=time_ns,
+                    flops=flops,
+                    size_bytes=sizes[name],
+                    peak_flops_per_s=peak,
+                    bandwidth_bytes_per_s=limits.bandwidth.bytes_per_s,
+                )
+            )
+    return placed
+
+
+def _find_peak(record: Record, limits: Limits, name: str) -> tuple[float, float | None]:
+    """FLOPs of an operation, and the rate at which all its dtypes together are at their peaks;
+    where wider arithmetic is faster, at its peak."""
+    flops = {dtype: count for dtype, count in record.flops.get(name, {}).items() if count}
+    at_peak_s = 0.0
+    for dtype, count in flops.items():
+        arithmetic = name_arithmetic(record, dtype)
+        wider = limits.find_wider(arithmetic)
+        peak = limits.peaks.get(arithmetic) if wider is None else wider[1]
+        if peak is None:
+            return 0.0, None
+        at_peak_s += count / peak.flops_per_s
+    total = sum(flops.values())
+    return total, total / at_peak_s if at_peak_s else None
+
+
+def _count_bytes(record: Record, subject: Subject | None) -> Iterator[tuple[str, float]]:
+    """By phase and region."""
+    update_bytes = count_update_bytes(record, subject)
+    if update_bytes is not None:
+        yield OPTIMIZER, update_bytes
+    if isinstance(subject, Layer) and subject.is_plain:
+        tokens, inputs, outputs = subject.tokens, subject.inputs, subject.outputs
+        weights = subject.density * inputs * outputs
+        once = tokens * inputs + weights + tokens * outputs
+        yield "forward", subject.element_bytes * once
+        # It reads inputs, weights and the gradient of the result, and writes two gradients.
+        back = 2 * tokens * inputs + 2 * weights + tokens * outputs
+        yield "backward", subject.element_bytes * back
+    # What other layers in a model must move is not known here.
+    if isinstance(subject, TrainingJob) and subject.is_dense:
+        yield from _count_step_bytes(subject)
+
+
+def _count_step_bytes(job: TrainingJob) -> Iterator[tuple[str, float]]:
+    """Of our own transformer."""
+    moved = count_bytes_by_part(name_recorded(job))
+    forward, backward = (_sum(moved, tuple(moved), phase) for phase in ("forward", "backward"))
+    yield "forward", job.ranks * forward
+    yield "backward", job.ranks * backward
+    if job.grad_accum > 1:
+        yield GRAD_ACCUM, job.ranks * (job.grad_accum - 1) * (forward + backward)
+    for region, parts in REGIONS.items():
+        for phase in ("forward", "backward"):
+            yield f"{phase}/{region}", job.ranks * _sum(moved, parts, phase)
+
+
+def _sum(moved: Mapping[Part, Passes], parts: tuple[Part, ...], phase: str) -> float:
+    if phase == "forward":
+        return float(sum(moved[part].forward for part in parts))
+    return float(sum(moved[part].backward + moved[part].recomputed for part in parts))
+
+
+def count_update_bytes(record: Record, subject: Subject | None) -> float | None:
+    """That the optimizer must read and write, of all copies of parameters; None: not known."""
+    flops = sum(record.flops.get(OPTIMIZER, {}).values())
+    if (
+        not isinstance(subject, TrainingJob)
+        or not flops
+        or subject.optimizer not in OPTIMIZER_FLOPS
+    ):
         return None
+    updated = flops / OPTIMIZER_FLOPS[subject.optimizer]
+    return UPDATE_PASSES[subject.optimizer] * updated * subject.arithmetic.parameter_bytes

@@ -8,32 +8,41 @@ come to more than was measured, "faster than predicted".
 Phases are scaled so that their medians add up to the median of whole runs. Times are rounded to the
 last digit of the measured one, and the last row is the exact difference: `math.fsum` of the rows is
 the measured median to the last bit, unless each of them is longer than that by itself.
+
+Between two sets of results the breakdowns of a case are compared row by row (`find_moved`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from flopwatch.analysis.comparable import Differences, Matched, find_differences, match_cases
 from flopwatch.analysis.expectation import Attention, Expectation, expect
-from flopwatch.analysis.hardware_limits import Limits, describe_missing, find_limits
-from flopwatch.analysis.rank_shares import split_ranks
-from flopwatch.analysis.record_device import name_arithmetic
+from flopwatch.analysis.hardware_limits import (
+    NOTHING,
+    OPTIMIZER,
+    Limits,
+    Operation,
+    count_update_bytes,
+    describe_missing,
+    find_limits,
+    place_operations,
+)
+from flopwatch.analysis.part_times import scale_phases, scale_regions, split_ranks
+from flopwatch.analysis.record_device import count_ranks, name_arithmetic, sum_flops
 from flopwatch.analysis.record_job import PASSES, Subject, count_flops, read_subject
-from flopwatch.analysis.region_times import part_times_ns
-from flopwatch.analysis.statistics import measured_totals_ns, median
-from flopwatch.jobs.flops import OPTIMIZER_FLOPS
+from flopwatch.analysis.statistics import is_measured, measured_totals_ns, median
+from flopwatch.devices.measured_peaks import read_setup
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost import UPDATE_PASSES
 from flopwatch.records.record import Record
 
 Bound = Literal["compute", "memory", "overhead", "network", "unknown"]
 Basis = Literal["measured", "counted", "predicted", "left"]
 """counted: FLOPs or bytes over a rate; left: what the other rows do not account for."""
 
-OPTIMIZER = "optimizer"
 REST = "rest"
 NAMES = {
     "matmuls": "matmuls at the peak",
@@ -93,6 +102,11 @@ class StepBreakdown:
     """What is not known, and what to do about it."""
 
     @property
+    def operations(self) -> list[Operation]:
+        """Phases and regions against their roofs."""
+        return place_operations(self.record, self.total_ns, self.limits)
+
+    @property
     def is_explained(self) -> bool:
         """Whether something was counted against the hardware, and not only measured."""
         return any(row.basis == "counted" for row in self.rows)
@@ -110,7 +124,7 @@ class _Busy:
 
 def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdown | None:
     """None where nothing was measured. `limits` are taken in place of the record's own."""
-    if record.status != "ok" or len(record.rounds) <= record.warmup_samples:
+    if not is_measured(record):
         return None
     totals_ns = measured_totals_ns(record)
     total_ns = median(totals_ns)
@@ -120,10 +134,10 @@ def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdow
     flops = {k: by for k, by in count_flops(record, subject).items() if k != OPTIMIZER}
     measured = list(_list_measured(record, total_ns, limits, subject))
     busy = _count_matmuls(record, flops, limits, total_ns, expected)
-    counted = list(_list_counted(record, limits, busy, expected, total_ns))
-    rows = [*counted, *measured, *_list_predicted(record, expected)]
-    if not counted:
-        rows = _list_phases(record, total_ns, measured)
+    counted = list(_list_counted(record, limits, busy))
+    if expected is not None:
+        counted += _list_expected(record, limits, busy, expected, total_ns)
+    rows = [*counted, *measured] if counted else _list_phases(record, total_ns, measured)
     rows.sort(key=lambda row: ORDER.get(row.key, len(ORDER)))
     dtypes = dict.fromkeys(dtype for by_dtype in flops.values() for dtype in by_dtype)
     needs_memory = bool(record.bytes) or isinstance(subject, TrainingJob)
@@ -139,32 +153,6 @@ def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdow
     )
 
 
-def scale_phases(record: Record, total_ns: float) -> dict[str, float]:
-    """Medians of phases, so that they add up to that of whole runs."""
-    medians = {p: median(t[record.warmup_samples :]) for p, t in record.samples_ns.items()}
-    return {phase: total_ns * time_ns / sum(medians.values()) for phase, time_ns in medians.items()}
-
-
-def scale_regions(record: Record, total_ns: float) -> dict[str, float]:
-    """The same with regions, each phase being what is left of it."""
-    parts = part_times_ns(record)
-    whole_ns = sum(parts.values())
-    return {name: total_ns * time_ns / whole_ns for name, time_ns in parts.items()}
-
-
-def count_update_bytes(record: Record, subject: Subject | None) -> float | None:
-    """That the optimizer must read and write, of all copies of parameters; None: not known."""
-    flops = sum(record.flops.get(OPTIMIZER, {}).values())
-    if (
-        not isinstance(subject, TrainingJob)
-        or not flops
-        or subject.optimizer not in OPTIMIZER_FLOPS
-    ):
-        return None
-    updated = flops / OPTIMIZER_FLOPS[subject.optimizer]
-    return UPDATE_PASSES[subject.optimizer] * updated * subject.arithmetic.parameter_bytes
-
-
 def _count_matmuls(
     record: Record,
     by_phase: Mapping[str, Mapping[str, float]],
@@ -172,10 +160,7 @@ def _count_matmuls(
     total_ns: float,
     expected: Expectation | None,
 ) -> _Busy:
-    flops: dict[str, float] = {}
-    for phase, by_dtype in by_phase.items():
-        for dtype, count in by_dtype.items():
-            flops[dtype] = flops.get(dtype, 0.0) + (0.0 if "/" in phase else count)
+    flops = sum_flops(by_phase)
     attention = expected.attention if expected else None
     if attention is not None and attention.dtype in flops:
         flops[attention.dtype] = max(0.0, flops[attention.dtype] - attention.flops)
@@ -199,42 +184,43 @@ def _count_matmuls(
     return _Busy(ideal_ns=ideal_ns, dtype_ns=dtype_ns, remarks=tuple(remarks))
 
 
-def _list_counted(
-    record: Record,
-    limits: Limits,
-    busy: _Busy,
-    expected: Expectation | None,
-    total_ns: float,
-) -> Iterator[BreakdownRow]:
-    """What is counted, and what is predicted with it."""
+def _list_counted(record: Record, limits: Limits, busy: _Busy) -> Iterator[BreakdownRow]:
     if busy.ideal_ns:
         yield _row("matmuls", busy.ideal_ns, "compute", "counted", ideal_ns=busy.ideal_ns)
-        if expected is not None:
-            yield _lose_to_shape(record, busy, expected)
-        if busy.dtype_ns:
-            yield _row("dtype", busy.dtype_ns, "compute", "counted")
-    if expected is not None and expected.attention is not None:
+    if busy.dtype_ns:
+        yield _row("dtype", busy.dtype_ns, "compute", "counted")
+    memory_ns = _count_memory_ns(record, limits)
+    if memory_ns:
+        yield _row("memory", memory_ns, "memory", "counted", ideal_ns=memory_ns)
+
+
+def _list_expected(
+    record: Record, limits: Limits, busy: _Busy, expected: Expectation, total_ns: float
+) -> Iterator[BreakdownRow]:
+    """By the cost model. What published records do not separate is predicted, too: the optimizer in
+    a step of one phase, and what ranks exchange."""
+    if busy.ideal_ns:
+        lost_ns = (busy.ideal_ns + busy.dtype_ns) * expected.lost_share
+        # The bytes that a record itself declares have a row of their own.
+        traffic_ns = 0.0 if record.bytes else NS * expected.traffic_s
+        bound: Bound = "memory" if traffic_ns > lost_ns else "compute"
+        yield _row("shape", lost_ns + traffic_ns, bound, "predicted")
+    if expected.attention is not None:
         yield _find_attention(record, limits, expected, expected.attention, total_ns)
-    least_ns = {
-        "elements": NS * expected.elements_s if expected else 0.0,
-        "logits": NS * expected.logits_s if expected else 0.0,
-        "memory": _count_memory_ns(record, limits),
-    }
-    for key, time_ns in least_ns.items():
-        if time_ns:
-            yield _row(key, time_ns, "memory", "counted", ideal_ns=time_ns)
-    if expected is not None and expected.excess_s:
-        yield _row("traffic", NS * expected.excess_s, "memory", "predicted")
-    if expected is not None and expected.gaps_s:
-        yield _row("gaps", NS * expected.gaps_s, "overhead", "predicted")
-
-
-def _lose_to_shape(record: Record, busy: _Busy, expected: Expectation) -> BreakdownRow:
-    lost_ns = (busy.ideal_ns + busy.dtype_ns) * expected.lost_share
-    # What a record itself says of bytes has a row of its own.
-    traffic_ns = 0.0 if record.bytes else NS * expected.traffic_s
-    bound: Bound = "memory" if traffic_ns > lost_ns else "compute"
-    return _row("shape", lost_ns + traffic_ns, bound, "predicted")
+    is_one = len(record.samples_ns) == 1 and not record.samples_ns.keys() & {*PASSES, OPTIMIZER}
+    update_s = expected.update_s if is_one else 0.0
+    exchange_s = 0.0 if record.ranks else expected.exchange_s
+    elements_ns, logits_ns = NS * expected.elements_s, NS * expected.logits_s
+    least_ns = NS * expected.least_update_s
+    rows = (
+        _row("elements", elements_ns, "memory", "counted", ideal_ns=elements_ns),
+        _row("logits", logits_ns, "memory", "counted", ideal_ns=logits_ns),
+        _row("traffic", NS * expected.excess_s, "memory", "predicted"),
+        _row("gaps", NS * expected.gaps_s, "overhead", "predicted"),
+        _row(OPTIMIZER, NS * update_s, "memory", "predicted", ideal_ns=least_ns),
+        _row("transfer", NS * exchange_s, "network", "predicted"),
+    )
+    yield from (row for row in rows if row.time_ns)
 
 
 def _find_attention(
@@ -261,15 +247,14 @@ def _count_memory_ns(record: Record, limits: Limits) -> float:
         return 0.0
     left_ns = 0.0
     for phase, size_bytes in record.bytes.items():
-        flops = record.flops.get(phase, {})
-        peaks = {dtype: limits.peaks.get(name_arithmetic(record, dtype)) for dtype in flops}
+        if phase == OPTIMIZER or "/" in phase:
+            continue
         busy_ns = sum(
             count / peak.flops_per_s * NS
-            for dtype, count in flops.items()
-            if (peak := peaks[dtype]) is not None
+            for dtype, count in record.flops.get(phase, {}).items()
+            if (peak := limits.peaks.get(name_arithmetic(record, dtype))) is not None
         )
-        if phase != OPTIMIZER and "/" not in phase:
-            left_ns += max(0.0, size_bytes / limits.bandwidth.bytes_per_s * NS - busy_ns)
+        left_ns += max(0.0, size_bytes / limits.bandwidth.bytes_per_s * NS - busy_ns)
     return left_ns
 
 
@@ -285,25 +270,11 @@ def _list_measured(
         bound: Bound = "unknown" if ideal_ns is None else "memory"
         yield _row(OPTIMIZER, phases_ns[OPTIMIZER], bound, "measured", ideal_ns=ideal_ns)
     splits = [split for split in split_ranks(record) if split.step_ns > 0]
-    for key, times_ns in (
-        ("waiting", [split.waiting_ns / split.step_ns for split in splits]),
-        ("transfer", [split.transfer_ns / split.step_ns for split in splits]),
-    ):
-        if len(splits) > 1:  # of an average rank
-            yield _row(key, total_ns * sum(times_ns) / len(splits), "network", "measured")
-
-
-def _list_predicted(record: Record, expected: Expectation | None) -> Iterator[BreakdownRow]:
-    """What others' records do not tell apart: the optimizer in a step of one phase, and what ranks
-    exchange."""
-    if expected is None:
-        return
-    is_one = len(record.samples_ns) == 1 and not record.samples_ns.keys() & {*PASSES, OPTIMIZER}
-    if is_one and expected.update_s:
-        least_ns = NS * expected.least_update_s
-        yield _row(OPTIMIZER, NS * expected.update_s, "memory", "predicted", ideal_ns=least_ns)
-    if expected.exchange_s and not record.ranks:
-        yield _row("transfer", NS * expected.exchange_s, "network", "predicted")
+    if len(splits) > 1:  # of an average rank
+        waiting = sum(split.waiting_ns / split.step_ns for split in splits)
+        transfer = sum(split.transfer_ns / split.step_ns for split in splits)
+        yield _row("waiting", total_ns * waiting / len(splits), "network", "measured")
+        yield _row("transfer", total_ns * transfer / len(splits), "network", "measured")
 
 
 def _list_phases(
@@ -315,10 +286,9 @@ def _list_phases(
     if "waiting" in known:
         rest_ns = total_ns - sum(row.time_ns for row in measured)
         return [*measured, _row("computing", rest_ns, "unknown", "measured", ideal_ns=None)]
-    times_ns = scale_regions(record, total_ns)
     own = [
         _row(name, time_ns, "unknown", "measured", ideal_ns=None)
-        for name, time_ns in times_ns.items()
+        for name, time_ns in scale_regions(record, total_ns).items()
         if name not in known
     ]
     return [*measured, *own]
@@ -355,4 +325,87 @@ def _subtract(total_ns: float, rows: Sequence[BreakdownRow]) -> float:
 def _change(row: BreakdownRow, time_ns: float) -> BreakdownRow:
     # Where the ideal is the time itself, it stays so.
     ideal_ns = time_ns if row.ideal_ns == row.time_ns else row.ideal_ns
-    return _row(row.key, time_ns, row.bound, row.basis, ideal_ns=ideal_ns)
+    return replace(row, time_ns=time_ns, ideal_ns=ideal_ns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedRow:
+    key: str
+    name: str
+    old_ns: float | None
+    """None: there was no such row."""
+    new_ns: float | None
+
+    @property
+    def change_ns(self) -> float:
+        return (self.new_ns or 0.0) - (self.old_ns or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Movement:
+    """Of one case."""
+
+    old: StepBreakdown
+    new: StepBreakdown
+    rows: Sequence[MovedRow]
+    """What moved most comes first, in whatever direction. Their changes add up to that of the
+    whole."""
+    differences: Differences
+
+    @property
+    def change_ns(self) -> float:
+        return self.new.total_ns - self.old.total_ns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    movements: Sequence[Movement]
+    matched: Matched
+    """With what has no counterpart."""
+
+
+def find_moved(old: Sequence[Record], new: Sequence[Record]) -> Moved:
+    """The newest record of each case on either side."""
+    matched = match_cases(old, new)
+    found = [_compare(pair.old[-1], pair.new[-1], pair.moved) for pair in matched.pairs]
+    return Moved(movements=[one for one in found if one is not None], matched=matched)
+
+
+def _compare(old: Record, new: Record, moved: Differences) -> Movement | None:
+    limits = _choose_limits(old, new)
+    before, after = make_breakdown(old, limits[0]), make_breakdown(new, limits[1])
+    if before is None or after is None:
+        return None
+    if before.is_explained != after.is_explained:  # the sides would have different rows
+        before, after = (
+            make_breakdown(old, NOTHING) or before,
+            make_breakdown(new, NOTHING) or after,
+        )
+    return Movement(
+        old=before,
+        new=after,
+        rows=_list_moved(before, after),
+        differences={**moved, **find_differences(old, new)},
+    )
+
+
+def _choose_limits(old: Record, new: Record) -> tuple[Limits, Limits]:
+    """The same ones on the same machine: peaks that were measured again must not look like a change
+    of the work."""
+    own = find_limits(old), find_limits(new)
+    setups = [read_setup(record.environment, record.settings) for record in (old, new)]
+    if setups[0] != setups[1] or count_ranks(old) != count_ranks(new):
+        return own
+    best = own[1] if own[1].peaks else own[0]
+    return best, best
+
+
+def _list_moved(old: StepBreakdown, new: StepBreakdown) -> list[MovedRow]:
+    before = {row.key: row.time_ns for row in old.rows}
+    after = {row.key: row.time_ns for row in new.rows}
+    rows = []
+    for key in {**before, **after}:
+        is_negative = before.get(key, 0.0) < 0 and after.get(key, 0.0) < 0
+        name = FASTER if key == REST and is_negative else NAMES.get(key, key)
+        rows.append(MovedRow(key=key, name=name, old_ns=before.get(key), new_ns=after.get(key)))
+    return sorted(rows, key=lambda row: -abs(row.change_ns))

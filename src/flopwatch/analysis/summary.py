@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwatch.analysis.comparable import Differences, conditions, find_condition_differences
-from flopwatch.analysis.peak_share import (
-    PeakShare,
-    Standard,
-    count_flops,
-    find_peak_shares,
-    find_utilisation,
-)
-from flopwatch.analysis.rank_shares import split_ranks
-from flopwatch.analysis.region_times import (
+from flopwatch.analysis.part_times import (
     Inside,
     estimate_instruments,
     estimate_limit,
     look_inside,
+    split_ranks,
+)
+from flopwatch.analysis.record_device import (
+    PeakShare,
+    Standard,
+    find_peak_shares,
+    find_utilisation,
+    sum_flops,
 )
 from flopwatch.analysis.statistics import (
     Estimate,
@@ -147,7 +147,7 @@ def make_row(record: Record, baseline: Record | None, conditions_digest: str = "
         verdict=None if speedup is None else judge(speedup),
         limit=None if against is None else estimate_limit(record, against),
         differences={} if against is None else find_condition_differences(against, record),
-        flops_per_s=_rate(sum(count_flops(record).values()), total_ns),
+        flops_per_s=_rate(sum(sum_flops(record.flops).values()), total_ns),
         of_peak=find_peak_shares(record, total_ns.value),
         bytes_per_s=_rate(sum(record.bytes.values()), total_ns),
         tokens_per_s=tokens_per_s,

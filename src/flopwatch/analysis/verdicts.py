@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flopwatch.analysis.comparable import Differences, Pair, find_differences, is_named, match_cases
+from flopwatch.analysis.part_times import part_times_ns
 from flopwatch.analysis.ratio_tests import (
     Evidence,
     Missing,
@@ -29,7 +30,6 @@ from flopwatch.analysis.ratio_tests import (
     take,
     weigh,
 )
-from flopwatch.analysis.region_times import part_times_ns
 from flopwatch.analysis.statistics import (
     THRESHOLD,
     Estimate,

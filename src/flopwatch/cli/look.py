@@ -256,7 +256,7 @@ def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> N
 
 
 def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) -> None:
-    from flopwatch.analysis.breakdown_moves import find_moved
+    from flopwatch.analysis.step_breakdown import find_moved
     from flopwatch.output.breakdown_tables import (
         describe_moved,
         make_moved_sheets,

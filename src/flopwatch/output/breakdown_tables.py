@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flopwatch.analysis.breakdown_moves import Moved, MovedRow, Movement
-from flopwatch.analysis.hardware_limits import Limits
-from flopwatch.analysis.roofline import Operation, place_operations
-from flopwatch.analysis.step_breakdown import BreakdownRow, StepBreakdown, make_breakdown
+from flopwatch.analysis.hardware_limits import Limits, Operation
+from flopwatch.analysis.step_breakdown import (
+    BreakdownRow,
+    Moved,
+    MovedRow,
+    Movement,
+    StepBreakdown,
+    make_breakdown,
+)
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.compare_tables import format_time_change, list_differences, name_some
@@ -105,7 +110,7 @@ def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
     for alike in divide(rows):
         measured = [row for row in alike if row.total_ns is not None][:most]
         sections = [
-            [Roof(row, operation) for operation in place_operations(breakdown)]
+            [Roof(row, operation) for operation in breakdown.operations]
             for row, breakdown in explain_rows(measured)
         ]
         known = [section for section in sections if section]
@@ -281,7 +286,7 @@ def as_dict(explained: Explained) -> dict[str, Any]:
         "total_ns": breakdown.total_ns,
         "fastest_ns": breakdown.fastest_ns,
         "rows": [row_as_dict(row, breakdown.total_ns) for row in breakdown.rows],
-        "operations": [_operation_as_dict(each) for each in place_operations(breakdown)],
+        "operations": [_operation_as_dict(each) for each in breakdown.operations],
         "limits": _limits_as_dict(breakdown.limits),
         "remarks": list(breakdown.remarks),
         "run_id": record.run_id,

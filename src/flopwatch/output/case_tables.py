@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flopwatch.analysis.break_even import AXIS, BreakEven, Crossing, find_break_evens, other_params
-from flopwatch.analysis.region_times import Inside
+from flopwatch.analysis.part_times import Inside
 from flopwatch.analysis.statistics import CONFIDENCE, Verdict, judge
 from flopwatch.analysis.summary import Row, Whole, compare_wholes
 from flopwatch.output.columns import (

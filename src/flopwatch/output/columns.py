@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from flopwatch.analysis.comparable import conditions
-from flopwatch.analysis.peak_share import Standard
+from flopwatch.analysis.record_device import Standard
 from flopwatch.analysis.statistics import Estimate, Verdict
 from flopwatch.analysis.summary import Row, as_dict
 from flopwatch.devices.environment import look_up

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from flopwatch.analysis.peak_share import PeakShare, Standard, count_flops
-from flopwatch.analysis.region_times import estimate_instruments
+from flopwatch.analysis.part_times import estimate_instruments
+from flopwatch.analysis.record_device import PeakShare, Standard, sum_flops
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
@@ -213,7 +213,7 @@ def _unknown_peak_remarks(rows: Sequence[Row]) -> list[str]:
     """None where there is nothing to compare with a peak, or where nobody can measure one."""
     own = [row for row in rows if "published" not in row.record.environment]
     counted = [row.record for row in own if row.flops_per_s is not None]
-    dtypes = dict.fromkeys(dtype for record in counted for dtype in count_flops(record))
+    dtypes = dict.fromkeys(dtype for record in counted for dtype in sum_flops(record.flops))
     if not dtypes or "unknown" in dtypes:
         return []
     return [

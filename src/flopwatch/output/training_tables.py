@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from flopwatch.analysis.part_times import Split, find_slow_rank, split_ranks
 from flopwatch.analysis.quality import Quality, assess, compare_losses
-from flopwatch.analysis.rank_shares import Split, find_slow_rank, split_ranks
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import NOT_COMPARABLE, axis_column
 from flopwatch.output.tables import (

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flopwatch.analysis.peak_share import count_flops
-from flopwatch.analysis.record_device import name_arithmetic
+from flopwatch.analysis.record_device import name_arithmetic, sum_flops
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.measured_peaks import Peaks, from_environment
 from flopwatch.output.plots.axes import COUNT, make_axis, rate
@@ -57,7 +56,7 @@ def _find_peaks(rows: Sequence[Row]) -> Peaks | None:
 def _find_tops(rows: Sequence[Row], peaks: Peaks) -> dict[str, float]:
     """By dtype, of those that the cases compute in."""
     dtypes = dict.fromkeys(
-        name_arithmetic(row.record, dtype) for row in rows for dtype in count_flops(row.record)
+        name_arithmetic(row.record, dtype) for row in rows for dtype in sum_flops(row.record.flops)
     )
     found = {dtype: peaks.find_peak(dtype) for dtype in dtypes}
     return {
@@ -120,7 +119,7 @@ def _make_point(row: Row, bandwidth: float, tops: dict[str, float], table: Table
     intensity, speed = find_intensity(row.record), row.flops_per_s
     assert intensity is not None
     assert speed is not None
-    own = [tops[d] for d in count_flops(row.record) if d in tops]
+    own = [tops[d] for d in sum_flops(row.record.flops) if d in tops]
     roof = min(intensity * bandwidth, *own, max(tops.values()))
     return Point(
         x=intensity,

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 from rich.console import Console
 
-from flopwatch.analysis.region_times import estimate_instruments, look_inside
+from flopwatch.analysis.part_times import estimate_instruments, look_inside
 from flopwatch.analysis.summary import as_dict, summarize
 from flopwatch.output.case_tables import make_sheets
 from flopwatch.output.tables import draw, fit

@@ -1,4 +1,5 @@
-"""What instruments saw inside a case, what they cost, and the speedup that arithmetic allows.
+"""The parts of a run: its phases, the regions that instruments saw inside them, and what the ranks
+of a job did meanwhile; what instruments cost, and the speedup that arithmetic allows.
 
 Every measured sample is followed by the same run with instruments, in the same round. A region is
 compared with the baseline's within rounds, like everything else; the instrumented run over its
@@ -32,6 +33,7 @@ from flopwatch.analysis.statistics import (
     Verdict,
     by_round,
     estimate_median,
+    is_measured,
     judge,
     measured_totals_ns,
     median,
@@ -42,33 +44,9 @@ from flopwatch.records.record import Record
 
 WIDTH = re.compile(r"(?:b?float|u?int)(\d+)")
 PLAIN_BITS = 32
-"""Of a dtype whose name does not tell."""
-
-
-def estimate_limit(record: Record, baseline: Record) -> float | None:
-    """The speedup over the baseline that arithmetic allows; None where its cost does not differ."""
-    times_ns = part_times_ns(baseline)
-    known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
-    ratios = {
-        part: compare_costs(_part_cost(record, part, known), _part_cost(baseline, part, known))
-        for part in times_ns
-    }
-    if all(ratio is None for ratio in ratios.values()):
-        return None
-    expected_ns = sum(time_ns / (ratios[part] or 1) for part, time_ns in times_ns.items())
-    return sum(times_ns.values()) / expected_ns
-
-
-def limit_region(record: Record, baseline: Record, region: str) -> float | None:
-    """The same for one region by itself."""
-    return compare_costs(_find_cost(record, region), _find_cost(baseline, region))
-
-
-def compare_costs(cost: float, baseline_cost: float) -> float | None:
-    """How many times less than the baseline's; None where that is unknown, or equal."""
-    if cost <= 0 or baseline_cost <= 0 or math.isclose(cost, baseline_cost):
-        return None
-    return baseline_cost / cost
+"""Of a dtype whose name has no width."""
+SLOW = 0.1
+"""Ranks that wait for so large a share of a step wait for a slow one."""
 
 
 def part_times_ns(record: Record) -> dict[str, float]:
@@ -92,6 +70,40 @@ def region_shares(record: Record, region: str) -> list[float]:
     """What part of each instrumented run it took."""
     times_ns = record.regions[region].samples_ns
     return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
+
+
+def scale_phases(record: Record, total_ns: float) -> dict[str, float]:
+    """Medians of phases, so that they add up to that of whole runs."""
+    medians = {p: median(t[record.warmup_samples :]) for p, t in record.samples_ns.items()}
+    return {phase: total_ns * time_ns / sum(medians.values()) for phase, time_ns in medians.items()}
+
+
+def scale_regions(record: Record, total_ns: float) -> dict[str, float]:
+    """The same with regions, each phase being what is left of it."""
+    parts = part_times_ns(record)
+    whole_ns = sum(parts.values())
+    return {name: total_ns * time_ns / whole_ns for name, time_ns in parts.items()}
+
+
+def estimate_limit(record: Record, baseline: Record) -> float | None:
+    """The speedup over the baseline that arithmetic allows; None where its cost does not differ."""
+    times_ns = part_times_ns(baseline)
+    known = times_ns.keys() & record.flops.keys() & baseline.flops.keys()
+    ratios = {
+        part: _compare_costs(_part_cost(record, part, known), _part_cost(baseline, part, known))
+        for part in times_ns
+    }
+    if all(ratio is None for ratio in ratios.values()):
+        return None
+    expected_ns = sum(time_ns / (ratios[part] or 1) for part, time_ns in times_ns.items())
+    return sum(times_ns.values()) / expected_ns
+
+
+def _compare_costs(cost: float, baseline_cost: float) -> float | None:
+    """How many times less than the baseline's; None where that is unknown, or equal."""
+    if cost <= 0 or baseline_cost <= 0 or math.isclose(cost, baseline_cost):
+        return None
+    return baseline_cost / cost
 
 
 def _part_cost(record: Record, part: str, known: Collection[str]) -> float:
@@ -157,7 +169,9 @@ def _look_at(record: Record, baseline: Record | None, name: str) -> Inside:
         share=estimate_median(region_shares(record, name)),
         speedup=speedup,
         verdict=None if speedup is None else judge(speedup),
-        limit=None if baseline is None else limit_region(record, baseline, name),
+        limit=None
+        if baseline is None
+        else _compare_costs(_find_cost(record, name), _find_cost(baseline, name)),
         flops_per_s=flops / run_ns * 1e9 if flops and run_ns else None,
     )
 
@@ -172,3 +186,53 @@ def estimate_instruments(records: Iterable[Record]) -> Estimate | None:
             ratios.setdefault(round_, []).append(instrumented_ns / plain[round_])
     means = [sum(ratios[round_]) / len(ratios[round_]) for round_ in sorted(ratios)]
     return estimate_median(means) if means else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """Of one rank's steps, after warm-up: the median step on its own clock, divided as the time of
+    all steps together is."""
+
+    rank: int
+    step_ns: float
+    working_ns: float
+    waiting_ns: float
+    """In collectives, until the last rank had come."""
+    transfer_ns: float
+    """In collectives, from then on."""
+
+    @property
+    def waiting_share(self) -> float:
+        return self.waiting_ns / self.step_ns
+
+
+def split_ranks(record: Record) -> list[Split]:
+    """By rank; nothing where the record is of no job, or has no measured samples."""
+    if not is_measured(record):
+        return []
+    first = record.warmup_samples
+    splits = []
+    for number, rank in enumerate(record.ranks):
+        steps_ns = [sum(phases) for phases in zip(*rank.samples_ns.values(), strict=True)][first:]
+        step_ns, total_ns = median(steps_ns), sum(steps_ns)
+        waiting_ns = step_ns * sum(rank.waiting_ns[first:]) / total_ns
+        transfer_ns = step_ns * sum(rank.transfer_ns[first:]) / total_ns
+        splits.append(
+            Split(
+                rank=number,
+                step_ns=step_ns,
+                working_ns=step_ns - waiting_ns - transfer_ns,
+                waiting_ns=waiting_ns,
+                transfer_ns=transfer_ns,
+            )
+        )
+    return splits
+
+
+def find_slow_rank(splits: list[Split]) -> Split | None:
+    """The rank that all others wait for, if they do for long."""
+    if len(splits) < 2:
+        return None
+    slowest, *others = sorted(splits, key=lambda split: split.waiting_ns)
+    is_awaited = all(other.waiting_share - slowest.waiting_share > SLOW for other in others)
+    return slowest if is_awaited else None
