@@ -17,7 +17,7 @@ from flopwatch.prediction.validation import Trial, find_interval, group_by_size,
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
 SOURCES = {
-    OLD: "MosaicGPT throughput tables, 2023 (flopwatch published mosaic)",
+    OLD: "MosaicGPT throughput tables, 2023 (published:mosaic)",
     EARLY: "llm-foundry throughput tables, rows on A100 of 40 GB",
     LATE: "llm-foundry throughput tables, rows on A100 of 80 GB",
 }

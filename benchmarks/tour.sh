@@ -15,7 +15,7 @@ $flopwatch peaks --quick
 
 # Into a folder of its own, so that these quick results do not mix with careful ones; and with
 # --rerun, since repeating the tour should measure again, where `flopwatch run` resumes.
-for suite in $($flopwatch suites --json | .venv/bin/python -c \
+for suite in $($flopwatch run --list --json | .venv/bin/python -c \
     'import json, sys; print(*(suite["name"] for suite in json.load(sys.stdin)))'); do
     echo "== flopwatch run $suite --quick"
     $flopwatch run "$suite" --quick --rerun --out "results/tour/$suite.jsonl"

@@ -35,7 +35,6 @@ JOB = ("--model", "7b", "--seq-len", "2048", "--hardware", "8xH100-SXM")
 IN_THE_CORE = [
     ("check", "old.jsonl"),
     ("compare", "old.jsonl", "new.jsonl"),
-    ("devices",),
     ("explain", "old.jsonl"),
     ("export", "old.jsonl", "--format", "pyperf", "-o", "pyperf.json"),
     ("import", "google.json", "-o", "imported.jsonl"),
@@ -43,12 +42,18 @@ IN_THE_CORE = [
     ("mfu", "--formula"),
     ("plan", *JOB),
     ("predict", *JOB, "--micro-batch", "4"),
-    ("published", "dyad", "-o", "published.jsonl"),
+    ("peaks", "--list"),
+    ("peaks", "H100-SXM"),
     ("query", "select count(*) from records", "old.jsonl"),
+    ("query", "select count(*) from cases", "published:mosaic"),
     ("report", "old.jsonl", "-o", "page.html"),
     ("show", "old.jsonl"),
-    ("suites",),
-    ("suites", "--new", "my_suite.py"),
+    ("show", "published"),
+    ("show", "published:switchback", "--layout", "published"),
+    ("explain", "published:mosaic"),
+    ("export", "published:dyad", "--format", "flopwatch", "-o", "dyad.jsonl"),
+    ("run", "--list"),
+    ("run", "--new", "my_suite.py"),
 ]
 WITH_AN_EXTRA = [
     ("torch", "doctor"),
@@ -98,7 +103,7 @@ def test_every_command_is_tried() -> None:
     assert tried | {"calibrate"} == set(cli.commands)
 
 
-@pytest.mark.parametrize("arguments", IN_THE_CORE, ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize("arguments", IN_THE_CORE, ids=" ".join)
 def test_core_commands_work_without_torch(light: Path, arguments: tuple[str, ...]) -> None:
     done = run_python(light, "-m", "flopwatch", *arguments)
 

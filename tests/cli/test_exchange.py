@@ -1,4 +1,4 @@
-"""flopwatch published, import and export, as a user calls them."""
+"""Published benchmarks in the place of results, and export, as a user calls them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import flopwatch
 from flopwatch.cli.main import cli
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.records.published import PUBLICATIONS, load, read_text
 from flopwatch.records.store import read
 
 
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["published", *arguments], catch_exceptions=False)
+def run(*arguments: str) -> tuple[str, str]:
+    """What is printed to stdout and to stderr."""
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0
-    return str(done.stdout)
+    return done.stdout, done.stderr
+
+
+def show(*arguments: str) -> str:
+    return run("show", *arguments)[0]
 
 
 def test_published_benchmarks_are_listed() -> None:
-    shown = run()
-    assert all(name in shown for name in PUBLICATIONS)
-    listed = json.loads(run("--json"))
+    shown = show("published")
+    assert [name for name in PUBLICATIONS if name not in shown] == []
+    assert "DYAD, arXiv 2312.06881" in shown
+    listed = json.loads(show("published", "--json"))
     assert [row["name"] for row in listed] == list(PUBLICATIONS)
     assert [row["records"] for row in listed] == [31, 994, 25, 87]
+    assert listed[0]["unknown"][0] == "the GPU"
+    assert show("published", "--format", "csv").startswith("name,what,source,year,records,hardware")
 
 
 def test_a_published_benchmark_is_shown_with_what_to_mind() -> None:
-    shown = run("dyad")
+    shown = show("published:dyad")
     assert "unclear, not comparable" in shown
     assert "source: DYAD, arXiv 2312.06881, 2023; a GPU, not stated which" in shown
     assert "not stated: the GPU; versions of software" in shown
@@ -37,35 +46,63 @@ def test_a_published_benchmark_is_shown_with_what_to_mind() -> None:
     assert "hot cache" not in shown
 
 
+@pytest.mark.parametrize("name", PUBLICATIONS)
+def test_a_published_benchmark_is_printed_as_its_authors_did(name: str) -> None:
+    shown, said = run("show", f"published:{name}", "--layout", "published")
+    assert "not stated: " in said
+    assert "not stated: " not in shown
+    if name == "switchback":
+        assert shown == read_text(name)
+
+
 def test_parts_are_left_to_the_published_layout() -> None:
-    assert "parts:" not in run("switchback")
-    assert run("switchback", "--layout", "published") == read_text("switchback")
+    shown, said = run("show", "published:switchback")
+    assert "parts:" not in shown
+    assert "568 published times of parts are left out; --layout published has them" in said
+    assert len(json.loads(show("published:switchback", "--json"))) == 994
 
 
 def test_published_json_has_either_layout() -> None:
-    plain = json.loads(run("cs336", "--json"))
-    assert (plain["name"], len(plain["rows"])) == ("cs336", 25)
-    rows = json.loads(run("mosaic", "--json", "--layout", "published"))["rows"]
+    assert len(json.loads(show("published:cs336", "--json"))) == 25
+    rows = json.loads(show("published:mosaic", "--json", "--layout", "published"))
     assert (rows[0]["cluster"], rows[0]["tokens_per_s"]) == ("r1z1", pytest.approx(8659.76))
 
 
-def test_a_published_benchmark_is_written_once(tmp_path: Path) -> None:
-    out = tmp_path / "dyad.jsonl"
-    run("dyad", "-o", str(out))
-    assert read(out).records == load("dyad")
-    with pytest.raises(FlopwatchError, match="is there already; choose another name"):
-        run("dyad", "-o", str(out))
+def test_the_published_layout_is_that_of_one_suite() -> None:
+    with pytest.raises(UsageError, match="these results are of 2 published layouts; choose from"):
+        show("published:dyad", "published:mosaic", "--layout", "published")
+    shown = show("published:dyad", "published:mosaic", "--layout", "dyad")
+    assert shown.startswith(show("published:dyad", "--layout", "published"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "SELECT count(*) AS n, any_value(file) AS file FROM records", "published:mosaic"],
+        ["explain", "published:mosaic", "--most", "1"],
+        ["check", "published:mosaic"],
+        ["compare", "published:dyad"],
+        ["compare", "published:switchback", "--break-even", "--axis", "tokens"],
+        ["plot", "published:mosaic", "--list"],
+        ["report", "published:dyad", "-o", "-"],
+        ["export", "published:dyad", "--format", "pyperf"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_reads_published_results(words: list[str]) -> None:
+    assert run(*words)[0]
+
+
+def test_python_reads_published_results() -> None:
+    assert flopwatch.read("published:dyad").records == load("dyad")
+
+
+def test_records_are_exported_to_a_new_results_file(tmp_path: Path) -> None:
+    out = tmp_path / "both.jsonl"
+    words = ["export", "published:dyad", "published:cs336", "--format", "flopwatch", "-o"]
+    run(*words, str(out))
+    assert read(out).records == [*load("dyad"), *load("cs336")]
+    with pytest.raises(FlopwatchError, match="exists; choose another, or remove it"):
+        run(*words, str(out))
     with pytest.raises(FlopwatchError, match="cannot be written"):
-        run("dyad", "-o", str(tmp_path / "none" / "dyad.jsonl"))
-
-
-def test_published_refuses_contradictions() -> None:
-    with pytest.raises(
-        UsageError,
-        match="no published benchmark is called 'gpt'; there are dyad, switchback, cs336, mosaic",
-    ):
-        run("gpt")
-    with pytest.raises(UsageError, match="-o and --layout are for one benchmark"):
-        run("--layout", "published")
-    with pytest.raises(UsageError, match="leave --json and --layout out"):
-        run("dyad", "-o", "dyad.jsonl", "--json")
+        run(*words, str(tmp_path / "none" / "dyad.jsonl"))

@@ -1,4 +1,4 @@
-"""flopwatch run and suites, as a user calls them."""
+"""flopwatch run, as a user calls them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.cli.test_main import assert_refused, flopwatch
 
 
 def test_suites_are_listed(tmp_path: Path) -> None:
-    assert "activations  Activation functions" in flopwatch("suites", cwd=tmp_path).stdout
-    listed = json.loads(flopwatch("suites", "--json", cwd=tmp_path).stdout)
+    assert "activations  Activation functions" in flopwatch("run", "--list", cwd=tmp_path).stdout
+    listed = json.loads(flopwatch("run", "--list", "--json", cwd=tmp_path).stdout)
     assert {"name", "summary"} == set(listed[0])
 
 
 def test_init_run_show_query(tmp_path: Path) -> None:
     """The way of a newcomer."""
-    assert flopwatch("suites", "--new", "mine.py", cwd=tmp_path).returncode == 0
+    assert flopwatch("run", "--new", "mine.py", cwd=tmp_path).returncode == 0
     dry = flopwatch("run", "mine.py", "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0
     assert "tokens=256 width=768 dtype=float32: layer_norm, rms_norm" in dry.stdout

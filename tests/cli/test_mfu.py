@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from flopwatch import api
-from flopwatch.cli import predict
 from flopwatch.cli.main import main
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.training_job import TrainingJob
@@ -195,7 +194,3 @@ def test_the_command_refuses_in_a_sentence(
 
 def test_refusing_is_the_same_in_a_process(tmp_path: Path) -> None:
     assert_refused(flopwatch(*FULL, "--peak", "fast", cwd=tmp_path), "'fast' is not a number")
-
-
-def test_choices_are_those_of_the_accounts() -> None:
-    assert list(CONVENTIONS) == predict.CONVENTIONS

@@ -225,7 +225,7 @@ def test_what_candidates_do_not_share_is_unknown() -> None:
         ("MI250X", "'MI250X' is the name of devices with different peaks; write MI250X-GCD or "
          "MI250X-package"),
         ("8xH1000", "no device is called 'H1000'; write H100 or "),
-        ("abacus", "no device is called 'abacus'; choose one that `flopwatch devices` lists, or "
+        ("abacus", "no device is called 'abacus'; choose one that `flopwatch peaks --list` has, or "
          "give its peak by --peak TFLOPS"),
         ("0xL4", "hardware '0xL4' has no device; write a number from 1, as in 8xH100-SXM"),
         ("8x", "hardware '8x' is not understood; write how many, an x and a device"),
@@ -243,13 +243,13 @@ def test_hardware_that_cannot_be_told(text: str, message: str) -> None:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, ["devices", *arguments])
+    result = CliRunner().invoke(cli, ["peaks", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def test_the_command_lists_all_devices() -> None:
-    listed = run()
+    listed = run("--list")
     assert all(device.name in listed for device in DEVICES)
     line = next(line for line in listed.splitlines() if " A100-SXM-80GB " in line)
     assert line.split() == [
@@ -283,11 +283,11 @@ def test_the_command_writes_json() -> None:
         "source": "AMD Instinct MI300X data sheet, 2023",
     }
     assert device["memory_gb"]["value"] == 192
-    assert len(json.loads(run("--json"))) == len(DEVICES)
+    assert len(json.loads(run("--list", "--json"))) == len(DEVICES)
 
 
 def test_the_command_knows_no_other_device() -> None:
-    result = CliRunner().invoke(cli, ["devices", "H10"])
+    result = CliRunner().invoke(cli, ["peaks", "H10"])
     assert isinstance(result.exception, UsageError)
     assert str(result.exception).startswith("no device is called 'H10'; write H100")
     assert "--peak" not in str(result.exception)
@@ -310,7 +310,7 @@ def test_a_new_device_is_one_entry_of_the_table() -> None:
         "print(flopwatch.memory(job, '8xX900').fits is not None)\n"
         "print(flopwatch.mfu(job, tokens_per_s=1e4, hardware='8xX900').utilisations[0].mfu > 0)\n"
         "from flopwatch.cli.main import main\n"
-        "main(['devices', 'X900'])\n"
+        "main(['peaks', 'X900'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True

@@ -102,7 +102,9 @@ def check_outcome(command: Sequence[str], outcome: Outcome) -> None:
     if outcome.code == 2:
         assert told[-1].startswith("flopwatch: "), outcome.err
     if outcome.code == 0 and ("--json" in command or command[0] == "export"):
-        json.loads(outcome.out, parse_constant=refuse_constant)
+        is_lines = "flopwatch" in command  # a results file
+        for text in outcome.out.rstrip("\n").split("\n") if is_lines else [outcome.out]:
+            json.loads(text or "null", parse_constant=refuse_constant)
 
 
 def refuse_constant(name: str) -> None:

@@ -282,7 +282,7 @@ def test_an_unknown_suite_names_the_known_ones() -> None:
         find_suite("activation")
     with pytest.raises(SuiteError, match="the built-in ones are .*activations"):
         find_suite("zzz")
-    with pytest.raises(SuiteError, match="`flopwatch suites --new nowhere/x.py` writes a template"):
+    with pytest.raises(SuiteError, match="`flopwatch run --new nowhere/x.py` writes a template"):
         find_suite("nowhere/x.py")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,32 +10,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import print_lines, print_remark, read_records
+from flopwatch.cli.options import print_json, print_lines, print_remark, read_records
+from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from flopwatch.analysis.verdicts import Comparison, Judgement
+    from flopwatch.analysis.verdicts import Judgement
     from flopwatch.records.record import Record
 
-PUBLISHED = "published:"
 REGRESSION, NOTHING = 1, 3
 """Exit codes."""
+
+PERCENTAGE = options.Word(options.read_percentage)
 
 
 @click.command()
 @options.results
-@click.option("--with", "published", metavar="published:NAME", type=options.Word(
-                  list_known=lambda: [f"{PUBLISHED}{n}" for n in options.list_publications()]),
-              help="Compare with published results, as ratios; `flopwatch published` lists "
+@click.option("--with", "published", metavar="published:NAME",
+              type=options.Word(list_known=options.list_publications),
+              help="Compare with published results, as ratios; `flopwatch show published` lists "
                    "them.")  # fmt: skip
-@click.option("--threshold", callback=options.read_percentage, metavar="PERCENT",
+@click.option("--threshold", type=PERCENTAGE, metavar="PERCENT",
               help="What is called faster or slower differs by at least this much.  [default: 3%]"
               )  # fmt: skip
-@click.option(
-    "--fail-if-slower",
-    callback=options.read_percentage,
-    metavar="PERCENT",
-    help="The same, and exit with 1 if anything is slower, or is no longer measured.",
-)
+@click.option("--fail-if-slower", type=PERCENTAGE, metavar="PERCENT",
+              help="The same, and exit with 1 if anything is slower, or is no longer measured."
+              )  # fmt: skip
 @click.option("--break-even", is_flag=True,
               help="From where on variants beat their baseline, along an axis of counts, "
                    "instead.")  # fmt: skip
@@ -71,6 +69,7 @@ def compare(
     flopwatch compare old.jsonl new.jsonl
     flopwatch compare old.jsonl new.jsonl --fail-if-slower 3%
     flopwatch compare results/switchback.jsonl --with published:switchback
+    flopwatch compare published:dyad
     flopwatch compare results/switchback.jsonl --break-even --axis tokens
     """
     refuse_contradictions(results, break_even, given)
@@ -88,14 +87,20 @@ def compare(
     judgement = _judge(sides, size, given["relative"])
     is_gate, is_between_runs = given["fail_if_slower"] is not None, len(sides) == 2
     _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
-    if _is_nothing(judgement, is_gate):
-        sys.exit(_report_nothing(judgement, is_between_runs))
+    # For a gate, what is no longer measured is a verdict, too.
+    if not judgement.comparisons and not (is_gate and judgement.broken):
+        from flopwatch.output.compare_tables import describe_nothing
+
+        print_remark(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
+        sys.exit(NOTHING)
     sys.exit(_decide(judgement, given["despite"]) if is_gate else 0)
 
 
 def refuse_contradictions(
     results: Sequence[Path], break_even: bool, given: Mapping[str, Any]
 ) -> None:
+    from flopwatch.records.store import is_published
+
     is_gate = given["fail_if_slower"] is not None
     has_threshold = given["threshold"] is not None
     has_published = given["published"] is not None
@@ -115,6 +120,13 @@ def refuse_contradictions(
         (
             len(results) > 2 and not break_even and not has_published,
             f"compare takes one file or two, an old and a new one, and got {len(results)}",
+        ),
+        (
+            len(results) == 2
+            and not (break_even or has_published)
+            and any(map(is_published, results)),
+            "published times are from other hardware, and compared as ratios: flopwatch compare "
+            "RESULTS --with published:NAME",
         ),
         (
             has_threshold and is_gate,
@@ -154,27 +166,16 @@ def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> Non
     from flopwatch.output.console import print_remarks, print_sheets
 
     if as_json:
-        click.echo(json.dumps(as_dict(judgement)))
+        print_json(as_dict(judgement))
         return
     print_sheets(make_compare_sheets(judgement, is_between_runs=is_between_runs))
     print_remarks(describe_judgement(judgement, is_between_runs=is_between_runs))
 
 
-def _is_nothing(judgement: Judgement, is_gate: bool) -> bool:
-    """Whether there is no verdict at all; for a gate, what is no longer measured is one."""
-    return not judgement.comparisons and not (is_gate and judgement.broken)
-
-
-def _report_nothing(judgement: Judgement, is_between_runs: bool) -> int:
-    from flopwatch.output.compare_tables import describe_nothing
-
-    print_remark(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
-    return NOTHING
-
-
 def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
     """The gate's exit code; its reason is printed."""
     from flopwatch.analysis.verdicts import excuse
+    from flopwatch.output.compare_tables import name_case
 
     counted = excuse(judgement, despite)
     if not counted and not judgement.broken:
@@ -183,12 +184,6 @@ def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
             "what may differ by --despite FIELD"
         )
         return NOTHING
-    return _report_regressions(judgement, counted)
-
-
-def _report_regressions(judgement: Judgement, counted: Sequence[Comparison]) -> int:
-    from flopwatch.output.compare_tables import name_case
-
     slower = [one.new for one in counted if one.verdict == "slower"]
     regressed = [*slower, *judgement.broken]
     if not regressed:
@@ -211,22 +206,22 @@ def _compare_with_published(
         make_published_comparison_sheets,
         suggest_case,
     )
-    from flopwatch.records.published import load
+    from flopwatch.records.store import PUBLISHED
 
     if not source.startswith(PUBLISHED):
         raise click.UsageError(
             f"--with takes {PUBLISHED}NAME, such as {PUBLISHED}switchback, and got {source!r}"
         )
-    name = source.removeprefix(PUBLISHED)
-    published = summarize(load(name))
+    published = summarize(read_records([Path(source)]))
     found = compare_with_published(summarize(read_records(results, skip_corrupt)), published)
     if as_json:
-        click.echo(json.dumps([as_dict(one) for one in found]))
+        print_json([as_dict(one) for one in found])
     else:
         print_sheets(make_published_comparison_sheets(found))
         print_remarks(describe_published_comparison(found))
     if all(one.missing is not None for one in found):
-        print_remark(f"flopwatch: nothing was comparable; {suggest_case(found, name)}")
+        advice = suggest_case(found, source.removeprefix(PUBLISHED))
+        print_remark(f"flopwatch: nothing was comparable; {advice}")
         return NOTHING
     return 0
 
@@ -240,14 +235,14 @@ def print_break_evens(records: Sequence[Record], given: Mapping[str, Any], as_js
     )
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.case_tables import make_break_even_sheets
-    from flopwatch.output.console import print_sheets
 
     rows = choose_compared(summarize(records), given["variants"])
     axis = choose_axis(rows, given["axis"])
-    if as_json:
-        click.echo(json.dumps([series_as_dict(one) for one in find_break_evens(rows, axis)]))
-    else:
-        print_sheets(make_break_even_sheets(rows, axis))
+    options.print_found(
+        as_json,
+        [series_as_dict(one) for one in find_break_evens(rows, axis)],
+        make_break_even_sheets(rows, axis),
+    )
 
 
 MOST_WIDTH = 110
@@ -255,8 +250,8 @@ MOST_WIDTH = 110
 
 
 @click.command()
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--list", "list_kinds", is_flag=True, help="What is looked for, and how.")
+@options.any_results
+@options.only_list("what is looked for, and how.")
 @click.option("--ignore", multiple=True, metavar="KIND",
               help="Leave out warnings of this kind; may be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 on any warning.")
@@ -264,7 +259,7 @@ MOST_WIDTH = 110
 @options.as_json
 def check(
     results: tuple[Path, ...],
-    list_kinds: bool,
+    only_list: bool,
     ignore: tuple[str, ...],
     strict: bool,
     skip_corrupt: bool,
@@ -276,19 +271,21 @@ def check(
 
     \b
     flopwatch check results/*.jsonl
+    flopwatch check published:dyad
     flopwatch check results/dyad.jsonl --ignore loaded-machine --strict
     flopwatch check results/dyad.jsonl --json | jq '.[].kind'
     flopwatch check --list
     """
     from flopwatch.analysis.warnings import KINDS, as_dict, find_warnings, kind_as_dict
-    from flopwatch.errors import UsageError
     from flopwatch.output.console import open_stdout
     from flopwatch.output.remarks import count_warnings, write_kinds, write_warnings
 
     width = min(open_stdout().width, MOST_WIDTH)
-    if list_kinds:
-        content = [kind_as_dict(name) for name in KINDS]
-        _print_findings(json.dumps(content) if as_json else "\n".join(write_kinds(width)))
+    if only_list and as_json:
+        print_json([kind_as_dict(name) for name in KINDS])
+        return
+    if only_list:
+        print_lines("\n".join(write_kinds(width)))
         return
     unknown = [kind for kind in ignore if kind not in KINDS]
     if unknown:
@@ -300,14 +297,10 @@ def check(
     records = read_records(results, skip_corrupt)
     warnings = [warning for warning in find_warnings(records) if warning.kind not in ignore]
     if as_json:
-        _print_findings(json.dumps([as_dict(warning) for warning in warnings]))
+        print_json([as_dict(warning) for warning in warnings])
     else:
-        _print_findings("\n".join(write_warnings(warnings, width)))
+        for line in write_warnings(warnings, width):
+            print_lines(line)
         print_remark(count_warnings(warnings, len(records)))
     if any(strict or warning.severity == "spoils" for warning in warnings):
         sys.exit(1)
-
-
-def _print_findings(text: str) -> None:
-    if text:
-        print_lines(text)

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.options import print_lines, print_remark, read_records
+from flopwatch.cli.options import (
+    print_json,
+    print_lines,
+    print_remark,
+    read_records,
+    refuse_idle,
+)
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts.layouts import LAYOUTS
+from flopwatch.output.layouts.layouts import AS_PUBLISHED, LAYOUTS
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
@@ -22,22 +28,26 @@ if TYPE_CHECKING:
 
 TERMINAL = "terminal"
 FORMATS = (TERMINAL, "markdown", "csv", "latex", "json")
-output_format = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default=TERMINAL, show_default=True,
-    help="CSV and JSON have raw values, with units in the names of columns.",
+output_format = options.format_option(
+    FORMATS, "CSV and JSON have raw values, with units in the names of columns.",
+    default=TERMINAL, show_default=True,
 )  # fmt: skip
+EVERYTHING_PUBLISHED = (Path("published"),)
+"""In place of results: which published benchmarks there are."""
 
 
 @click.command()
 @options.results
-@click.option("--layout", type=click.Choice(list(LAYOUTS)), default="plain", show_default=True,
-              help="plain: the usual tables. Others first print what a published benchmark prints, "
-                   "in its words.")  # fmt: skip
-@click.option("--columns", metavar="A,B,C",
+@click.option("--layout", type=click.Choice([*LAYOUTS, AS_PUBLISHED]), default="plain",
+              show_default=True,
+              help="plain: the usual tables. published: only what the published benchmark prints "
+                   "that the suite repeats, in its words. Others: one of those, and the usual "
+                   "tables.")  # fmt: skip
+@click.option("--columns", metavar="A,B,C", type=options.ColumnNames(),
               help="One table with these columns; `--columns help` lists them.")  # fmt: skip
-@click.option("--where", metavar="CONDITION",
-              help="Only cases for which it holds: SQL, over the same columns.")  # fmt: skip
-@click.option("--sort", metavar="A,-B", help="By these columns; a minus: descending.")
+@options.where
+@click.option("--sort", metavar="A,-B", type=options.ColumnNames(),
+              help="By these columns; a minus: descending.")  # fmt: skip
 @click.option("--pivot", metavar="row=A,col=B,value=C",
               help="A row for each A, a column for each B; a table for each value of what else "
                    "differs.")  # fmt: skip
@@ -46,7 +56,10 @@ output_format = click.option(
 @output_format
 @options.skip_corrupt
 @options.as_json
+@click.pass_context
 def show(
+    context: click.Context,
+    /,
     results: tuple[Path, ...],
     warmup: bool,
     form: str,
@@ -55,6 +68,9 @@ def show(
     **asked: Any,
 ) -> None:
     """Show RESULTS as tables: the newest record of every case.
+
+    RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
+    lists the published benchmarks.
 
     \b
     flopwatch show results/activations.jsonl
@@ -65,15 +81,28 @@ def show(
     flopwatch show results/training.jsonl --layout mosaic --format markdown
     flopwatch show results/steps.jsonl --warmup
     flopwatch show results/activations.jsonl --json | jq '.[].speedup.median'
+    flopwatch show published
+    flopwatch show published:dyad --layout published
     """
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.console import print_sheets
     from flopwatch.output.table_request import WRITERS, Request, answer
+    from flopwatch.records.published import find_sources
 
     form = choose_format(form, as_json)
+    if results == EVERYTHING_PUBLISHED:
+        refuse_idle(context, "`show published` is a list", "results", "form", "as_json")
+        list_published(form)
+        return
     if warmup:
-        refuse_idle_with_warmup(form, asked)
-    rows = summarize(read_records(results, skip_corrupt))
+        if form not in (TERMINAL, "json"):
+            raise click.UsageError(f"--warmup has no format {form}; take --json, or leave it out")
+        refuse_idle(
+            context, "--warmup has a table of its own",
+            *("results", "warmup", "form", "as_json", "skip_corrupt"),
+        )  # fmt: skip
+    records = read_records(results, skip_corrupt)
+    rows = summarize(records)
     if warmup:
         show_warmup(rows, form)
         return
@@ -89,14 +118,21 @@ def show(
         print_lines(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
+    is_plain = form == TERMINAL and asked["layout"] == "plain"
+    for source in find_sources(records):
+        for remark in source.list_remarks():
+            print_lines(remark) if is_plain else print_remark(f"flopwatch: {remark}")
 
 
-def refuse_idle_with_warmup(form: str, asked: dict[str, Any]) -> None:
-    if form not in (TERMINAL, "json"):
-        raise click.UsageError(f"--warmup has no format {form}; leave --format out, or take --json")
-    idle = [name for name, value in asked.items() if value not in (None, "plain")]
-    if idle:
-        raise click.UsageError(f"--warmup has a table of its own; leave --{idle[0]} out")
+def list_published(form: str) -> None:
+    from flopwatch.records.published import PUBLICATIONS, load
+
+    listed = [
+        {**each.describe(), "records": len(load(each.name))} for each in PUBLICATIONS.values()
+    ]
+    some = ["name", "what", "source", "year", "records", "hardware"]
+    columns = list(listed[0]) if form == "json" else some
+    print_values(columns, [[row[column] for column in columns] for row in listed], form)
 
 
 def show_warmup(rows: Sequence[Row], form: str) -> None:
@@ -105,13 +141,16 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
     printout = lay_out(rows)
     if not printout.content:
         print_remark("no records")
-    for line in [json.dumps(printout.content)] if form == "json" else printout.lines:
+    if form == "json":
+        print_json(printout.content)
+        return
+    for line in printout.lines:
         print_lines(line)
 
 
 @click.command()
 @click.argument("sql")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, type=options.RESULTS)
 @output_format
 @options.skip_corrupt
 @options.as_json
@@ -127,9 +166,8 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
     flopwatch query "SELECT variant, phase, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL"
     flopwatch query "SELECT params->>'dtype', status, message FROM records WHERE status <> 'ok'"
     flopwatch query "DESCRIBE samples"
+    flopwatch query "SELECT model, max(mfu) FROM cases GROUP BY ALL" published:mosaic
     """
-    from flopwatch.output.console import print_table
-    from flopwatch.output.formats import write_result
     from flopwatch.output.selection import query_results
     from flopwatch.runner.session import RESULTS
 
@@ -140,10 +178,18 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
     result = query_results(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
         print_remark(f"flopwatch: {warning}")
+    print_values(result.columns, result.rows, form)
+
+
+def print_values(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: str) -> None:
+    """A table of values of which nothing is known."""
+    from flopwatch.output.console import print_table
+    from flopwatch.output.formats import write_result
+
     if form == TERMINAL:
-        print_table(result.columns, result.rows)
+        print_table(columns, rows)
     else:
-        click.echo(write_result(result.columns, result.rows, form), nl=False)
+        click.echo(write_result(columns, rows, form), nl=False)
 
 
 def choose_format(form: str, as_json: bool) -> str:
@@ -166,7 +212,7 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
 
     rows = summarize(records)
     if as_json:
-        click.echo(json.dumps(lay_out_plain(rows).content))
+        print_json(lay_out_plain(rows).content)
         return
     print_rows(rows)
 
@@ -178,11 +224,8 @@ NOTHING_TO_EXPLAIN = (
 
 @click.command()
 @options.results
-@click.option("--where", metavar="CONDITION",
-              help="Only cases for which it holds: SQL, over the columns that `flopwatch show "
-                   "--columns help` lists.")  # fmt: skip
-@click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
-              help="Show so many cases of a table at the most; --json has all.")  # fmt: skip
+@options.where
+@options.most("cases of a table; --json has all.")
 @click.option("--roofline", is_flag=True,
               help="Phases and regions against their limits, too.")  # fmt: skip
 @options.skip_corrupt
@@ -244,15 +287,12 @@ def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> N
     from flopwatch.output.console import print_sheets
 
     if as_json:
-        click.echo(json.dumps([as_dict(one) for one in explain_rows(rows)]))
+        print_json([as_dict(one) for one in explain_rows(rows)])
         return
     roofs = make_roof_sheets(rows, most) if roofline else []
     print_sheets([*make_breakdown_sheets(rows, most), *roofs])
     if roofline and not roofs:
-        click.echo(
-            "flopwatch: no phase has FLOPs, bytes and known limits, so there is no roofline",
-            err=True,
-        )
+        print_remark("flopwatch: no phase has FLOPs, bytes and limits, so there is no roofline")
 
 
 def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) -> None:
@@ -270,7 +310,7 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
             "no case was measured in both files; `flopwatch show` lists what each of them has"
         )
     if as_json:
-        click.echo(json.dumps(moved_as_dict(moved)))
+        print_json(moved_as_dict(moved))
         return
     print_sheets(make_moved_sheets(moved, most))
     print_remarks(describe_moved(moved))
@@ -278,18 +318,16 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
 
 @click.command()
 @options.results
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-              required=True, metavar="PAGE",
-              help="The file to write, or - for stdout. An earlier report is replaced; any other "
-                   "file is left alone.")  # fmt: skip
-@click.option("--title", default="flopwatch report", show_default=True)
+@options.out("-: standard output. An earlier report is replaced; any other file is left alone.",
+             or_stdout=True, required=True)  # fmt: skip
+@click.option("--title", default="flopwatch report", show_default=True, help="Of the page.")
 @options.skip_corrupt
 def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool) -> None:
     """Write RESULTS as one self-contained HTML page.
 
     \b
     flopwatch report results/*.jsonl -o report.html
-    flopwatch report results/dyad.jsonl -o dyad.html --title "DYAD on our machine"
+    flopwatch report published:dyad results/dyad.jsonl -o dyad.html --title "DYAD, theirs and ours"
     flopwatch report results/steps.jsonl -o - > steps.html
     """
     from flopwatch.output.page import refuse_other_files, render_page, write_page
@@ -310,17 +348,9 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
               help="Which plot: --list has their names.  [default: the most informative of each "
                    "table]")  # fmt: skip
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="A .png, .svg or .pdf; several plots are numbered.  [default: "
-                   "SUITE-NAME.png]")  # fmt: skip
-@click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
-              help="Draw so many plots at the most.")  # fmt: skip
-@click.option(
-    "--list",
-    "only_list",
-    is_flag=True,
-    help="Say what can be drawn from these results, and what each plot needs.",
-)
+@options.out("A .png, .svg or .pdf; several plots are numbered.  [default: SUITE-NAME.png]")
+@options.most("plots.")
+@options.only_list("what can be drawn from these results, and what each plot needs.")
 @options.skip_corrupt
 @options.as_json
 def plot(
@@ -337,6 +367,7 @@ def plot(
     \b
     flopwatch plot results/dyad.jsonl -o dyad.png
     flopwatch plot results/steps.jsonl --plot parts -o parts.pdf
+    flopwatch plot published:mosaic -o mosaic.svg
     flopwatch plot results/switchback.jsonl --list
     """
     from flopwatch.analysis.summary import summarize

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwatch.cli import options
+from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
     from flopwatch.settings import Device
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 # Written out: to read them from `devices.matmul_rates` would make every `--help` slower.
 DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
+SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
+
 
 @click.command()
 @click.option("--low-precision", is_flag=True,
               help="Instead: what 16 bits do to a sum, and what autocast does to a small "
                    "model.")  # fmt: skip
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Of --low-precision.")
+@options.device("With --low-precision.  [default: cuda where torch finds one]")
 @options.as_json
 def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
     """Check whether this machine is fit for measuring.
@@ -49,7 +51,7 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
     if as_json:
         advice = [asdict(one) for one in diagnosis.advice]
         content = {"environment": environment, "jitter": asdict(jitter), "advice": advice}
-        click.echo(json.dumps(content))
+        options.print_json(content)
         return
     for title, rows in diagnosis.facts:
         click.echo(click.style(title, bold=True))
@@ -64,69 +66,54 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False, type=options.Word(list_known=options.list_devices))
-@options.as_json
-def devices(name: str | None, as_json: bool) -> None:
-    """List known devices with their nominal peaks.
-
-    Of one device: every figure with its source.
-
-    \b
-    flopwatch devices
-    flopwatch devices H100-SXM
-    flopwatch devices "NVIDIA A100-SXM4-80GB" --json
-    """
-    from dataclasses import asdict
-
-    from flopwatch.devices.device_names import describe_unknown, find_devices
-    from flopwatch.devices.device_table import DEVICES
-    from flopwatch.errors import UsageError
-    from flopwatch.output.console import print_sheets, print_table
-    from flopwatch.output.device_tables import list_figures, list_names, make_sheet
-
-    chosen = DEVICES if name is None else find_devices(name)
-    if not chosen:
-        raise UsageError(describe_unknown(str(name)))
-    if as_json:
-        click.echo(json.dumps([asdict(device) for device in chosen]))
-    elif len(chosen) > 1:
-        print_sheets([make_sheet(chosen)])
-    else:
-        print_table((chosen[0].name, "", "source"), list_figures(chosen[0]))
-        for sentence in list_names(chosen[0]):
-            click.echo(sentence)
-
-
-@click.command()
+@click.argument("name", required=False, metavar="[DEVICE]",
+                type=options.Word(list_known=options.list_devices))  # fmt: skip
+@options.only_list("the nominal peaks of all devices that are known.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES),
               help="Only matmuls in these; may be repeated.  [default: all that there are]"
               )  # fmt: skip
 @click.option("--ranks", type=click.IntRange(min=1), metavar="N",
               help="Processes for collectives; 1: none of those.  [default: 2, or all GPUs]"
               )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Fewer sizes, in a quarter of the time.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Where to keep it, appended to; later records carry what is there only if "
-                   "FLOPWATCH_PEAKS names that file.  [default: $FLOPWATCH_PEAKS, or in your "
-                   "cache]")  # fmt: skip
-@options.device
+@options.quick("fewer sizes, in a quarter of the time.")
+@options.out("Peaks are appended; later records carry what is there only if FLOPWATCH_PEAKS names "
+             "that file.  [default: $FLOPWATCH_PEAKS, or in your cache]")  # fmt: skip
+@options.device()
 @options.threads
 @options.as_json
-def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
-    """Measure the peaks of this machine.
+@click.pass_context
+def peaks(
+    context: click.Context,
+    /,
+    name: str | None,
+    only_list: bool,
+    out: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Measure the peaks of this machine, or look up those of a DEVICE.
 
-    Those of matmuls by dtype, of memory and of collectives. They are kept, and later records carry
-    them, for utilisation.
+    Measured: matmuls by dtype, memory and collectives. They are kept, and later records carry
+    them, for utilisation. Looked up: nominal peaks, memory and links, every figure with its source.
 
     \b
     flopwatch peaks
     flopwatch peaks --quick --dtype float32 --dtype bfloat16 --ranks 1
     flopwatch peaks --json | jq '.best.flops_per_s'
+    flopwatch peaks H100-SXM
+    flopwatch peaks "NVIDIA A100-SXM4-80GB" --json
+    flopwatch peaks --list
     """
+    if name is not None or only_list:
+        options.refuse_idle(
+            context,
+            "nothing is measured of a device that is looked up",
+            *("name", "only_list", "as_json"),
+        )
+        print_nominal_peaks(name, as_json)
+        return
     from flopwatch.devices.instruction_sets import probe
     from flopwatch.devices.measured_peaks import append, find_file
-    from flopwatch.errors import UsageError
-    from flopwatch.output.console import print_sheets
     from flopwatch.output.device_tables import as_dict, list_sheets
     from flopwatch.runner.peaks import choose_options, describe_time, measure_peaks
 
@@ -138,26 +125,38 @@ def peaks(out: Path | None, as_json: bool, **given: Any) -> None:
     click.echo(describe_time(chosen), err=True)
     found = measure_peaks(chosen)
     append(path, [found])
-    if as_json:
-        click.echo(json.dumps(as_dict(found)))
-    else:
-        print_sheets(list_sheets(found))
+    options.print_found(as_json, as_dict(found), list_sheets(found))
     click.echo(f"kept in {path}", err=True)
 
 
-SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
+def print_nominal_peaks(name: str | None, as_json: bool) -> None:
+    """Of all devices, of those that share a name, or of one, with sources."""
+    from dataclasses import asdict
+
+    from flopwatch.devices.device_names import describe_unknown, find_devices
+    from flopwatch.devices.device_table import DEVICES
+    from flopwatch.output.console import print_sheets, print_table
+    from flopwatch.output.device_tables import list_figures, list_names, make_sheet
+
+    chosen = DEVICES if name is None else find_devices(name)
+    if not chosen:
+        raise UsageError(describe_unknown(str(name)))
+    if as_json:
+        options.print_json([asdict(device) for device in chosen])
+    elif len(chosen) > 1:
+        print_sheets([make_sheet(chosen)])
+    else:
+        print_table((chosen[0].name, "", "source"), list_figures(chosen[0]))
+        for sentence in list_names(chosen[0]):
+            click.echo(sentence)
 
 
 def show_low_precision(device: Device | None, as_json: bool) -> None:
     import msgspec
 
-    from flopwatch.output.console import print_sheets
     from flopwatch.output.profile_tables import make_precision_sheets
     from flopwatch.runner.session import call
     from flopwatch.worker.precision_effects import Observed
 
     content = call("flopwatch.worker.precision_effects:observe", {}, device=device)
-    if as_json:
-        click.echo(json.dumps(content))
-        return
-    print_sheets(make_precision_sheets(msgspec.convert(content, Observed)))
+    options.print_found(as_json, content, make_precision_sheets(msgspec.convert(content, Observed)))

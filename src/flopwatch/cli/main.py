@@ -19,16 +19,28 @@ from flopwatch.cli import exchange, judge, look, machine, measure, options, pred
 from flopwatch.errors import FlopwatchError, UsageError
 
 MOVED = {
-    "break-even": "flopwatch compare RESULTS --break-even",
-    "crossover": "flopwatch compare RESULTS --break-even",
-    "init": "flopwatch suites --new FILE",
-    "list": "flopwatch suites",
-    "precision": "flopwatch doctor --low-precision",
-    "scorecard": "flopwatch validate RESULTS",
-    "table": "flopwatch show",
-    "warmup": "flopwatch show RESULTS --warmup",
+    "break-even": ["compare RESULTS --break-even"],
+    "crossover": ["compare RESULTS --break-even"],
+    "devices": ["peaks --list", "peaks DEVICE"],
+    "init": ["run --new FILE"],
+    "list": ["run --list"],
+    "precision": ["doctor --low-precision"],
+    "published": ["show published", "show published:NAME"],
+    "scorecard": ["validate RESULTS"],
+    "suites": ["run --list", "run --new FILE"],
+    "table": ["show RESULTS"],
+    "warmup": ["show RESULTS --warmup"],
 }
 """Earlier commands, and what does their work now."""
+
+RENAMED_OPTIONS = {
+    "--accumulation": "--grad-accum",
+    "--batch": "--micro-batch",
+    "--checkpoint": "--recompute none, selective or full",
+    "--checkpointing": "--recompute none, selective or full",
+    "--context": "--seq-len",
+    "--shard": "--sharding",
+}
 
 
 class Sections(click.Group):
@@ -56,14 +68,15 @@ class Sections(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in MOVED:
-            raise UsageError(f"there is no command {args[0]!r}; it is `{MOVED[args[0]]}`")
+            new = " or ".join(f"`flopwatch {words}`" for words in MOVED[args[0]])
+            raise UsageError(f"there is no command {args[0]!r}; it is {new}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            new = options.RENAMED_OPTIONS.get(error.option_name)
+            new = RENAMED_OPTIONS.get(error.option_name)
             if new is None:
                 raise
             raise click.UsageError(
@@ -87,15 +100,15 @@ def cli() -> None:
     """
 
 
-cli.add_section("Measure", measure.run, measure.suites, measure.profile)
+cli.add_section("Measure", measure.run, measure.profile)
 cli.add_section("Look", look.show, look.explain, look.plot, look.report, look.query)
 cli.add_section("Judge", judge.compare, judge.check)
 cli.add_section(
     "Predict", predict.predict, predict.plan, predict.memory, predict.mfu, predict.validate,
     predict.calibrate,
 )  # fmt: skip
-cli.add_section("Machine", machine.doctor, machine.peaks, machine.devices)
-cli.add_section("Exchange", exchange.import_files, exchange.export, exchange.published)
+cli.add_section("Machine", machine.doctor, machine.peaks)
+cli.add_section("Exchange", exchange.import_files, exchange.export)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -4,39 +4,30 @@ meaning in all commands; and what commands share besides: reading results, print
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from flopwatch.jobs.training_job import TrainingJob
+    from flopwatch.output.tables import Sheet
     from flopwatch.records.record import Record
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+    Type = click.ParamType[Any]
+else:
+    Type = click.ParamType  # not generic before click 8.4
 
-# Written out: to read them from `jobs` would make every `--help` load it. A test compares them.
-PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp16", "tf32", "fp8", "int8")
-OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
-RECOMPUTES = ("none", "selective", "full")
-ATTENTIONS = ("sdpa", "plain")
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "full", "hybrid")
+Decorator = Callable[[Any], Any]
+
 SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 MOST_SHOWN = 40
 """Characters of what an error is about."""
-
-RENAMED_OPTIONS = {
-    "--accumulation": "--grad-accum",
-    "--batch": "--micro-batch",
-    "--checkpoint": "--recompute none, selective or full",
-    "--checkpointing": "--recompute none, selective or full",
-    "--context": "--seq-len",
-    "--shard": "--sharding",
-}
 
 
 # What a word of an option means, and what can stand there.
@@ -70,6 +61,24 @@ def read_word(option: str, word: str) -> str:
     return word
 
 
+def read_duration(option: str, word: str) -> float:
+    from flopwatch.output.units import parse_duration
+
+    return parse_duration(word)
+
+
+def read_size(option: str, word: str) -> int:
+    from flopwatch.output.units import parse_bytes
+
+    return parse_bytes(word)
+
+
+def read_percentage(option: str, word: str) -> float:
+    from flopwatch.output.units import parse_percentage
+
+    return parse_percentage(word)
+
+
 def choose_from(*known: str) -> Callable[[str, str], str]:
     def read(option: str, word: str) -> str:
         if word not in known:
@@ -79,12 +88,6 @@ def choose_from(*known: str) -> Callable[[str, str], str]:
         return word
 
     return read
-
-
-def list_models() -> Iterable[str]:
-    from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES
-
-    return [*SHAPES, *(f"{name}:" for name in ARCHITECTURES)]
 
 
 def list_devices() -> Iterable[str]:
@@ -113,11 +116,19 @@ def list_stacks() -> Iterable[str]:
 
 def list_publications() -> Iterable[str]:
     from flopwatch.records.published import PUBLICATIONS
+    from flopwatch.records.store import PUBLISHED
 
-    return list(PUBLICATIONS)
+    return [f"{PUBLISHED}{name}" for name in PUBLICATIONS]
 
 
-class Word(click.ParamType[Any]):
+def list_columns() -> Iterable[str]:
+    """Those of all results; axes, phases and facts are known to `--columns help`."""
+    from flopwatch.output.columns import list_columns
+
+    return list_columns([])
+
+
+class Word(Type):
     """A value, or several separated by commas, with completion of the last one."""
 
     name = "value"
@@ -148,205 +159,108 @@ class Word(click.ParamType[Any]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
-        return [
-            CompletionItem(f"{before}{comma}{name}")
-            for name in self.list_known()
-            if name.startswith(last)
-        ]
+        return [CompletionItem(f"{before}{comma}{name}") for name in self.list_matches(last)]
+
+    def list_matches(self, begun: str) -> list[str]:
+        return [name for name in self.list_known() if name.startswith(begun)]
 
 
-class Hardware(Word):
-    """As in 8xA100-80GB: the number before the device is kept."""
+class ColumnNames(Word):
+    """Completed here and read where the columns of the results are known."""
+
+    def __init__(self) -> None:
+        super().__init__(list_known=list_columns, many=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value
+
+
+class NameOrFile(Word):
+    """Files are completed by the shell, and only where no name is: it cannot list both."""
+
+    least = 0
+    """Characters before names are completed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
-        count, times, device = last.partition("x")
-        number = f"{count}x" if times and count.isdecimal() else ""
-        begun = device if number else last
-        return [
-            CompletionItem(f"{before}{comma}{number}{name}")
-            for name in self.list_known()
-            if name.lower().startswith(begun.lower())
-        ]
+        found = super().shell_complete(ctx, param, incomplete)
+        has_begun = len(incomplete) >= self.least
+        return found if found and has_begun else [CompletionItem(incomplete, type="file")]
 
 
-class JobOption(NamedTuple):
-    """A field of a training job on the command line."""
+class Results(NameOrFile):
+    least = 3
 
-    help: str
-    read: Callable[[str, str], Any] = read_word
-    list_known: Callable[[], Iterable[str]] = tuple
-    metavar: str = "N"
-    kind: type[Word] = Word
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return Path(value)
 
 
-def _choice(help_text: str, *known: str) -> JobOption:
-    return JobOption(help_text, choose_from(*known), lambda: known, f"[{'|'.join(known)}]")
+def list_given(context: click.Context) -> dict[str, str]:
+    """What stands on the command line: options as they are written, by field."""
+    return {
+        parameter.name: parameter.opts[-1]
+        if isinstance(parameter, click.Option)
+        else parameter.human_readable_name
+        for parameter in context.command.params
+        if parameter.name
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    }
 
 
-JOB = {
-    "--model": JobOption("A model's name, or an architecture with its dimensions.",
-                         list_known=list_models, metavar="MODEL"),
-    "--seq-len": JobOption("Tokens of a sequence.", read_count),
-    "--micro-batch": JobOption("Sequences that a rank computes at once.", read_count),
-    "--grad-accum": JobOption("Micro-batches of a step: gradient accumulation.", read_count),
-    "--global-batch": JobOption("Sequences of a step, over all ranks; sets --grad-accum.",
-                                read_count),
-    "--global-batch-tokens": JobOption("The same in tokens, as in 4M.", read_amount),
-    "--precision": JobOption("The dtype policy: " + ", ".join(PRECISIONS) + ".",
-                             list_known=lambda: PRECISIONS, metavar="POLICY"),
-    "--optimizer": _choice("What updates the parameters.", *OPTIMIZERS),
-    "--recompute": _choice("Activation checkpointing: recompute nothing, all but the linear "
-                           "layers, or whole blocks.", *RECOMPUTES),
-    "--attention": _choice("sdpa: torch's fused kernel. plain: two matmuls and a softmax, with "
-                           "all scores kept.", *ATTENTIONS),
-    "--sharding": _choice("How data-parallel ranks share the parameters: none and ddp replicate "
-                          "them, zero2 shards gradients and optimizer state, full parameters too, "
-                          "hybrid within groups of ranks.", *SHARDINGS),
-    "--tp": JobOption("Tensor-parallel ranks.", read_count),
-    "--pp": JobOption("Pipeline stages.", read_count),
-    "--cp": JobOption("Context-parallel ranks.", read_count),
-    "--ep": JobOption("Expert-parallel ranks.", read_count),
-    "--hardware": JobOption("Number and kind of devices, as in 8xA100-80GB.",
-                            list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
-}  # fmt: skip
-PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
-SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+def refuse_idle(context: click.Context, reason: str, *used: str) -> None:
+    """Whatever has no effect, for that reason: all that is given but the fields that are used."""
+    idle = [option for field, option in list_given(context).items() if field not in used]
+    if idle:
+        raise click.UsageError(f"{reason}; leave {idle[0]} out", context)
 
 
-class JobCommand(click.Command):
-    """Of a job, whose model is an option."""
+RESULTS = Results(list_known=list_publications)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, args)
-        if rest and not ctx.resilient_parsing:
-            raise click.UsageError(f"unexpected {rest[0]!r}; a model is --model {rest[0]}", ctx)
-        return rest
-
-
-compile_option = click.option("--compile", "compiled", is_flag=True, help="Through torch.compile.")
-
-
-def job_options(
-    *names: str, many: Iterable[str] = (), **defaults: Any
-) -> Callable[[Command], Command]:
-    """Options of a training job by their names; of `many`, comma-separated lists are read."""
-
-    def add(command: Command) -> Command:
-        for name in reversed(names):
-            command = _add_option(command, name, name in many, defaults.get(_name_field(name)))
-        return command
-
-    return add
-
-
-def axis_options(*names: str) -> Callable[[Command], Command]:
-    """The same options for `run`: a suite has its own values, and knows which others it accepts."""
-
-    def add(command: Command) -> Command:
-        for name in reversed(names):
-            command = _add_option(command, name, True, None, read_word)
-        return command
-
-    return add
-
-
-def _name_field(option: str) -> str:
-    return option[2:].replace("-", "_")
-
-
-def _add_option(
-    command: Command,
-    name: str,
-    is_list: bool,
-    default: Any,
-    read: Callable[[str, str], Any] | None = None,
-) -> Command:
-    option = JOB[name]
-    return click.option(
-        name,
-        type=option.kind(read or option.read, option.list_known, many=is_list),
-        metavar=option.metavar + ("[,...]" if is_list else ""),
-        default=None if default is None else str(default),
-        show_default=default is not None,
-        help=option.help,
-    )(command)
-
-
-def make_job(given: dict[str, Any]) -> TrainingJob:
-    """Of the options that a command has. A rank is a device, and one alone shards nothing."""
-    from flopwatch.devices.device_names import split_hardware
-    from flopwatch.jobs.parallelism import Parallelism
-    from flopwatch.jobs.training_job import TrainingJob
-
-    require(given, "--model", "--seq-len")
-    hardware, split = given.get("hardware"), read_split(given)
-    together = split["tensor"] * split["pipeline"] * split["context"]
-    devices = together if hardware is None else split_hardware(hardware)[0]
-    if devices % together:
-        raise UsageError(
-            f"--tp, --pp and --cp divide the model among {together} ranks, and {devices} devices "
-            "are no multiple of that; change one of them"
-        )
-    fields = (
-        "model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer", "recompute",
-        "attention", "hardware",
-    )  # fmt: skip
-    return TrainingJob(
-        **{name: given[name] for name in fields if given.get(name) is not None},
-        parallelism=Parallelism(
-            **split,
-            data=devices // together,
-            sharding=given.get("sharding", "none") if devices > 1 else "none",
-        ),
-    )
-
-
-def read_split(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Parallelism` that divide the model."""
-    return {field: given.get(name) or 1 for name, field in SPLIT.items()}
-
-
-def require(given: dict[str, Any], *options: str) -> None:
-    missing = [name for name in options if given[_name_field(name)] in (None, [])]
-    if missing:
-        raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
-
-
-def read_duration(
-    context: click.Context, option: click.Parameter, value: str | None
-) -> float | None:
-    from flopwatch.output.units import parse_duration
-
-    return None if value is None else parse_duration(value)
-
-
-def read_size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    from flopwatch.output.units import parse_bytes
-
-    return None if value is None else parse_bytes(value)
-
-
-def read_percentage(
-    context: click.Context, option: click.Parameter, value: str | None
-) -> float | None:
-    from flopwatch.output.units import parse_percentage
-
-    return None if value is None else parse_percentage(value)
-
-
-as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Skip unreadable lines.")
-device = click.option("--device", type=click.Choice(["cpu", "cuda"]),
-                      help="[default: cuda where torch finds one]")  # fmt: skip
+where = click.option("--where", metavar="CONDITION",
+                     help="Only cases for which it holds: SQL, over the columns that `flopwatch "
+                          "show RESULTS --columns help` lists.")  # fmt: skip
 threads = click.option("--threads", type=click.IntRange(min=1), metavar="N",
-                       help="[default: usable cores]")  # fmt: skip
-results = click.argument(
-    "results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULTS..."
-)
+                       help="Threads that compute.  [default: usable cores]")  # fmt: skip
+results = click.argument("results", nargs=-1, required=True, type=RESULTS, metavar="RESULTS...")
+any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULTS]...")
+
+
+# Options that every command has its own details of; the first sentence is the same.
+
+
+def device(detail: str = "[default: cuda where torch finds one]") -> Decorator:
+    help_text = f"The kind of device that computes.  {detail}"
+    return click.option("--device", type=click.Choice(["cpu", "cuda"]), help=help_text)
+
+
+def out(detail: str, *, or_stdout: bool = False, **more: Any) -> Decorator:
+    kind = click.Path(path_type=Path, dir_okay=False, allow_dash=or_stdout)
+    return click.option("-o", "--out", type=kind, metavar="FILE",
+                        help=f"The file to write. {detail}", **more)  # fmt: skip
+
+
+def quick(detail: str) -> Decorator:
+    return click.option("--quick", is_flag=True, help=f"Faster, and less exact: {detail}")
+
+
+def only_list(what: str) -> Decorator:
+    return click.option("--list", "only_list", is_flag=True, help=f"Print a list and stop: {what}")
+
+
+def most(what: str) -> Decorator:
+    return click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
+                        metavar="N", help=f"No more than so many: {what}")  # fmt: skip
+
+
+def format_option(choices: Sequence[str], detail: str, **more: Any) -> Decorator:
+    help_text = f"A format, by its name. {detail}"
+    return click.option("--format", "form", type=click.Choice(choices), help=help_text, **more)
 
 
 def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
@@ -356,6 +270,20 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
     for warning in (warning for one in contents for warning in one.warnings):
         print_remark(f"flopwatch: {warning}")
     return [record for one in contents for record in one.records]
+
+
+def print_found(as_json: bool, content: Any, sheets: Sequence[Sheet]) -> None:
+    """An answer, as JSON or as tables."""
+    from flopwatch.output.console import print_sheets
+
+    if as_json:
+        print_json(content)
+    else:
+        print_sheets(sheets)
+
+
+def print_json(content: Any) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
 
 
 def print_lines(text: str) -> None:

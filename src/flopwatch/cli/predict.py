@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from flopwatch.cli import options
-from flopwatch.cli.options import (
+from flopwatch.cli.job_options import (
     PARALLELISM,
     JobCommand,
-    Word,
     job_options,
     make_job,
-    read_amount,
-    read_records,
+    read_split,
     require,
 )
+from flopwatch.cli.options import Word, print_found, print_json, read_amount, read_records
 from flopwatch.errors import UsageError
+from flopwatch.jobs.conventions import CONVENTIONS, find_conventions
 
 if TYPE_CHECKING:
     from flopwatch.settings import Device
 
 HERE = "here"
 AMOUNT = Word(read_amount)
-# Written out: to read them from `jobs` would make every `--help` load it.
-CONVENTIONS = [
-    "mosaic-2023", "mosaic", "palm", "nanogpt", "megatron", "megatron-causal", "exact",
-    "exact-causal",
-]  # fmt: skip
 stack = click.option("--stack", metavar="NAME", type=Word(list_known=options.list_stacks),
                      help="Software stack, whose fitted parameters to take.  [default: the latest "
                           "with data from the device]")  # fmt: skip
@@ -64,7 +58,7 @@ FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 @options.as_json
 @click.pass_context
 def predict(
-    command: click.Context,
+    context: click.Context,
     /,
     table: Path | None,
     with_parameters: bool,
@@ -83,29 +77,30 @@ def predict(
         --micro-batch 4
     flopwatch predict --rows jobs.csv > predicted.csv
     """
-    refuse_idle(command)
     if table is not None:
+        options.refuse_idle(context, "--rows has its jobs from the table", *FOR_TABLES)
         predict_rows(table, given["stack"], given["network_gbit"], as_json)
         return
+    refuse_two_batches(context)
     require(given, "--model", "--seq-len", "--hardware", "--micro-batch")
     refuse_network_here(given)
     from flopwatch.output import prediction_tables as report
-    from flopwatch.output.console import print_sheets
     from flopwatch.prediction.job_lists import AXES, predict_lists
 
     found, refusals = predict_lists(
         {axis: given[axis] for axis in AXES},
         global_batch_tokens=find_batch_tokens(given),
-        split=options.read_split(given),
+        split=read_split(given),
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
-    if as_json:
-        click.echo(json.dumps([report.as_dict(each) for each in found], allow_nan=False))
-        for refusal in refusals:
-            click.echo(f"left out: {refusal}", err=True)
-    else:
-        print_sheets(report.list_sheets(found, with_parameters=with_parameters, refusals=refusals))
+    print_found(
+        as_json,
+        [report.as_dict(each) for each in found],
+        report.list_sheets(found, with_parameters=with_parameters, refusals=refusals),
+    )
+    for refusal in refusals if as_json else ():
+        click.echo(f"left out: {refusal}", err=True)
 
 
 def find_batch_tokens(given: dict[str, Any]) -> float | None:
@@ -118,23 +113,11 @@ def find_batch_tokens(given: dict[str, Any]) -> float | None:
     return float(given["global_batch"] * lengths[0])
 
 
-def refuse_idle(command: click.Context) -> None:
-    """Options that other options make useless."""
-    given = {
-        parameter.name: parameter.opts[0]
-        for parameter in command.command.params
-        if parameter.name
-        and command.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    }
-    idle = [option for field, option in given.items() if field not in FOR_TABLES]
-    if "table" in given and idle:
-        raise click.UsageError(f"--rows has its jobs from the table; leave {idle[0]} out")
-    batches = [
-        option for option in ("--grad-accum", "--global-batch", "--global-batch-tokens")
-        if option in given.values()
-    ]  # fmt: skip
-    if len(batches) > 1:
-        raise click.UsageError(f"{batches[0]} follows from {batches[1]}; give one of them")
+def refuse_two_batches(context: click.Context) -> None:
+    names = ("--grad-accum", "--global-batch", "--global-batch-tokens")
+    given = [option for option in options.list_given(context).values() if option in names]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} follows from {given[1]}; give one of them", context)
 
 
 def refuse_network_here(given: dict[str, Any]) -> None:
@@ -152,13 +135,12 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
     predicted = predict_all(read_rows(path), stack, network_gbit)
     rows = [report.row_as_dict(each) for each in predicted]
     if as_json:
-        click.echo(json.dumps(rows, allow_nan=False))
+        print_json(rows)
     else:
         sys.stdout.write(write_rows(rows))
     for warning in report.list_warnings([each.prediction for each in predicted]):
         click.echo(warning, err=True)
-    summary = report.describe_errors(predicted)
-    if summary:
+    if summary := report.describe_errors(predicted):
         click.echo(summary, err=True)
 
 
@@ -177,7 +159,15 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
 @click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
               help="How many of the best.")  # fmt: skip
 @options.as_json
-def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -> None:
+@click.pass_context
+def plan(
+    context: click.Context,
+    /,
+    as_json: bool,
+    shown: int,
+    budget_tokens: float | None,
+    **given: Any,
+) -> None:
     """Find the fastest way to train a model on given hardware.
 
     Searched are micro-batch, sharding and recomputation, among what fits into memory.
@@ -188,13 +178,9 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
     flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
     """
     require(given, "--model", "--seq-len", "--hardware")
-    if given["global_batch"] and given["global_batch_tokens"]:
-        raise click.UsageError(
-            "--global-batch follows from --global-batch-tokens; give one of them"
-        )
+    refuse_two_batches(context)
     refuse_network_here(given)
     from flopwatch import api
-    from flopwatch.output.console import print_sheets
     from flopwatch.output.prediction_tables import list_plan_sheets
 
     found = api.plan(
@@ -206,10 +192,7 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), allow_nan=False))
-    else:
-        print_sheets(list_plan_sheets(found))
+    print_found(as_json, found.to_dict(), list_plan_sheets(found))
 
 
 @click.command(cls=JobCommand)
@@ -219,10 +202,8 @@ def plan(as_json: bool, shown: int, budget_tokens: float | None, **given: Any) -
     seq_len=128, micro_batch=4, grad_accum=1, precision="fp32", optimizer="adamw",
     recompute="none", attention="sdpa", sharding="full",
 )  # fmt: skip
-@click.option("--device", type=click.Choice(["cpu", "cuda"]),
-              help="Where it would run, without --hardware; it need not be here.  [default: cpu]"
-              )  # fmt: skip
-@click.option("--fit", callback=options.read_size, metavar="SIZE",
+@options.device("Without --hardware; it need not be here.  [default: cpu]")
+@click.option("--fit", type=Word(options.read_size), metavar="SIZE",
               help="The memory that it must fit into, e.g. 24G.  [default: that of the hardware, "
                    "or 90 % of what is free here]")  # fmt: skip
 @click.option("--largest", type=click.Choice(["micro-batch", "seq-len"]),
@@ -247,65 +228,58 @@ def memory(
     if device is not None and given["hardware"] is not None:
         raise click.UsageError("--hardware says what computes; leave --device out")
     from flopwatch import api
-    from flopwatch.output.console import print_sheets
     from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
 
     jobs = [make_job({**given, "model": model}) for model in given["model"]]
     found = [api.memory(job, device=device, fit_bytes=fit) for job in jobs]
-    if as_json:
-        click.echo(json.dumps([memory.to_dict() for memory in found]))
-    elif largest is not None:
+    if largest is not None:
         click.echo("\n".join(list_largest(found, largest)))
-    else:
-        print_sheets(list_memory_sheets(found))
-        for sentence in list_sentences(found):
-            click.echo(sentence)
+        return
+    print_found(as_json, [memory.to_dict() for memory in found], list_memory_sheets(found))
+    for sentence in () if as_json else list_sentences(found):
+        click.echo(sentence)
 
 
 LEAST = 1e-6
 
 
-def read_tflops(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    advice = "a number from 1e-6 to 1e6; give it in TFLOP/s, as in --peak 312"
-    return None if value is None else _require(value, _parse(value), 1e6, advice)
+def read_bounded(most: float, advice: str) -> Callable[[str, str], float]:
+    """A number, or a percentage where 1 is the most. Beyond these bounds there is no hardware, and
+    what follows from them would be no number."""
+
+    def read(option: str, word: str) -> float:
+        is_percentage = most == 1 and word.endswith("%")
+        try:
+            number = float(word.removesuffix("%")) / 100 if is_percentage else float(word)
+        except ValueError:
+            number = math.nan
+        if not LEAST <= number <= most:
+            raise UsageError(f"{word[: options.MOST_SHOWN]!r} is not {advice}")
+        return number
+
+    return read
 
 
-def read_speed(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    advice = "a number from 1e-6 to 1e12; give tokens in a second, as in --tokens-per-s 25651"
-    return None if value is None else _require(value, _parse(value), 1e12, advice)
-
-
-def read_share(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    share = _parse(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-    advice = "a share from 1e-6 to 1; write it as in --mfu 0.42, or --mfu 42%"
-    return _require(value, share, 1, advice)
-
-
-def _parse(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
-
-
-def _require(value: str, number: float, most: float, advice: str) -> float:
-    """Beyond these bounds there is no hardware, and what follows from them would be no number."""
-    if not LEAST <= number <= most:
-        raise UsageError(f"{value[: options.MOST_SHOWN]!r} is not {advice}")
-    return number
+TFLOPS = Word(read_bounded(
+    1e6, "a number from 1e-6 to 1e6; give it in TFLOP/s, as in --peak 312"
+))  # fmt: skip
+TOKENS_PER_S = Word(read_bounded(
+    1e12, "a number from 1e-6 to 1e12; give tokens in a second, as in --tokens-per-s 25651"
+))  # fmt: skip
+SHARE = Word(read_bounded(
+    1, "a share from 1e-6 to 1; write it as in --mfu 0.42, or --mfu 42%"
+))  # fmt: skip
 
 
 @click.command(cls=JobCommand)
 @job_options("--model", "--seq-len", "--hardware", "--precision", "--recompute",
              precision="bf16", recompute="none")  # fmt: skip
-@click.option("--tokens-per-s", callback=read_speed, metavar="N", help="Of all devices together.")
-@click.option("--mfu", callback=read_share, metavar="SHARE",
+@click.option("--tokens-per-s", type=TOKENS_PER_S, metavar="N", help="Of all devices together.")
+@click.option("--mfu", type=SHARE, metavar="SHARE",
               help="Instead of tokens/s: say how fast a job with such an MFU is.")  # fmt: skip
-@click.option("--peak", "peak_tflops", callback=read_tflops, metavar="TFLOPS",
+@click.option("--peak", "peak_tflops", type=TFLOPS, metavar="TFLOPS",
               help="Of one device, in place of the data sheet's.")  # fmt: skip
-@click.option("--convention", "conventions", type=click.Choice(CONVENTIONS), multiple=True,
+@click.option("--convention", "conventions", type=click.Choice(list(CONVENTIONS)), multiple=True,
               help="Only this one; may be repeated.")  # fmt: skip
 @click.option("--parts", is_flag=True, help="FLOPs and bytes of each part of the model, too.")
 @click.option("--formula", is_flag=True, help="Print formulas, and where they are from.")
@@ -320,28 +294,24 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     flopwatch mfu --formula --convention palm
     """
     from flopwatch import api
-    from flopwatch.jobs.conventions import find_conventions
     from flopwatch.output import job_tables as report
-    from flopwatch.output.console import print_sheets
 
     if formula:
         conventions = find_conventions(given["conventions"])
-        lines = report.list_formulas(conventions)
-        formulas = report.formulas_as_dict(conventions)
-        click.echo(json.dumps(formulas) if as_json else "\n".join(lines))
+        if as_json:
+            print_json(report.formulas_as_dict(conventions))
+        else:
+            click.echo("\n".join(report.list_formulas(conventions)))
         return
     if given["model"] is None or given["seq_len"] is None:
         raise click.UsageError("give --model and --seq-len, or --formula alone")
     asked = ("tokens_per_s", "mfu", "peak_tflops", "conventions")
     found = api.mfu(make_job(given), **{name: given[name] for name in asked})
-    if as_json:
-        click.echo(json.dumps(report.mfu_as_dict(found), allow_nan=False))
-    else:
-        print_sheets(report.list_mfu_sheets(found, with_parts=parts))
+    print_found(as_json, report.mfu_as_dict(found), report.list_mfu_sheets(found, with_parts=parts))
 
 
 @click.command()
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
+@options.any_results
 @options.skip_corrupt
 @options.as_json
 def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
@@ -355,32 +325,27 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     flopwatch validate results/steps.jsonl results/training.jsonl
     """
     from flopwatch.output import score_tables as report
-    from flopwatch.output.console import print_sheets
 
     if results:
         from flopwatch.prediction.validation import judge_all, tally
 
         judged = judge_all(read_records(results, skip_corrupt))
         tallies = tally(judged)
-        content = report.scorecard_as_dict(judged, tallies)
-        sheets = report.list_scorecard_sheets(judged, tallies)
-    else:
-        from flopwatch.prediction.validation import validate as score
+        print_found(
+            as_json,
+            report.scorecard_as_dict(judged, tallies),
+            report.list_scorecard_sheets(judged, tallies),
+        )
+        return
+    from flopwatch.prediction.validation import validate as score
 
-        found = score()
-        content = report.validation_as_dict(found)
-        sheets = report.list_validation_sheets(found)
-    if as_json:
-        click.echo(json.dumps(content, allow_nan=False))
-    else:
-        print_sheets(sheets)
+    found = score()
+    print_found(as_json, report.validation_as_dict(found), report.list_validation_sheets(found))
 
 
 @click.command()
 @options.results
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where it is kept.  [default: FLOPWATCH_CALIBRATION, or with the "
-                   "peaks]")  # fmt: skip
+@options.out("Calibrations are appended.  [default: FLOPWATCH_CALIBRATION, or with the peaks]")
 @options.skip_corrupt
 @options.as_json
 def calibrate(
@@ -398,15 +363,15 @@ def calibrate(
     flopwatch predict --hardware here --model small --seq-len 128 --micro-batch 4 --precision fp32
     """
     from flopwatch.output import score_tables as report
-    from flopwatch.output.console import print_sheets
     from flopwatch.prediction.calibration import append, find_file
     from flopwatch.prediction.calibration import calibrate as fit_records
 
     calibration, fit = fit_records(read_records(results, skip_corrupt))
     path = out or find_file()
     append(path, calibration)
-    if as_json:
-        click.echo(json.dumps(report.calibration_as_dict(calibration, fit), allow_nan=False))
-    else:
-        print_sheets(report.list_calibration_sheets(calibration, fit))
+    print_found(
+        as_json,
+        report.calibration_as_dict(calibration, fit),
+        report.list_calibration_sheets(calibration, fit),
+    )
     click.echo(f"kept in {path}", err=True)

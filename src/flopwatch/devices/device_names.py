@@ -108,7 +108,7 @@ def describe_unknown(name: str) -> str:
     }
     near = difflib.get_close_matches(_strip_short(name), known, n=HINTS, cutoff=0.5)
     listed = " or ".join(known[short] for short in near)
-    advice = f"write {listed}" if near else "choose one that `flopwatch devices` lists"
+    advice = f"write {listed}" if near else "choose one that `flopwatch peaks --list` has"
     return f"no device is called {name!r}; {advice}"
 
 

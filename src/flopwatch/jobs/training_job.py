@@ -34,6 +34,7 @@ from flopwatch.jobs.precision import PRECISIONS, Precision, find_precision
 
 Attention = Literal["sdpa", "plain"]
 """sdpa: torch's fused attention; plain: two matmuls and a softmax that can be seen."""
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 Recompute = Literal["none", "selective", "full"]
 """Activation checkpointing, that is what the backward pass computes again: nothing, all of a block
 but its linear layers, or all of it."""
@@ -291,7 +292,7 @@ def name_variant(
     ('full+recompute-selective', 'eager')
     """
     _require("recompute", recompute or "none", RECOMPUTES)
-    _require("attention", attention or "sdpa", get_args(Attention))
+    _require("attention", attention or "sdpa", ATTENTIONS)
     words = [
         sharding or "",
         "compiled" if compiled else "",

@@ -39,7 +39,7 @@ from flopwatch.output.units import format_bytes, format_rate, format_ratio, plur
 
 EXPLANATION = (
     "10^12 operations in a second, dense, sums in float32; GB as makers count; links with both "
-    "directions together; `flopwatch devices NAME` has the sources"
+    "directions together; `flopwatch peaks DEVICE` has the sources"
 )
 
 LESS_ASKED_FOR: dict[str, Kind] = {

@@ -21,7 +21,7 @@ from flopwatch.output.formats import (
     write_latex,
     write_markdown,
 )
-from flopwatch.output.layouts.layouts import LAYOUTS, Cell, PublishedTable
+from flopwatch.output.layouts.layouts import AS_PUBLISHED, LAYOUTS, Cell, PublishedTable
 from flopwatch.output.pivot import (
     choose_columns,
     list_pivot_records,
@@ -87,7 +87,8 @@ def answer(rows: Sequence[Row], request: Request, form: str) -> Answer:
         return _answer_columns(chosen, known, request.columns)
     if request.layout != PLAIN:
         return _answer_layout(chosen, request.layout, form)
-    return _answer_plain(chosen, known, request.sort is not None)
+    is_sheets = form not in ("csv", "json")
+    return _answer_plain(chosen, known, request, is_sheets)
 
 
 def _answer_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bool) -> Answer:
@@ -111,17 +112,33 @@ def _answer_columns(rows: Sequence[Row], known: Columns, columns: str) -> Answer
     )
 
 
-def _answer_plain(rows: Sequence[Row], known: Columns, is_sorted: bool) -> Answer:
+def _answer_plain(rows: Sequence[Row], known: Columns, request: Request, is_sheets: bool) -> Answer:
+    make_sheets = make_all_sheets if request.sort is None else make_sorted_sheets
+    remarks = [] if rows else ["no cases"]
+    shown = rows
+    if is_sheets and request.where is None:
+        # Published parts would make thousands of lines.
+        shown = [
+            row for row in rows
+            if not row.in_parts or "published" not in row.record.environment
+        ]  # fmt: skip
+    if len(shown) < len(rows):
+        remarks = [
+            f"{len(rows) - len(shown)} published times of parts are left out; --layout published "
+            "has them, and --where selects some"
+        ]
     return Answer(
-        make_sheets=lambda: make_sorted_sheets(rows) if is_sorted else make_all_sheets(rows),
+        make_sheets=lambda: make_sheets(shown),
         make_values=lambda: (list(known), list_values(rows, list(known.values()))),
         make_objects=lambda: LAYOUTS[PLAIN](rows).content,
-        remarks=[] if rows else ["no cases"],
+        remarks=remarks,
     )
 
 
-def _answer_layout(rows: Sequence[Row], layout: str, form: str) -> Answer:
+def _answer_layout(rows: Sequence[Row], asked: str, form: str) -> Answer:
+    layout = _find_layout(rows) if asked == AS_PUBLISHED else asked
     printout = LAYOUTS[layout](rows)
+    below = [] if asked == AS_PUBLISHED else rows
 
     def find_tables() -> list[PublishedTable]:
         if not printout.tables:
@@ -142,13 +159,23 @@ def _answer_layout(rows: Sequence[Row], layout: str, form: str) -> Answer:
 
     return Answer(
         make_sheets=lambda: (
-            make_all_sheets(rows) if form == "terminal" else [*map(_make_sheet, find_tables())]
+            make_all_sheets(below) if form == "terminal" else [*map(_make_sheet, find_tables())]
         ),
         make_values=make_values,
         make_objects=lambda: printout.content,
         lines=printout.lines,
         remarks=printout.remarks,
     )
+
+
+def _find_layout(rows: Sequence[Row]) -> str:
+    """The one that the suite of these cases has declared."""
+    found = {row.record.layout for row in rows} & {*LAYOUTS}
+    if len(found) != 1:
+        raise UsageError(
+            f"these results are of {len(found)} published layouts; choose from {', '.join(LAYOUTS)}"
+        )
+    return str(found.pop())
 
 
 def _make_sheet(table: PublishedTable) -> Sheet:

@@ -99,7 +99,7 @@ def suggest_case(found: Sequence[PublishedComparison], name: str) -> str:
     """How to measure something that was published."""
     published = [one.published for one in found if one.published and one.published.total_ns]
     if not published:
-        return f"`flopwatch published {name}` says what there is"
+        return f"`flopwatch show published:{name}` has all"
     # The fastest: it asks least of the reader's machine.
     record = min(published, key=lambda row: row.total_ns.value if row.total_ns else 0).record
     matching = find_matching(record)

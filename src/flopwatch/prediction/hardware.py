@@ -137,7 +137,7 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
     if device.bandwidth_gb_per_s is None:
         raise UsageError(
             f"the memory bandwidth of {device.name} is not known here, and nothing can be predicted"
-            " without it; choose another that `flopwatch devices` lists"
+            " without it; choose another that `flopwatch peaks --list` has"
         )
     link = device.link
     sustained = _find_sustained(device)

@@ -5,8 +5,8 @@
                                               and is 50257
     seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum, which
                                               counts where both are given
-    n_gpus, gpu_type                          as in a100_80gb, or a name that `flopwatch devices`
-                                              lists
+    n_gpus, gpu_type                          as in a100_80gb, or a name that
+                                              `flopwatch peaks --list` has
     precision, mp_mode                        amp_bf16 or bf16, DEFAULT or PURE
     shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD, or
                                               our own words; 0, 1 or selective

@@ -30,6 +30,9 @@ import msgspec
 from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, StoreError
 from flopwatch.records.record import Record, decode, encode
 
+PUBLISHED = "published:"
+"""Before the name of a published benchmark, where a results file could stand."""
+
 MAX_LINE_BYTES = 64 * 2**20
 """Some two million samples. Without a limit, one file of zeros would fill the memory."""
 
@@ -203,7 +206,7 @@ class Store:
 
 
 def read(path: Path | str, *, skip_corrupt: bool = False) -> Contents:
-    """Every record of a file.
+    """Every record of a file, or of a published benchmark: ``published:dyad``.
 
     Raises CorruptFile at a line that is not a record, unless `skip_corrupt` makes it a warning.
     """
@@ -214,6 +217,11 @@ def read(path: Path | str, *, skip_corrupt: bool = False) -> Contents:
 
 def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iterator[Record]:
     """The same, one record at a time; `warnings` grows on the way."""
+    if is_published(path):
+        from flopwatch.records.published import load
+
+        yield from load(str(path).removeprefix(PUBLISHED))
+        return
     num_intact = num_skipped = 0
     with reading(path) as file:
         entries = _decode_lines(file)
@@ -236,6 +244,10 @@ def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iter
                 raise _describe_corrupt(path, number, entry, num_intact)
     if num_skipped > 1:
         warnings.append(f"{path}: {num_skipped} lines were skipped, {num_intact} records were read")
+
+
+def is_published(path: Path) -> bool:
+    return str(path).startswith(PUBLISHED)
 
 
 def _describe_corrupt(path: Path, number: int, why: StoreError, num_intact: int) -> CorruptFile:

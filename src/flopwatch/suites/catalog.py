@@ -41,7 +41,7 @@ def find_suite(name: str) -> SuiteFile:
         path = Path(name)
         if not path.is_file():
             raise SuiteError(
-                f"no suite file {name}; `flopwatch suites --new {name}` writes a template"
+                f"no suite file {name}; `flopwatch run --new {name}` writes a template"
             )
         return _read_suite_file(path.resolve())
     path = BUILT_IN / f"{name}.py"

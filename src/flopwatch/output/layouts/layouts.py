@@ -96,6 +96,10 @@ LAYOUTS: dict[str, Callable[[Sequence[Row]], Printout]] = {
 }
 
 
+AS_PUBLISHED = "published"
+"""The layout that the suite declares, by itself."""
+
+
 def draw_published_markdown(cells: Sequence[Sequence[str]]) -> list[str]:
     """A table as published: headings begin where their column does, cells end where it ends.
 

@@ -93,7 +93,7 @@ KINDS: dict[str, Kind] = {
         shows="speed below what memory and arithmetic allow",
         needs="cases that declare FLOPs and bytes, and peaks of the machine that were measured "
         "before the run",
-        run="flopwatch peaks, and then a suite with both, such as flopwatch suites --new writes",
+        run="flopwatch peaks, and then a suite with both, such as flopwatch run --new writes",
         make=roofline_plot.make_plots,
         most=1,
     ),

@@ -8,7 +8,7 @@ every figure again, to its last digit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from flopwatch.records.published.published_dyad import read_dyad
 from flopwatch.records.published.published_mosaic import read_mosaic
 from flopwatch.records.published.published_switchback import read_switchback
 from flopwatch.records.record import Record
+from flopwatch.records.store import PUBLISHED
 
 Quantity = Literal[
     "speedup", "speedup-of-parts", "speedup-of-feed-forward", "backward-over-forward", "mfu"
@@ -61,6 +62,14 @@ class Publication:
     def parse(self, text: str) -> list[Record]:
         """The records of a text in this format; a text that is not is a UsageError."""
         return [replace(record, layout=self.name) for record in self.read(text)]
+
+    def list_remarks(self) -> list[str]:
+        """What a reader must know about the figures."""
+        return [
+            f"source: {self.source}, {self.year}; {self.hardware}",
+            f"not stated: {'; '.join(self.unknown)}",
+            *(f"mind: {advice}" for advice in self.advice),
+        ]
 
     def describe(self) -> dict[str, Any]:
         """What it says of itself, for JSON."""
@@ -176,7 +185,8 @@ PUBLICATIONS = {
 def find_publication(name: str) -> Publication:
     if name not in PUBLICATIONS:
         raise UsageError(
-            f"no published benchmark is called {name!r}; there are {', '.join(PUBLICATIONS)}"
+            f"no published benchmark is called {name!r}; there are {', '.join(PUBLICATIONS)}, and "
+            "`flopwatch show published` describes them"
         )
     return PUBLICATIONS[name]
 
@@ -193,6 +203,12 @@ def load(name: str) -> list[Record]:
     return [_sign(record, publication) for record in publication.parse(read_text(name))]
 
 
+def find_sources(records: Iterable[Record]) -> list[Publication]:
+    """The publications that records are from, as `load` has marked them."""
+    runs = {record.run_id for record in records}
+    return [each for each in PUBLICATIONS.values() if f"{PUBLISHED}{each.name}" in runs]
+
+
 def _sign(record: Record, publication: Publication) -> Record:
     """With the source, and under a run of its own name."""
     signed = {
@@ -203,6 +219,6 @@ def _sign(record: Record, publication: Publication) -> Record:
     }
     return replace(
         record,
-        run_id=f"published:{publication.name}",
+        run_id=f"{PUBLISHED}{publication.name}",
         environment={**record.environment, "published": signed},
     )

@@ -1,0 +1,184 @@
+"""The options of a training job, the same in all commands, and the job that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from flopwatch.cli.options import (
+    Word,
+    choose_from,
+    list_devices,
+    read_amount,
+    read_count,
+    read_word,
+)
+from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES
+from flopwatch.jobs.parallelism import SHARDINGS, Parallelism
+from flopwatch.jobs.precision import PRECISIONS
+from flopwatch.jobs.training_job import ATTENTIONS, OPTIMIZERS, RECOMPUTES, TrainingJob
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def list_models() -> Iterable[str]:
+    return [*SHAPES, *(f"{name}:" for name in ARCHITECTURES)]
+
+
+class Hardware(Word):
+    """As in 8xA100-80GB: the number before the device is kept."""
+
+    def list_matches(self, begun: str) -> list[str]:
+        count, times, device = begun.partition("x")
+        number = f"{count}x" if times and count.isdecimal() else ""
+        device = device if number else begun
+        return [
+            f"{number}{name}"
+            for name in self.list_known()
+            if name.lower().startswith(device.lower())
+        ]
+
+
+class JobOption(NamedTuple):
+    """A field of a training job on the command line."""
+
+    help: str
+    read: Callable[[str, str], Any] = read_word
+    list_known: Callable[[], Iterable[str]] = tuple
+    metavar: str = "N"
+    kind: type[Word] = Word
+
+
+def _choice(help_text: str, *known: str) -> JobOption:
+    return JobOption(help_text, choose_from(*known), lambda: known, f"[{'|'.join(known)}]")
+
+
+JOB = {
+    "--model": JobOption("A model's name, or an architecture with its dimensions.",
+                         list_known=list_models, metavar="MODEL"),
+    "--seq-len": JobOption("Tokens of a sequence.", read_count),
+    "--micro-batch": JobOption("Sequences that a rank computes at once.", read_count),
+    "--grad-accum": JobOption("Micro-batches of a step: gradient accumulation.", read_count),
+    "--global-batch": JobOption("Sequences of a step, over all ranks; sets --grad-accum.",
+                                read_count),
+    "--global-batch-tokens": JobOption("The same in tokens, as in 4M.", read_amount),
+    "--precision": JobOption("The dtype policy: " + ", ".join(PRECISIONS) + ".",
+                             list_known=lambda: PRECISIONS, metavar="POLICY"),
+    "--optimizer": _choice("What updates the parameters.", *OPTIMIZERS),
+    "--recompute": _choice("Activation checkpointing: recompute nothing, all but the linear "
+                           "layers, or whole blocks.", *RECOMPUTES),
+    "--attention": _choice("sdpa: torch's fused kernel. plain: two matmuls and a softmax, with "
+                           "all scores kept.", *ATTENTIONS),
+    "--sharding": _choice("How data-parallel ranks share the parameters: none and ddp replicate "
+                          "them, zero2 shards gradients and optimizer state, full parameters too, "
+                          "hybrid within groups of ranks.", *SHARDINGS),
+    "--tp": JobOption("Tensor-parallel ranks.", read_count),
+    "--pp": JobOption("Pipeline stages.", read_count),
+    "--cp": JobOption("Context-parallel ranks.", read_count),
+    "--ep": JobOption("Expert-parallel ranks.", read_count),
+    "--hardware": JobOption("Number and kind of devices, as in 8xA100-80GB.",
+                            list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
+}  # fmt: skip
+PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
+SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+
+
+class JobCommand(click.Command):
+    """Of a job, whose model is an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            raise click.UsageError(f"unexpected {rest[0]!r}; a model is --model {rest[0]}", ctx)
+        return rest
+
+
+compile_option = click.option("--compile", "compiled", is_flag=True, help="Through torch.compile.")
+
+
+def job_options(
+    *names: str, many: Iterable[str] = (), **defaults: Any
+) -> Callable[[Command], Command]:
+    """Options of a training job by their names; of `many`, comma-separated lists are read."""
+
+    def add(command: Command) -> Command:
+        for name in reversed(names):
+            command = _add_option(command, name, name in many, defaults.get(_name_field(name)))
+        return command
+
+    return add
+
+
+def axis_options(*names: str) -> Callable[[Command], Command]:
+    """The same options for `run`: a suite has its own values, and knows which others it accepts."""
+
+    def add(command: Command) -> Command:
+        for name in reversed(names):
+            command = _add_option(command, name, True, None, read_word)
+        return command
+
+    return add
+
+
+def _name_field(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
+def _add_option(
+    command: Command,
+    name: str,
+    is_list: bool,
+    default: Any,
+    read: Callable[[str, str], Any] | None = None,
+) -> Command:
+    option = JOB[name]
+    return click.option(
+        name,
+        type=option.kind(read or option.read, option.list_known, many=is_list),
+        metavar=option.metavar + ("[,...]" if is_list else ""),
+        default=None if default is None else str(default),
+        show_default=default is not None,
+        help=option.help,
+    )(command)
+
+
+def make_job(given: dict[str, Any]) -> TrainingJob:
+    """Of the options that a command has. A rank is a device, and one alone shards nothing."""
+    from flopwatch.devices.device_names import split_hardware
+
+    require(given, "--model", "--seq-len")
+    hardware, split = given.get("hardware"), read_split(given)
+    together = split["tensor"] * split["pipeline"] * split["context"]
+    devices = together if hardware is None else split_hardware(hardware)[0]
+    if devices % together:
+        raise UsageError(
+            f"--tp, --pp and --cp divide the model among {together} ranks, and {devices} devices "
+            "are no multiple of that; change one of them"
+        )
+    fields = (
+        "model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer", "recompute",
+        "attention", "hardware",
+    )  # fmt: skip
+    return TrainingJob(
+        **{name: given[name] for name in fields if given.get(name) is not None},
+        parallelism=Parallelism(
+            **split,
+            data=devices // together,
+            sharding=given.get("sharding", "none") if devices > 1 else "none",
+        ),
+    )
+
+
+def read_split(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Parallelism` that divide the model."""
+    return {field: given.get(name) or 1 for name, field in SPLIT.items()}
+
+
+def require(given: dict[str, Any], *options: str) -> None:
+    missing = [name for name in options if given[_name_field(name)] in (None, [])]
+    if missing:
+        raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")
