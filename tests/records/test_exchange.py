@@ -19,8 +19,8 @@ from flopwatch.analysis.summary import summarize
 from flopwatch.cli.exchange import EXPORTS, IMPORTS
 from flopwatch.cli.main import _run_command, cli
 from flopwatch.records.exchange import EXPORTERS, IMPORTERS, read_file
-from flopwatch.records.exchange.foreign import ForeignError, scale
 from flopwatch.records.exchange.google_benchmark import parse_name
+from flopwatch.records.foreign import ForeignError, scale
 from flopwatch.records.published import PUBLICATIONS
 from flopwatch.records.record import Record, encode
 from flopwatch.records.store import read

@@ -23,7 +23,7 @@ from flopwatch.cli.exchange import EXPORTS, IMPORTS
 from flopwatch.cli.main import _run_command, cli
 from flopwatch.errors import StoreError
 from flopwatch.records.exchange import read_file
-from flopwatch.records.exchange.foreign import ForeignError
+from flopwatch.records.foreign import ForeignError
 from flopwatch.records.published import PUBLICATIONS, read_text
 from flopwatch.records.record import Check, PhaseMemory, Rank, Record, Region, encode
 from flopwatch.records.store import MAX_LINE_BYTES, read

@@ -28,7 +28,7 @@ from flopwatch.output.layouts.layouts import Printout, PublishedTable
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.training_tables import find_estimate_bytes
 from flopwatch.output.units import format_bytes
-from flopwatch.records.published.entries import find_printed
+from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value, label
 

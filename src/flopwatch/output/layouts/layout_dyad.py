@@ -24,7 +24,7 @@ from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_differences
-from flopwatch.records.published.entries import find_printed
+from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value
 

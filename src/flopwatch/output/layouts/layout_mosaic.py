@@ -27,7 +27,7 @@ from flopwatch.jobs.training_job import SHARDING_WORDS, STEP_WORDS, TrainingJob
 from flopwatch.jobs.utilisation import JobUtilisation, Utilisation
 from flopwatch.output.layouts.layouts import Printout, PublishedTable, draw_published_markdown
 from flopwatch.output.units import format_rate
-from flopwatch.records.published.entries import find_printed
+from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
 from flopwatch.suites.suite import AUTO

@@ -26,7 +26,7 @@ from flopwatch.errors import UsageError
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
 from flopwatch.output.layouts.layouts import Printout, PublishedTable
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.records.published.entries import find_printed
+from flopwatch.records.foreign import find_printed
 from flopwatch.records.published.published_switchback import TOTALS
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label

@@ -6,6 +6,7 @@ exporter writes what was measured and says which statistic it is, in which unit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flopwatch.analysis.comparable import conditions
 from flopwatch.errors import FlopwatchError, StoreError, UsageError
 from flopwatch.records.exchange import github_action, google_benchmark, pyperf, pytorch_database
-from flopwatch.records.exchange.foreign import (
+from flopwatch.records.foreign import (
     ForeignError,
     Import,
     Importer,
-    digest_text,
     parse_documents,
     read_text,
 )
@@ -109,18 +109,16 @@ def _read(text: str, documents: Sequence[Any], importer: Importer) -> Import:
     content = importer.read(documents)
     if not content.records:
         raise ForeignError("; ".join(["it has nothing that a record can hold", *content.remarks]))
-    run = f"import:{digest_text(text)}"
+    run = f"import:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     records = [replace(record, run_id=run) for record in content.records]
-    return Import(records=records, remarks=[*content.remarks, *_tell_doubles(records)])
-
-
-def _tell_doubles(records: Sequence[Record]) -> list[str]:
-    """Tables show one record of a case, and the others would be missed."""
+    remarks = list(content.remarks)
     cases = [(record.case_id, conditions(record)) for record in records]
     num_doubles = len(cases) - len(set(cases))
-    if not num_doubles:
-        return []
-    return [f"{num_doubles} of its records are of a case that others are of too; tables show one"]
+    if num_doubles:
+        remarks.append(
+            f"{num_doubles} of its records are of a case that others are of too; tables show one"
+        )
+    return Import(records=records, remarks=remarks)
 
 
 def _find_published(text: str, wrong: ForeignError | None) -> tuple[str, Import]:

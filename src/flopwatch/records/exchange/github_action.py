@@ -17,7 +17,7 @@ from flopwatch.analysis.statistics import CONFIDENCE, Estimate
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.environment import look_up
 from flopwatch.errors import UsageError
-from flopwatch.records.exchange.foreign import list_conditions, scale
+from flopwatch.records.foreign import list_conditions, scale
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from flopwatch.analysis.statistics import median
-from flopwatch.records.exchange.foreign import (
-    ForeignCase,
+from flopwatch.records.foreign import (
     ForeignError,
     Import,
     Importer,
@@ -23,12 +22,16 @@ from flopwatch.records.exchange.foreign import (
     drop_unknown,
     hide_host,
     is_time,
+    make_record,
+    make_samples,
     name_some,
     pick,
     scale,
 )
-from flopwatch.records.record import Record, Status
+from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
+FORM = "a file of google-benchmark"
 DIGITS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
 CLOCKS = ("real_time", "process_time", "manual_time")
 FITS = ("BigO", "RMS")
@@ -42,8 +45,24 @@ PRIVATE = ("host_name", "executable", "date", "load_avg", "num_cpus", "library_v
 """Parts of the context that are names and paths, or stand elsewhere in the environment."""
 
 
+WARNINGS = (
+    (
+        "google-benchmark was built for debugging, which makes times longer",
+        "library_build_type",
+        "debug",
+    ),
+    ("the CPU's frequency was scaled while measuring", "cpu_scaling_enabled", True),
+)
+"""With the entry of the context that they are due to, and its value then."""
+
+
+class File(msgspec.Struct):
+    context: dict[str, Any]
+    benchmarks: list[dict[str, Any]]
+
+
 class Line(msgspec.Struct):
-    """One entry of a file; its counters are what has no name here."""
+    """One entry of a file."""
 
     name: str
     run_name: str | None = None
@@ -58,6 +77,8 @@ class Line(msgspec.Struct):
     skipped: bool = False
     skip_message: str | None = None
     label: str | None = None
+    counters: dict[str, float] = msgspec.field(name="(counters)", default_factory=dict)
+    """The user's own, under any names: what the entry has besides."""
 
     @property
     def aggregate(self) -> str | None:
@@ -78,6 +99,10 @@ class Line(msgspec.Struct):
         return self.error_occurred or self.skipped
 
     @property
+    def reason(self) -> str | None:
+        return self.error_message or self.skip_message
+
+    @property
     def real_ns(self) -> float | None:
         return self._scale(self.real_time)
 
@@ -90,7 +115,7 @@ class Line(msgspec.Struct):
 
 
 NOT_COUNTERS = {
-    *Line.__struct_fields__, "family_index", "per_family_instance_index", "repetitions",
+    *Line.__struct_encode_fields__, "family_index", "per_family_instance_index", "repetitions",
     "repetition_index", "threads", "aggregate_unit", "cpu_coefficient", "real_coefficient",
     "big_o", "rms",
 }  # fmt: skip
@@ -107,67 +132,67 @@ def recognise(documents: Sequence[Any]) -> bool:
 
 
 def read(documents: Sequence[Any]) -> Import:
-    what = "a file of google-benchmark"
-    content = convert(documents[0], dict[str, Any], what)
-    context = convert(content.get("context"), dict[str, Any], what)
-    entries = convert(content.get("benchmarks"), list[dict[str, Any]], what)
-    lines = [(convert(entry, Line, what), entry) for entry in entries]
-    cases: dict[str, list[tuple[Line, dict[str, Any]]]] = {}
-    for line, entry in lines:
-        if line.aggregate not in FITS:
-            cases.setdefault(line.case_name, []).append((line, entry))
-    fits = [line.name for line, _ in lines if line.aggregate in FITS]
+    file = convert(documents[0], File, FORM)
+    fits: list[str] = []
+    cases: dict[str, list[Line]] = {}
+    for entry in file.benchmarks:
+        counters = {k: v for k, v in entry.items() if k not in NOT_COUNTERS and _is_number(v)}
+        line = convert({**entry, "(counters)": counters}, Line, FORM)
+        if line.aggregate in FITS:
+            fits.append(line.name)
+        else:
+            cases.setdefault(line.case_name, []).append(line)
     remarks = [f"fits over sizes ({name_some(fits)}) were left out"] if fits else []
-    found = [_read_case(name, lines, context, remarks) for name, lines in cases.items()]
-    _tell_aggregates(cases, remarks)
-    return Import(records=[record for record in found if record is not None], remarks=remarks)
-
-
-def _tell_aggregates(
-    cases: Mapping[str, Sequence[tuple[Line, dict[str, Any]]]], remarks: list[str]
-) -> None:
-    sampled = [
-        [line.aggregate for line, _ in entries]
-        for entries in cases.values()
-        if any(line.aggregate is None for line, _ in entries)
+    found = [_read_case(name, lines, file.context, remarks) for name, lines in cases.items()]
+    aggregates = [
+        line.aggregate
+        for lines in cases.values()
+        if any(line.aggregate is None for line in lines)
+        for line in lines
+        if line.aggregate is not None
     ]
-    aggregates = [kind for kinds in sampled for kind in kinds if kind is not None]
     if aggregates:
         remarks.append(
             f"{len(aggregates)} aggregates of samples ({name_some(aggregates)}) were left out: "
             "they are computed on reading"
         )
+    return Import(records=[record for record in found if record is not None], remarks=remarks)
 
 
 def _read_case(
-    name: str,
-    lines: Sequence[tuple[Line, dict[str, Any]]],
-    context: Mapping[str, Any],
-    remarks: list[str],
+    name: str, lines: Sequence[Line], context: Mapping[str, Any], remarks: list[str]
 ) -> Record | None:
-    runs = [(line, entry) for line, entry in lines if line.aggregate is None]
-    failed = [line for line, _ in runs if line.has_failed]
-    timed = [(line, entry) for line, entry in runs if not line.has_failed]
-    fields = {**_fields(name, runs or lines, context), "notes": _collect_notes(context)}
-    if failed and not timed:
-        return _read_failure(failed[0], fields)
-    if failed:
-        reason = failed[0].error_message or failed[0].skip_message or "for an unknown reason"
-        fields["notes"].append(f"{len(failed)} of {len(runs)} repetitions failed: {reason}")
+    variant, params = parse_name(name)
+    case = Case(suite="google-benchmark", variant=variant, params=params)
+    runs = [line for line in lines if line.aggregate is None]
+    failed = [line for line in runs if line.has_failed]
+    timed = [line for line in runs if not line.has_failed]
+    notes = [text for text, key, value in WARNINGS if context.get(key) == value]
+    fields = {
+        "environment": _read_environment(name, (runs or lines)[0].label, context),
+        "measured_at": _read_date(context.get("date")),
+        "notes": notes,
+    }
     if not runs:
-        return _read_aggregate(name, [line for line, _ in lines], fields, remarks)
-    usable = [(line, entry) for line, entry in timed if line.real_ns and is_time(line.real_ns)]
+        return _read_aggregate(name, case, lines, fields, remarks)
+    if not timed:
+        status = "crash" if failed[0].error_occurred else "skipped"
+        reason = failed[0].reason or "the file does not say why"
+        return make_record(case, **fields, status=status, message=reason)
+    if failed:
+        reason = failed[0].reason or "for an unknown reason"
+        notes.append(f"{len(failed)} of {len(runs)} repetitions failed: {reason}")
+    usable = [(line, line.real_ns) for line in timed if line.real_ns and is_time(line.real_ns)]
     if len(usable) < len(timed):
         remarks.append(f"{name}: {len(timed) - len(usable)} times of 0 or less were left out")
     if not usable:
         return None
-    return Record(
+    calls = [_count_iterations(line) for line, _ in usable]
+    return make_record(
+        case,
         **fields,
-        status="ok",
-        samples_ns={"call": [line.real_ns for line, _ in usable if line.real_ns]},
-        rounds=list(range(len(usable))),
-        calls_per_sample=[_count_iterations(line) for line, _ in usable],
-        facts=_collect_facts(usable),
+        **make_samples({"call": [real_ns for _, real_ns in usable]}, calls),
+        facts=_collect_facts([line for line, _ in usable]),
     )
 
 
@@ -177,14 +202,8 @@ def _count_iterations(line: Line) -> int:
     return int(line.iterations)
 
 
-def _read_failure(line: Line, fields: Mapping[str, Any]) -> Record:
-    status: Status = "crash" if line.error_occurred else "skipped"
-    reason = line.error_message or line.skip_message or "the file does not say why"
-    return Record(**fields, status=status, message=reason)
-
-
 def _read_aggregate(
-    name: str, lines: Sequence[Line], fields: Mapping[str, Any], remarks: list[str]
+    name: str, case: Case, lines: Sequence[Line], fields: dict[str, Any], remarks: list[str]
 ) -> Record | None:
     """Where a file has only aggregates, the mean of the repetitions is the one sample."""
     by_kind = {line.aggregate: line for line in lines}
@@ -197,43 +216,26 @@ def _read_aggregate(
     spread = by_kind["stddev"].real_ns if "stddev" in by_kind else None
     tail = "" if spread is None else f", whose standard deviation is {spread:.6g} ns"
     note = f"its one sample is the {kind} of {count} repetitions{tail}; the file has no others"
-    return Record(
+    return make_record(
+        case,
         **{**fields, "notes": [*fields["notes"], note]},
-        status="ok",
-        samples_ns={"call": [line.real_ns]},
-        rounds=[0],
-        calls_per_sample=[1],
+        **make_samples({"call": [line.real_ns]}),
         facts={} if line.cpu_ns is None else {"cpu_time_ns": line.cpu_ns},
     )
 
 
-def _collect_facts(timed: Sequence[tuple[Line, dict[str, Any]]]) -> dict[str, float]:
+def _collect_facts(lines: Sequence[Line]) -> dict[str, float]:
     """Medians over the repetitions: of the processor's time, and of counters, which vary too."""
     values: dict[str, list[float]] = {}
-    for line, entry in timed:
-        if line.cpu_ns is not None:
-            values.setdefault("cpu_time_ns", []).append(line.cpu_ns)
-        for name, number in entry.items():
-            if name not in NOT_COUNTERS and _is_number(number):
-                values.setdefault(name, []).append(float(number))
+    for line in lines:
+        cpu = {} if line.cpu_ns is None else {"cpu_time_ns": line.cpu_ns}
+        for name, number in {**cpu, **line.counters}.items():
+            values.setdefault(name, []).append(number)
     return {name: median(numbers) for name, numbers in values.items()}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
-
-
-def _fields(
-    name: str, lines: Sequence[tuple[Line, dict[str, Any]]], context: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a record has whether the case failed or not."""
-    variant, params = parse_name(name)
-    case = ForeignCase(suite="google-benchmark", variant=variant, params=params)
-    return {
-        **case.as_fields(),
-        "environment": _read_environment(name, lines[0][0].label, context),
-        "measured_at": _read_date(context.get("date")),
-    }
 
 
 def parse_name(name: str) -> tuple[str, dict[str, Any]]:
@@ -274,18 +276,6 @@ def _read_value(text: str) -> int | float | str:
     return float(text) if is_decimal and len(text) < 40 else text
 
 
-def _collect_notes(context: Mapping[str, Any]) -> list[str]:
-    warnings = {
-        "google-benchmark was built for debugging, which makes times longer": context.get(
-            "library_build_type"
-        )
-        == "debug",
-        "the CPU's frequency was scaled while measuring": context.get("cpu_scaling_enabled")
-        is True,
-    }
-    return [warning for warning, applies in warnings.items() if applies]
-
-
 def _read_environment(name: str, label: str | None, context: Mapping[str, Any]) -> dict[str, Any]:
     averages = pick(context, "load_avg", list) or []
     rest = {key: value for key, value in context.items() if key not in PRIVATE}
@@ -316,6 +306,4 @@ def _read_date(date: Any) -> str:
     return (moment if moment.tzinfo is None else moment.astimezone(UTC)).isoformat()
 
 
-IMPORTER = Importer(
-    about="the JSON files of google-benchmark (C++ and Python)", recognise=recognise, read=read
-)
+IMPORTER = Importer(recognise=recognise, read=read)

@@ -18,8 +18,8 @@ import msgspec
 
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.environment import look_up
-from flopwatch.records.exchange.foreign import (
-    ForeignCase,
+from flopwatch.records.exchange.github_action import name_case
+from flopwatch.records.foreign import (
     ForeignError,
     Import,
     Importer,
@@ -29,12 +29,13 @@ from flopwatch.records.exchange.foreign import (
     hide_host,
     is_time,
     list_conditions,
+    make_record,
     mark_case,
     pick,
     scale,
 )
-from flopwatch.records.exchange.github_action import name_case
 from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
 VERSION = "1.0"
 SECOND = "second"
@@ -51,9 +52,6 @@ ENVIRONMENT = {
     "flopwatch_version": "software.flopwatch",
 }
 """From pyperf's metadata to a record's environment, and back."""
-
-NUMBERS: dict[str, type[Any]] = {"cpu_count": int}
-"""What of that is no text."""
 
 PRIVATE = ("hostname", "python_executable", "python_cflags", "python_config_args")
 """What a record does not repeat: names and paths of a machine."""
@@ -132,10 +130,8 @@ def _read_benchmark(
     if num_warmups == len(samples):
         remarks.append(f"{name} has no values and was left out")
         return None
-    case = find_case(metadata) or ForeignCase(suite="pyperf", variant=name)
-    return Record(
-        **case.as_fields(),
-        status="ok",
+    return make_record(
+        find_case(metadata) or Case(suite="pyperf", variant=name, params={}),
         samples_ns={"call": [sample.ns for sample in samples]},
         rounds=[sample.number for sample in samples],
         calls_per_sample=[sample.loops for sample in samples],
@@ -171,8 +167,8 @@ def _count(metadata: dict[str, Any], name: str) -> int:
 
 
 def _collect_facts(runs: Sequence[Run]) -> dict[str, float]:
-    sizes = [run.metadata.get("mem_max_rss") for run in runs]
-    known = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
+    sizes = [pick(run.metadata, "mem_max_rss", int) for run in runs]
+    known = [size for size in sizes if size is not None]
     facts = {"processes": float(sum(bool(run.values) for run in runs))}
     return {**facts, "process_memory_bytes": float(max(known))} if known else facts
 
@@ -183,7 +179,8 @@ def _read_environment(
     sections: dict[str, dict[str, Any]] = {"machine": {}, "software": {}}
     for theirs, ours in ENVIRONMENT.items():
         section, key = ours.split(".")
-        sections.setdefault(section, {})[key] = pick(metadata, theirs, NUMBERS.get(theirs, str))
+        kind: type[Any] = int if theirs == "cpu_count" else str
+        sections.setdefault(section, {})[key] = pick(metadata, theirs, kind)
     sections["machine"]["machine_id"] = hide_host(metadata, "hostname")
     version = sections["software"]["python"]  # "3.11.2 (64-bit) revision ..."
     sections["software"]["python"] = version and version.partition(" ")[0]
@@ -193,7 +190,7 @@ def _read_environment(
     return drop_unknown({**sections, "imported": imported})
 
 
-IMPORTER = Importer(about="the JSON files of pyperf", recognise=recognise, read=read)
+IMPORTER = Importer(recognise=recognise, read=read)
 
 
 def export(rows: Sequence[Row]) -> str:
@@ -238,9 +235,7 @@ def _write_metadata(record: Record, phase: str | None) -> dict[str, Any]:
         "unit": SECOND,
         "date": record.measured_at,
     }
-    texts = {key: _on_one_line(v) if isinstance(v, str) else v for key, v in metadata.items()}
-    return {key: value for key, value in texts.items() if value not in (None, "")}
-
-
-def _on_one_line(text: str) -> str:
-    return re.sub(r"[\r\n]+", " ", text).strip()
+    for key, value in metadata.items():
+        if isinstance(value, str):
+            metadata[key] = re.sub(r"[\r\n]+", " ", value).strip()
+    return {key: value for key, value in metadata.items() if value not in (None, "")}

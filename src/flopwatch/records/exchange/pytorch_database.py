@@ -18,9 +18,9 @@ import msgspec
 from flopwatch.analysis.statistics import CONFIDENCE, median
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.environment import look_up
-from flopwatch.records.exchange.foreign import (
+from flopwatch.records.exchange.github_action import Metric, list_metrics
+from flopwatch.records.foreign import (
     PHASE,
-    ForeignCase,
     ForeignError,
     Import,
     Importer,
@@ -30,14 +30,15 @@ from flopwatch.records.exchange.foreign import (
     hide_host,
     is_time,
     list_conditions,
+    make_record,
+    make_samples,
     mark_case,
     name_some,
     pick,
     scale,
 )
-from flopwatch.records.exchange.github_action import Metric, list_metrics
 from flopwatch.records.record import Record
-from flopwatch.suites.case import digest, label
+from flopwatch.suites.case import Case, digest, label
 
 FORM = "a list of results for PyTorch's benchmark database"
 
@@ -169,8 +170,8 @@ def _read_case(entries: Sequence[Entry]) -> Iterator[Record]:
     for entry in times:
         yield _read_time(entry, facts, is_only=len(times) == 1)
     if not times:
-        fields = _find_case(entries[0], None).as_fields()
-        yield Record(**fields, status="ok", facts=facts, **_read_circumstances(entries[0]))
+        case = _find_case(entries[0], None)
+        yield make_record(case, facts=facts, **_read_circumstances(entries[0]))
 
 
 def _read_time(entry: Entry, facts: dict[str, float], *, is_only: bool) -> Record:
@@ -184,19 +185,16 @@ def _read_time(entry: Entry, facts: dict[str, float], *, is_only: bool) -> Recor
         )
     statistic = (metric.extra_info or {}).get("statistic")
     notes = [f"in the file it is a {statistic}"] if isinstance(statistic, str) else []
-    return Record(
-        **_find_case(entry, None if is_only else metric.name).as_fields(),
-        status="ok",
-        samples_ns={"call": times_ns},
-        rounds=list(range(len(times_ns))),
-        calls_per_sample=[1] * len(times_ns),
+    return make_record(
+        _find_case(entry, None if is_only else metric.name),
+        **make_samples({"call": times_ns}),
         facts={} if PHASE in (metric.extra_info or {}) else facts,
         notes=notes,
         **_read_circumstances(entry),
     )
 
 
-def _find_case(entry: Entry, metric: str | None) -> ForeignCase:
+def _find_case(entry: Entry, metric: str | None) -> Case:
     """The variant is the backend where there is one: that is what is compared on a model."""
     benchmark, model = entry.benchmark, entry.model
     ours = find_case({**(benchmark.extra_info or {}), **(entry.metric.extra_info or {})})
@@ -212,7 +210,7 @@ def _find_case(entry: Entry, metric: str | None) -> ForeignCase:
         "metric": metric,
     }
     known = {key: value for key, value in params.items() if value not in (None, "")}
-    return ForeignCase(suite=benchmark.name, variant=model.backend or model.name, params=known)
+    return Case(suite=benchmark.name, variant=model.backend or model.name, params=known)
 
 
 def _shorten(value: Any) -> Any:
@@ -271,9 +269,7 @@ def _read_date(timestamp: int | None) -> str:
         return ""
 
 
-IMPORTER = Importer(
-    about="results for PyTorch's benchmark database (version 3)", recognise=recognise, read=read
-)
+IMPORTER = Importer(recognise=recognise, read=read)
 
 
 def export(rows: Sequence[Row]) -> str:

@@ -11,14 +11,9 @@ import re
 from typing import Any
 
 from flopwatch.errors import UsageError
-from flopwatch.records.published.entries import (
-    describe_source,
-    make_record,
-    make_sample,
-    name_run,
-    parse_figure,
-)
+from flopwatch.records.foreign import find_printed, make_published, name_run, parse_figure
 from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
 HEADINGS = ["experiment_name", "forward time", "forward std", "backward time", "backward std"]
 USUAL_WARMUP_STEPS = 5
@@ -80,39 +75,34 @@ def _make_record(
             f"line {number} does not have a name, two times and two deviations; mend or delete it"
         ) from None
     warmup_steps = axes.get("warmup_steps")
-    return make_record(
+    variant = "compiled" if compiled else "eager"
+    return make_published(
         run,
-        "steps",
-        "compiled" if compiled else "eager",
-        {"model": model, **axes},
+        Case(suite="steps", variant=variant, params={"model": model, **axes}),
+        printed={"line": number},
+        times_ns={"forward": forward_s * 1e9, "backward": backward_s * 1e9},
         baseline="eager",
-        **make_sample({"forward": forward_s * 1e9, "backward": backward_s * 1e9}),
-        facts={
-            "forward_std_s": forward_std_s,
-            "backward_std_s": backward_std_s,
-        },
+        facts={"forward_std_s": forward_std_s, "backward_std_s": backward_std_s},
         conditions={
             "compile": "on" if compiled else "unknown",
             "profiler": axes.get("profiler", "off"),
             "warm-up": "unknown" if warmup_steps is None else f"{warmup_steps} steps",
         },
         notes=[COMPILED_NOTE if compiled else UNSAID_NOTE],
-        environment=describe_source({"line": number}),
     )
 
 
 def _lack_memory(first: Record, model: str) -> Record:
     """The same as the first of all tables, of a model that was too large."""
-    return make_record(
+    params = {**first.params, "model": model}
+    return make_published(
         first.run_id,
-        first.suite,
-        first.variant,
-        {**first.params, "model": model},
+        Case(suite=first.suite, variant=first.variant, params=params),
+        printed=find_printed(first) or {},
         baseline=first.baseline,
         status="oom",
         message="it ran out of the GPU's memory",
         conditions=first.conditions,
-        environment=first.environment,
     )
 
 
@@ -122,15 +112,13 @@ def _make_sums(run: str, text: str) -> list[Record]:
     if len(found) != len(SUMS):
         return []
     return [
-        make_record(
+        make_published(
             run,
-            "precision",
-            dtypes,
-            {"addend": 0.01, "times": 1000},
+            Case(suite="precision", variant=dtypes, params={"addend": 0.01, "times": 1000}),
+            printed={"sum": place},
             baseline=SUMS[0],
             facts={"sum": total},
             notes=[f"the sum came to {total}; no time was published"],
-            environment=describe_source({"sum": place}),
         )
         for place, (dtypes, total) in enumerate(zip(SUMS, found, strict=True))
     ]

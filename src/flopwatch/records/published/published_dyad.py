@@ -16,14 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.layers import registry
-from flopwatch.records.published.entries import (
-    describe_source,
-    make_record,
-    make_sample,
-    name_run,
-    parse_figure,
-)
+from flopwatch.records.foreign import make_published, name_run, parse_figure
 from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
 BASELINE = "dense"
 BATCH = re.compile(r"Batch Size - (\d+), seq_len - (\d+)")
@@ -76,7 +71,12 @@ def read_dyad(text: str) -> list[Record]:
         elif found := TIMES.match(line):
             if not batch:
                 raise UsageError("there is no line 'Batch Size - N, seq_len - N' above the times")
-            times = _parse_times(number, found)
+            try:
+                times = [parse_figure(time) for time in found.groups()]
+            except ValueError:
+                raise UsageError(
+                    f"line {number} has a time that is no number above 0; mend it"
+                ) from None
             row = Figures(line=number, block=block, name=name, times_ms=times, batch=batch)
             records += _make_records(run, row)
         elif found := SPEEDUP.match(line):
@@ -88,13 +88,6 @@ def read_dyad(text: str) -> list[Record]:
             "'total avg: ..., fwd_avg: ..., bwd_avg: ...'"
         )
     return records
-
-
-def _parse_times(number: int, found: re.Match[str]) -> list[float]:
-    try:
-        return [parse_figure(time) for time in found.groups()]
-    except ValueError:
-        raise UsageError(f"line {number} has a time that is no number above 0; mend it") from None
 
 
 def _make_records(run: str, row: Figures) -> list[Record]:
@@ -116,20 +109,20 @@ def _make_record(run: str, row: Figures, parsed: re.Match[str], autocast: str) -
     model, variant = _find_model(row, parsed), _find_variant(row, parsed)
     shape = find_shape(model)
     is_cast = autocast == "published" and variant != BASELINE
-    return make_record(
+    params = {
+        "level": "feed-forward",
+        "model": model,
+        "micro_batch": row.batch[0],
+        "seq_len": row.batch[1],
+        "dtype": "float32",
+        "autocast": autocast,
+    }
+    return make_published(
         run,
-        "dyad",
-        variant,
-        {
-            "level": "feed-forward",
-            "model": model,
-            "micro_batch": row.batch[0],
-            "seq_len": row.batch[1],
-            "dtype": "float32",
-            "autocast": autocast,
-        },
+        Case(suite="dyad", variant=variant, params=params),
+        printed=asdict(row),
+        times_ns={"forward": forward_ms * 1e6, "backward": backward_ms * 1e6},
         baseline=BASELINE,
-        **make_sample({"forward": forward_ms * 1e6, "backward": backward_ms * 1e6}),
         conditions={"dtype": "float32", "autocast": "float16" if is_cast else "off"},
         flops=registry.count_flops_by_dtype(
             variant,
@@ -138,12 +131,8 @@ def _make_record(run: str, row: Figures, parsed: re.Match[str], autocast: str) -
             shape.feed_forward_size,
             "float16" if is_cast else "float32",
         ),
-        facts={
-            "hidden_size": float(shape.hidden_size),
-            "layers": float(shape.layers),
-        },
+        facts={"hidden_size": float(shape.hidden_size), "layers": float(shape.layers)},
         notes=_find_notes(parsed, variant, is_cast),
-        environment=describe_source(asdict(row)),
     )
 
 
@@ -174,7 +163,12 @@ def _find_notes(parsed: re.Match[str], variant: str, is_cast: bool) -> list[str]
 def _add_speedup(records: list[Record], number: int, width: str, speedup: str) -> list[Record]:
     """Give a printed speedup to the sparse layer of that width, or where there is none, to the
     widest: the text has such a slip."""
-    sparse = [r for r in records if r.variant != BASELINE and "hidden_size" in _name(r)]
+    sparse = [
+        record
+        for record in records
+        if record.variant != BASELINE
+        and "hidden_size" in record.environment["published"]["printed"]["name"]
+    ]
     if not sparse:
         return records  # it is of something else
     fitting = [r for r in sparse if r.facts["hidden_size"] == float(width)]
@@ -186,11 +180,6 @@ def _add_speedup(records: list[Record], number: int, width: str, speedup: str) -
     changed = replace(
         chosen,
         notes=chosen.notes if fitting else [*chosen.notes, SLIP_NOTE],
-        environment=describe_source(printed),
+        environment={"published": {"printed": printed}},
     )
     return [changed if record is chosen else record for record in records]
-
-
-def _name(record: Record) -> str:
-    name: str = record.environment["published"]["printed"]["name"]
-    return name

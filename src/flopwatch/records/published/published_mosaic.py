@@ -12,14 +12,9 @@ from typing import Any
 from flopwatch.errors import UsageError
 from flopwatch.jobs.parallelism import Parallelism, find_sharding
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
-from flopwatch.records.published.entries import (
-    describe_source,
-    make_record,
-    make_sample,
-    name_run,
-    parse_figure,
-)
+from flopwatch.records.foreign import make_published, name_run, parse_figure
 from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
 BASELINE = "none"
 DRIVER_NAMES = {"a100_80gb": "NVIDIA A100-SXM4-80GB", "a100_40gb": "NVIDIA A100-SXM4-40GB"}
@@ -95,15 +90,14 @@ def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
         parallelism=parallelism,
     )
     printed = {key: row[heading] for key, heading in PRINTED.items() if heading in row}
-    device = row["GPUType"].lower()
-    return make_record(
+    return make_published(
         run,
-        "training",
-        variant,
-        params,
-        job=parse_variant(job, variant).to_dict(),
+        Case(suite="training", variant=variant, params=params),
+        printed={"line": number, **printed},
+        gpu=DRIVER_NAMES.get(row["GPUType"].lower(), row["GPUType"]),
+        times_ns={"step": tokens / _find_tokens_per_s(row) * 1e9},
         baseline=BASELINE,
-        **make_sample({"step": tokens / _find_tokens_per_s(row) * 1e9}),
+        job=parse_variant(job, variant).to_dict(),
         facts={
             "tokens": float(tokens),
             "sequences": float(row["GlobalBatchSize (S)"]),
@@ -112,9 +106,6 @@ def _convert(run: str, number: int, row: Mapping[str, str]) -> Record:
             # Not "parameters": these models have a learned position for each token of a sequence,
             # ours have 2048.
         },
-        environment=describe_source(
-            {"line": number, **printed}, DRIVER_NAMES.get(device, row["GPUType"])
-        ),
     )
 
 

@@ -14,8 +14,9 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS, WHOLES
-from flopwatch.records.published.entries import describe_source, make_record, make_sample, name_run
+from flopwatch.records.foreign import make_published, name_run
 from flopwatch.records.record import Record
+from flopwatch.suites.case import Case
 
 BASELINE = "dense"
 TOTALS = {
@@ -83,42 +84,34 @@ def _make_records(run: str, number: int, line: dict[str, Any]) -> list[Record]:
             samples[variant]["forward" if part in FORWARD else "backward"] += line[part] * NS_PER_MS
     for variant in (STANDARD, ROWWISE, GLOBAL, CASTS):
         samples[variant] = {part: line[part] * NS_PER_MS for part in SUMS[variant]}
-    return [
-        make_record(
+    wholes = {layer: [name] for name, (layer, _) in TOTALS.items()}
+    records = []
+    for variant, times_ns in samples.items():
+        if variant in SUMS:
+            more: dict[str, Any] = {"kind": "parts", "parts_of": WHOLES[variant]}
+        else:
+            more = _describe_layer(line, variant)
+        record = make_published(
             run,
-            "switchback",
-            variant,
-            params,
+            Case(suite="switchback", variant=variant, params=params),
+            printed={"line": number, "ms": {key: line[key] for key in {**SUMS, **wholes}[variant]}},
+            times_ns=times_ns,
+            calls=line["repeat"],
             baseline=BASELINE,
-            kind="parts" if variant in WHOLES else "whole",
-            parts_of=WHOLES.get(variant),
-            job=None if variant in SUMS else _describe_layer(line, variant),
             conditions={"dtype": "float16", "autocast": "off"},
-            **make_sample(times_ns, line["repeat"]),
-            flops={}
-            if variant in SUMS
-            else registry.count_flops_by_dtype(
-                variant, line["batch_size"], line["dim_in"], line["dim_out"], "float16"
-            ),
-            notes=[] if variant in SUMS else [SUM_NOTE],
-            environment=describe_source({"line": number, "ms": _quote(line, variant)}),
+            **more,
         )
-        for variant, times_ns in samples.items()
-    ]
+        records.append(record)
+    return records
 
 
 def _describe_layer(line: dict[str, Any], variant: str) -> dict[str, Any]:
+    tokens, inputs, outputs = line["batch_size"], line["dim_in"], line["dim_out"]
     layer = LinearLayer(
-        tokens=line["batch_size"],
-        inputs=line["dim_in"],
-        outputs=line["dim_out"],
-        dtype="float16",
-        linear=variant,
+        tokens=tokens, inputs=inputs, outputs=outputs, dtype="float16", linear=variant
     )
-    return layer.to_dict()
-
-
-def _quote(line: dict[str, Any], variant: str) -> dict[str, float]:
-    """The figures that a variant stands for."""
-    wholes = {layer: [name] for name, (layer, _) in TOTALS.items()}
-    return {key: line[key] for key in {**SUMS, **wholes}[variant]}
+    return {
+        "job": layer.to_dict(),
+        "flops": registry.count_flops_by_dtype(variant, tokens, inputs, outputs, "float16"),
+        "notes": [SUM_NOTE],
+    }

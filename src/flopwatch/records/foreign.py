@@ -1,15 +1,24 @@
-"""What importers and exporters share: foreign files as JSON, exact scaling, and marked cases.
+"""Records of what others have measured: of other programs' files, and of published benchmarks.
 
 A file of another program has times that were not taken side by side, so that none of its records
-has a baseline, and `run`, a digest of the file's content, keeps it apart from all others.
+has a baseline, and `run_id`, a digest of the file's content, keeps it apart from all others.
+
+A published mean is one sample. Where the source says of how many calls it is the mean, that is the
+sample's calls. There are no warm-up, no rounds and no interval, and nothing is known of a machine
+but what the source says. ``environment["published"]`` marks such a record:
+
+    source, year, unknown    of a publication that the package has, see `published.PUBLICATIONS`
+    printed                  words, places and figures of the source that a record has no other
+                             field for, so that the published layout can be printed again: a figure
+                             of 17 digits, say, which nanoseconds would round
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +32,14 @@ import msgspec
 from flopwatch.errors import FlopwatchError
 from flopwatch.records.record import Record
 from flopwatch.records.store import reading
-from flopwatch.settings import COMPARED_SETTINGS
-from flopwatch.suites.case import case_id, digest, group_id
+from flopwatch.settings import COMPARED_SETTINGS, Settings
+from flopwatch.suites.case import Case, digest
 
 MAX_FILE_BYTES = 256 * 2**20
 """As Python objects, JSON takes ten times as much memory."""
 
-NO_BASELINE = ""
+GPU = Settings(device="cuda")
+"""Of published benchmarks: all so far ran on one."""
 
 SUITE, VARIANT, PARAMS, PHASE = (
     f"flopwatch_{name}" for name in ("suite", "variant", "params", "phase")
@@ -54,32 +64,40 @@ class Import:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Importer:
-    about: str
+    """Both functions take the JSON values of a file: one, or one a line."""
+
     recognise: Callable[[Sequence[Any]], bool]
     read: Callable[[Sequence[Any]], Import]
-    """Both of the JSON values of a file: one, or one a line."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ForeignCase:
-    """What was measured, under the names that a record has for it."""
-
-    suite: str
-    variant: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_fields(self) -> dict[str, Any]:
-        """Of a record."""
-        params = dict(self.params)
-        return {
-            "case_id": case_id(self.suite, self.variant, params),
-            "group_id": group_id(self.suite, params),
-            "run_id": "",  # known to who has read the file
-            "suite": self.suite,
-            "variant": self.variant,
-            "baseline": NO_BASELINE,
-            "params": params,
+def make_record(case: Case, **fields: Any) -> Record:
+    """A record of that case; `fields` are more of the record's own."""
+    return Record(
+        **{
+            "case_id": case.id,
+            "group_id": case.group,
+            "run_id": "",  # an importer does not know the file's digest
+            "suite": case.suite,
+            "variant": case.variant,
+            "baseline": "",
+            "params": dict(case.params),
+            "status": "ok",
+            **fields,
         }
+    )
+
+
+def make_samples(
+    times_ns: Mapping[str, Sequence[float]], calls: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Fields of a record: its samples by phase, each in a round of its own. `calls` says how many
+    calls each is the mean of; None: one."""
+    num_samples = len(next(iter(times_ns.values())))
+    return {
+        "samples_ns": {phase: list(each_ns) for phase, each_ns in times_ns.items()},
+        "rounds": list(range(num_samples)),
+        "calls_per_sample": list(calls or [1] * num_samples),
+    }
 
 
 def read_text(path: Path) -> str:
@@ -109,8 +127,13 @@ def parse_documents(text: str) -> list[Any]:
         raise ForeignError("it is nested too deeply") from None
     except ValueError as error:
         documents = _parse_lines(text, error)
-    if "\\ud" in text.lower():
-        _refuse_half_characters(documents)
+    if "\\ud" in text.lower():  # JSON can escape one half of a character, which no text can hold
+        try:
+            json.dumps(documents, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ForeignError("it has text that is not Unicode") from None
+        except RecursionError:
+            raise ForeignError("it is nested too deeply") from None
     return documents
 
 
@@ -136,20 +159,6 @@ def _parse(text: str) -> Any:
 def _parse_float(text: str) -> float | None:
     number = float(text)
     return number if math.isfinite(number) else None
-
-
-def _refuse_half_characters(documents: Sequence[Any]) -> None:
-    """JSON can escape one half of a character, which no text can hold."""
-    try:
-        json.dumps(documents, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ForeignError("it has text that is not Unicode") from None
-    except RecursionError:
-        raise ForeignError("it is nested too deeply") from None
-
-
-def digest_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def convert(content: Any, form: type[Form], what: str) -> Form:
@@ -204,20 +213,19 @@ def mark_case(record: Record, phase: str | None = None) -> dict[str, str]:
     return marks if phase is None else {**marks, PHASE: phase}
 
 
-def find_case(marks: Mapping[str, Any]) -> ForeignCase | None:
+def find_case(marks: Mapping[str, Any]) -> Case | None:
     """The case that an export of ours has marked; a phase is a parameter, so that the whole has
     the same id as before."""
-    suite, variant = marks.get(SUITE), marks.get(VARIANT)
-    if not isinstance(suite, str) or not isinstance(variant, str):
-        return None
+    suite, variant = pick(marks, SUITE, str), pick(marks, VARIANT, str)
+    phase = pick(marks, PHASE, str)
     try:
         params = json.loads(marks.get(PARAMS, "{}"))
     except (TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(params, dict):
+    if suite is None or variant is None or not isinstance(params, dict):
         return None
-    phase = {"phase": marks[PHASE]} if isinstance(marks.get(PHASE), str) else {}
-    return ForeignCase(suite=suite, variant=variant, params={**params, **phase})
+    more = {} if phase is None else {"phase": phase}
+    return Case(suite=suite, variant=variant, params={**params, **more})
 
 
 def list_conditions(record: Record) -> dict[str, str]:
@@ -235,3 +243,45 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     different = list(dict.fromkeys(names))
     shown = ", ".join(different[:most])
     return shown if len(different) <= most else f"{shown} and {len(different) - most} more"
+
+
+def make_published(
+    run_id: str,
+    case: Case,
+    *,
+    times_ns: Mapping[str, float] | None = None,
+    calls: int = 1,
+    printed: Mapping[str, Any],
+    gpu: str | None = None,
+    **fields: Any,
+) -> Record:
+    """A record of one published mean, of `calls` calls by phase; None: no time was published."""
+    known = {} if gpu is None else {"torch": {"gpu": {"name": gpu}}}
+    samples = {phase: [time_ns] for phase, time_ns in (times_ns or {}).items()}
+    return make_record(
+        case,
+        run_id=run_id,
+        settings=GPU,
+        environment={**known, "published": {"printed": dict(printed)}},
+        **(make_samples(samples, [calls]) if samples else {}),
+        **fields,
+    )
+
+
+def find_printed(record: Record) -> dict[str, Any] | None:
+    """None where it is a measurement of your own."""
+    found = record.environment.get("published")
+    return None if found is None else dict(found.get("printed", {}))
+
+
+def parse_figure(text: str, smallest: float = sys.float_info.min) -> float:
+    """A ValueError where it is no number, not finite, or less than can be: a time is above 0."""
+    figure = float(text)
+    if not smallest <= figure < math.inf:
+        raise ValueError(f"{text} is not {'above' if smallest else 'at least'} 0")
+    return figure
+
+
+def name_run(form: str, text: str) -> str:
+    """Another text is another run: what it says pairs with nothing in this one."""
+    return f"{form}:{digest(text)[:8]}"
