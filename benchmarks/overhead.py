@@ -27,6 +27,7 @@ from flopwatch.runner.local_launcher import Launcher
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 from flopwatch.suites.catalog import find_suite
+from flopwatch.worker.messages import Describe, Returned
 
 SUITE = Path(__file__).parent / "suites" / "identical.py"
 
@@ -45,17 +46,12 @@ def main() -> int:
 
 def compare_starts(times: int = 15) -> tuple[float, str]:
     suite_file = find_suite("activations")
-    request = {
-        "kind": "describe",
-        "suite_path": str(suite_file.path),
-        "quick": True,
-        "device": "cpu",
-    }
+    request = Describe(settings=Settings(), suite_path=str(suite_file.path), quick=True)
     with Launcher(environment={}) as launcher:
 
         def fork() -> None:
             worker = launcher.start(request)
-            assert [message["event"] for message in worker.events(60)] == ["described"]
+            assert [type(report) for report in worker.reports(60)] == [Returned]
             worker.close()
 
         forked, fresh = take_turns(times, fork, lambda: run_python("-c", "import torch"))

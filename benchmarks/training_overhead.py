@@ -35,7 +35,8 @@ from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.builder import build, find_blocks
 from flopwatch.models.training_loop import draw_sequences, make_workload
 from flopwatch.suites.suite import Workload
-from flopwatch.worker.communicator import Communicator, RankPlace
+from flopwatch.worker.communicator import Communicator
+from flopwatch.worker.messages import RankPlace
 from flopwatch.worker.rank_roles import OtherRank, RankZero
 from flopwatch.worker.sampling import time_phases
 

@@ -46,7 +46,7 @@ class FakeClock:
     def evict(self) -> None:
         self.evictions.append(self.now_ns)
 
-    def take_shares(self, loops: int) -> list[Share]:
+    def take_shares(self, calls: int) -> list[Share]:
         return []
 
     def spend(self, ns: float) -> None:

@@ -60,6 +60,11 @@ def read(name: str, environ: Environ = None) -> str:
     return (os.environ if environ is None else environ).get(name, "")
 
 
+def read_ranks_per_node(ranks: int, environ: Environ = None) -> int:
+    """Of a running job of so many ranks, as torchrun passes it to each; outside of a job, all."""
+    return int(read("LOCAL_WORLD_SIZE", environ) or ranks)
+
+
 def find_cache_folder(environ: Environ = None) -> Path:
     """Where flopwatch keeps what it can make again."""
     return Path(read("XDG_CACHE_HOME", environ) or os.path.expanduser("~/.cache")) / "flopwatch"

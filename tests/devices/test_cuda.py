@@ -105,7 +105,7 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
         target=SingleProcess(target.clock, target.evict),
         now_s=lambda: cuda.device_ns / 1e9,
     )
-    assert sampler.run().stop == "precise"
+    assert sampler.run().stop_reason == "precise"
     assert sampler.series[0].phase_ns[-1] == pytest.approx([30e6, 60e6])
 
 

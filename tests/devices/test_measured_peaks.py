@@ -258,7 +258,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     made: list[tuple[str, dict[str, Any]]] = []
     whole = make_peaks()
     answers = {
-        "measure": {
+        "measure_peaks": {
             "torch": ENVIRONMENT["torch"],
             "matmuls": whole.matmuls,
             "streams": whole.streams,
@@ -269,9 +269,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     }
 
     def call(function: str, arguments: dict[str, Any], **given: Any) -> Any:
-        name = function.removeprefix("flopwatch.devices.peak_measurement:")
-        made.append((name, {**arguments, **given}))
-        return msgspec.to_builtins(answers[name])
+        made.append((function, {**arguments, **given}))
+        return msgspec.to_builtins(answers[function])
 
     monkeypatch.setattr("flopwatch.runner.session.call", call)
     monkeypatch.setattr("flopwatch.runner.peaks.count_usable_cores", lambda quota: 4)
@@ -290,7 +289,7 @@ def test_the_command_keeps_and_prints(
     assert kept.matmuls == make_peaks().matmuls
     assert kept.setup.threads == 2
     assert kept.quick
-    assert [name for name, _ in calls] == ["measure", "measure_collectives"]
+    assert [name for name, _ in calls] == ["measure_peaks", "measure_collectives"]
     assert calls[0][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
     assert calls[1][1] == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": 2}
 
@@ -302,7 +301,7 @@ def test_the_command_as_json_without_collectives(
     told = CliRunner().invoke(cli, ["peaks", "--json", *options])
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["best"]["flops_per_s"]["float32"] == 180 * GB
-    assert [name for name, _ in calls] == ["measure"]
+    assert [name for name, _ in calls] == ["measure_peaks"]
     assert calls[0][1]["dtypes"] == ["int8"]
     assert calls[0][1]["effort"] == "full"
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from flopwatch.devices.cpu import CpuClock
+from flopwatch.env import read_ranks_per_node
 from flopwatch.errors import Unsupported
-from flopwatch.jobs.parallelism import Parallelism, count_shards, read_ranks_per_node
+from flopwatch.jobs.parallelism import Parallelism, count_shards
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.parallelize import fill_buckets
 from flopwatch.models.training_loop import make_reference, make_workload

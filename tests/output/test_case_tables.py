@@ -25,6 +25,8 @@ from flopwatch.records.record import Record
 from flopwatch.runner.record_builder import explain_death, explain_hang
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.sampling import Progress
 from tests.conftest import make_record
 
 ROUNDS = list(range(30))
@@ -344,19 +346,18 @@ def test_json_rows_are_plain(records: list[Record]) -> None:
 
 
 def test_deaths_are_explained() -> None:
-    assert explain_death(-9, "sampling", "")[0] == "crash"
-    assert explain_death(-9, "sampling", "", "it held 8 of 9 GiB")[0] == "oom"
-    assert explain_death(-6, "build", "terminate called: bad_alloc\n") == (
-        "crash",
-        "died with SIGABRT during build (terminate called: bad_alloc)",
+    assert explain_death(-9, "sampling", "").status == "crash"
+    assert explain_death(-9, "sampling", "", "it held 8 of 9 GiB").status == "oom"
+    assert explain_death(-6, "build", "terminate called: bad_alloc\n") == Failure(
+        "crash", "died with SIGABRT during build (terminate called: bad_alloc)"
     )
-    assert explain_death(3, "check", "") == ("crash", "left with exit code 3 during check")
+    assert explain_death(3, "check", "") == Failure("crash", "left with exit code 3 during check")
     stack = (
         "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
         '  File "/home/me/mine.py", line 12 in forward\n'
         '  File "/x/flopwatch/engine/sampling.py", line 1 in run\n'
     )
-    assert explain_death(-11, "sampling", stack)[1] == (
+    assert explain_death(-11, "sampling", stack).message == (
         "died with SIGSEGV during sampling at mine.py:12 in forward"
     )
     assert explain_hang(5, "build", stack) == (
@@ -368,6 +369,19 @@ def test_deaths_are_explained() -> None:
 GROUP = Group(suite="demo", baseline="a", params={"size": 4}, variants=("a", "b"))
 
 
+def make_progress(
+    rounds: int, warmup_rounds: int | None = None, half_width: float | None = None
+) -> Progress:
+    return Progress(
+        rounds=rounds,
+        warmup_rounds=warmup_rounds,
+        steady=None,
+        half_width=half_width,
+        elapsed_s=1.0,
+        budget_s=10.0,
+    )
+
+
 def test_plain_progress_is_a_line_a_group() -> None:
     console = Console(file=io.StringIO(), width=80)
     watcher = make_watcher(console)
@@ -375,7 +389,7 @@ def test_plain_progress_is_a_line_a_group() -> None:
     with watcher:
         watcher.begin([GROUP, GROUP], Settings())
         watcher.begin_group(GROUP)
-        watcher.progress({"rounds": 3, "warmup_rounds": None})
+        watcher.progress(make_progress(3))
         watcher.end_group(GROUP, [make_record(), make_record(status="oom", **FAILED)])
     assert isinstance(console.file, io.StringIO)
     line = console.file.getvalue()
@@ -391,7 +405,7 @@ def test_terminal_progress_shows_group_precision_and_time_left() -> None:
         watcher.begin([GROUP], Settings())
         watcher.begin_group(GROUP)
         watcher._drawn_s = 0.0
-        watcher.progress({"rounds": 30, "warmup_rounds": 10, "half_width": 0.031})
+        watcher.progress(make_progress(30, 10, 0.031))
     assert isinstance(console.file, io.StringIO)
     drawn = console.file.getvalue()
     assert "size=4" in drawn
@@ -400,9 +414,8 @@ def test_terminal_progress_shows_group_precision_and_time_left() -> None:
 
 
 def test_progress_sentences() -> None:
-    assert describe_progress({"rounds": 7, "warmup_rounds": None}, 0.02) == "warming up, round 7"
-    known = {"rounds": 7, "warmup_rounds": 3, "half_width": None}
-    assert describe_progress(known, 0.02) == "±? (aim ±2 %)"
+    assert describe_progress(make_progress(7), 0.02) == "warming up, round 7"
+    assert describe_progress(make_progress(7, 3), 0.02) == "±? (aim ±2 %)"
     assert describe_records([make_record(), make_record()]) == "2 ok (20 rounds)"
 
 

@@ -138,7 +138,7 @@ def test_answers_survive_the_way_from_a_worker_and_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def call(function: str, arguments: dict[str, object], *, device: str) -> object:
-        assert function == "flopwatch.prediction.memory_capacity:survey"
+        assert function == "find_capacities"
         return msgspec.to_builtins(survey(**arguments, device=device))  # type: ignore[arg-type]
 
     monkeypatch.setattr(session, "call", call)

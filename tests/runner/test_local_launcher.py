@@ -11,8 +11,10 @@ import pytest
 from flopwatch.runner.local_launcher import MemoryWatch, count_kills, find_available_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.runner.record_builder import explain_death
+from flopwatch.settings import Settings
 from flopwatch.worker import limits
-from flopwatch.worker.failure import describe_error
+from flopwatch.worker.failure import Failure, describe_error
+from flopwatch.worker.messages import Call, RankPlace
 
 GIB = 2**30
 
@@ -56,32 +58,41 @@ def test_a_process_that_was_about_as_large_as_it_may_be_is_evidence() -> None:
 
 def test_ranks_of_a_machine_share_its_memory() -> None:
     total = psutil.virtual_memory().total
-    assert find_available_bytes({"kind": "describe"}) == total
-    limited = {"settings": {"memory_limit_bytes": 1000}}
-    assert find_available_bytes(limited) == 1000
-    assert find_available_bytes({**limited, "place": {"local_ranks": 4}}) == 250
-    assert find_available_bytes({"settings": {"memory_limit_bytes": 2 * total}}) == total
+    assert find_available_bytes(make_call(None)) == total
+    assert find_available_bytes(make_call(1000)) == 1000
+    place = RankPlace(
+        rank=0, ranks=8, local_rank=0, local_ranks=4, node_ranks=4, address="", port=1
+    )
+    assert find_available_bytes(make_call(1000, place)) == 250
+    assert find_available_bytes(make_call(2 * total)) == total
+
+
+def make_call(limit_bytes: int | None, place: RankPlace | None = None) -> Call:
+    settings = Settings(memory_limit_bytes=limit_bytes)
+    return Call(settings=settings, place=place, function="measure_rates", arguments={})
 
 
 def test_who_was_killed_without_evidence_has_not_run_out_of_memory() -> None:
-    status, reason = explain_death(-9, "sampling", "")
-    assert status == "crash"
-    assert reason.startswith("killed by SIGKILL during sampling, by a user or another program")
-    status, reason = explain_death(-9, "sampling", "", "it held 9 GiB of 10 GiB")
-    assert status == "oom"
-    assert "most likely because memory ran out: it held 9 GiB of 10 GiB; lower" in reason
+    death = explain_death(-9, "sampling", "")
+    assert death.status == "crash"
+    assert death.message.startswith(
+        "killed by SIGKILL during sampling, by a user or another program"
+    )
+    death = explain_death(-9, "sampling", "", "it held 9 GiB of 10 GiB")
+    assert death.status == "oom"
+    assert "most likely because memory ran out: it held 9 GiB of 10 GiB; lower" in death.message
 
 
 def test_a_thread_that_finds_no_memory_names_the_limit(tmp_path: Path) -> None:
     error = RuntimeError("can't start new thread")
-    assert describe_error(error, None) == ("crash", "RuntimeError: can't start new thread")
-    assert describe_error(error, 2**60)[0] == "crash"  # not for lack of memory
-    status, reason = describe_error(error, 2**20)
-    assert status == "oom"
-    assert "MiB and may hold 1 MiB; raise --memory-limit" in reason
-    assert describe_error(MemoryError(), 2**60) == ("oom", "MemoryError")
-    assert "MemoryError: its process holds" in describe_error(MemoryError(), 2**20)[1]
-    assert describe_error(ValueError("no"), 2**20)[0] == "crash"  # that has another reason
+    assert describe_error(error, None) == Failure("crash", "RuntimeError: can't start new thread")
+    assert describe_error(error, 2**60).status == "crash"  # not for lack of memory
+    failure = describe_error(error, 2**20)
+    assert failure.status == "oom"
+    assert "MiB and may hold 1 MiB; raise --memory-limit" in failure.message
+    assert describe_error(MemoryError(), 2**60) == Failure("oom", "MemoryError")
+    assert "MemoryError: its process holds" in describe_error(MemoryError(), 2**20).message
+    assert describe_error(ValueError("no"), 2**20).status == "crash"  # that has another reason
     assert limits.describe_shortage(2**20, tmp_path / "nothing") is None
 
 
@@ -93,7 +104,7 @@ def test_what_a_library_said_of_memory_is_told_beside_the_place() -> None:
         "Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n"
         '  File "/x/torch/distributed/distributed_c10d.py", line 7 in _new_process_group_helper\n'
     )
-    assert explain_death(-6, "joining", log)[1] == (
+    assert explain_death(-6, "joining", log).message == (
         "died with SIGABRT during joining at distributed_c10d.py:7 in _new_process_group_helper "
         "(what():  Resource temporarily unavailable)"
     )

@@ -19,7 +19,7 @@ from flopwatch.runner.memory_fit import (
 )
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
-from flopwatch.worker.communicator import RankPlace
+from flopwatch.worker.messages import RankPlace
 from tests.runner.test_session import QUICK, SilentWatcher
 
 GIB = 2**30
@@ -49,9 +49,9 @@ def test_who_cannot_fit_is_told_with_its_parts() -> None:
     misfits = find_misfits(group, Capacity(process_bytes=4 * GIB))
     assert list(misfits) == ["large"]
     needs = "it needs 5.00 GiB of memory (parameters 3.00 GiB, gradients 2.00 GiB)"
-    assert misfits["large"].reason.startswith(needs)
+    assert misfits["large"].message.startswith(needs)
     assert misfits["large"].cause == "does-not-fit"
-    assert "--force" in misfits["large"].reason
+    assert "--force" in misfits["large"].message
 
 
 def test_what_is_not_predicted_is_tried_even_where_there_is_next_to_no_room() -> None:
@@ -91,14 +91,14 @@ def test_more_ranks_than_cores_or_gpus_are_not_tried() -> None:
     environment = {"torch": {"gpu": {"memory_bytes": GIB, "count": 4}}}
     capacity = find_capacity(Settings(device="cuda"), environment)
     assert find_misfits(make_job(4, small={}), capacity) == {}
-    reason = find_misfits(make_job(8, small={}), capacity)["small"].reason
+    reason = find_misfits(make_job(8, small={}), capacity)["small"].message
     assert reason.startswith("it needs 8 ranks, and there are 4 GPUs")
     place = RankPlace(
         rank=0, ranks=16, local_rank=0, local_ranks=4, node_ranks=4, address="node0", port=1
     )
     spread = find_capacity(Settings(device="cuda"), environment, place)
     assert find_misfits(make_job(8, small={}), spread) == {}
-    assert "ranks in this job" in find_misfits(make_job(32, small={}), spread)["small"].reason
+    assert "ranks in this job" in find_misfits(make_job(32, small={}), spread)["small"].message
     with pytest.raises(UsageError, match="4 ranks on a node, and there are 2 GPUs; start it"):
         find_capacity(Settings(device="cuda"), {"torch": {"gpu": {"count": 2}}}, place)
     # A scheduler may show each process its own GPU alone.
@@ -111,7 +111,7 @@ def test_what_variants_hold_apart_adds_up() -> None:
     assert find_misfits(group, capacity) == {}
     reasons = find_misfits(replace(group, apart=True), capacity)
     assert list(reasons) == ["large"]
-    assert "--variant large --baseline large" in reasons["large"].reason
+    assert "--variant large --baseline large" in reasons["large"].message
 
 
 SUITE = """

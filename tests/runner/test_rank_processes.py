@@ -33,7 +33,8 @@ from flopwatch.runner.torchrun_launcher import (
     find_place,
     listen,
 )
-from flopwatch.worker.communicator import Communicator, RankPlace
+from flopwatch.worker.communicator import Communicator
+from flopwatch.worker.messages import End, RankPlace
 from flopwatch.worker.rank_times import Run, Share, Stop, average, combine, split
 from tests.rank_tools import run_on_ranks
 from tests.runner.test_session import QUICK, SilentWatcher
@@ -327,7 +328,7 @@ def test_who_is_no_rank_of_the_job_is_not_let_in() -> None:
         line = connect(replace(place, rank=1), join_s=60.0)
         ranks = hosting.result()
     ranks.close()
-    assert [message["event"] for message in line.receive()] == ["end"]
+    assert line.receive() == [End()]
     line.close()
 
 

@@ -7,13 +7,14 @@ import pytest
 from flopwatch.errors import UsageError
 from flopwatch.output.units import parse_bytes, parse_duration, parse_percentage
 from flopwatch.runner.schedule import (
-    Description,
     fit_budget,
+    list_unasked,
     make_groups,
     parse_filters,
     require_budget,
 )
 from flopwatch.settings import Settings
+from flopwatch.worker.messages import DescribedCase, Description
 
 DESCRIPTION = Description(
     name="demo",
@@ -21,7 +22,7 @@ DESCRIPTION = Description(
     axes={"shape": [[1, 2], [3, 4]], "causal": [True, False]},
     variants=["plain", "fast", "odd"],
     cases=[
-        {"variant": variant, "params": {"shape": shape, "causal": causal}}
+        DescribedCase(variant=variant, params={"shape": shape, "causal": causal})
         for shape in ([1, 2], [3, 4])
         for causal in (True, False)
         for variant in ("plain", "fast", "odd")
@@ -44,8 +45,8 @@ def test_cases_become_groups() -> None:
 
 def test_groups_know_their_flops() -> None:
     cases = [
-        {"variant": "plain", "params": {"shape": [1, 2]}, "flops": {"float32": 4.0}},
-        {"variant": "fast", "params": {"shape": [1, 2]}, "flops": {}},
+        DescribedCase(variant="plain", params={"shape": [1, 2]}, flops={"float32": 4.0}),
+        DescribedCase(variant="fast", params={"shape": [1, 2]}),
     ]
     (group,) = make_groups(replace(DESCRIPTION, cases=cases), {})
     assert group.flops == {"plain": {"float32": 4.0}, "fast": {}}
@@ -64,14 +65,14 @@ def test_a_filter_on_variants_keeps_the_baseline() -> None:
 
 def test_a_group_that_a_filter_empties_is_gone() -> None:
     cases = [
-        {"variant": "plain", "params": {"shape": [1, 2], "causal": True}},
-        {"variant": "fast", "params": {"shape": [1, 2], "causal": True}},
-        {"variant": "odd", "params": {"shape": [3, 4], "causal": True}},
+        DescribedCase(variant="plain", params={"shape": [1, 2], "causal": True}),
+        DescribedCase(variant="fast", params={"shape": [1, 2], "causal": True}),
+        DescribedCase(variant="odd", params={"shape": [3, 4], "causal": True}),
     ]
     left = make_groups(replace(DESCRIPTION, cases=cases), {"variant": ["fast"]})
     assert [group.variants for group in left] == [("plain", "fast")]
     # A baseline with nothing beside it was not asked for, unless it was itself.
-    alone = [*cases, {"variant": "plain", "params": {"shape": [3, 4], "causal": False}}]
+    alone = [*cases, DescribedCase(variant="plain", params={"shape": [3, 4], "causal": False})]
     left = make_groups(replace(DESCRIPTION, cases=alone), {"variant": ["fast"]})
     assert [group.variants for group in left] == [("plain", "fast")]
     left = make_groups(replace(DESCRIPTION, cases=alone), {"variant": ["plain"]})
@@ -83,8 +84,8 @@ def test_a_filter_on_an_axis_that_a_case_does_not_have_excludes_it() -> None:
         DESCRIPTION,
         axes={"shape": [[1, 2]], "causal": [True], "model": ["small"]},
         cases=[
-            {"variant": "plain", "params": {"shape": [1, 2], "causal": True}},
-            {"variant": "plain", "params": {"model": "small", "causal": True}},
+            DescribedCase(variant="plain", params={"shape": [1, 2], "causal": True}),
+            DescribedCase(variant="plain", params={"model": "small", "causal": True}),
         ],
     )
 
@@ -109,7 +110,7 @@ def test_what_is_on_request_is_only_measured_when_its_axis_is_asked_for() -> Non
     assert groups("causal=true", "shape=3x4") == [("shape=3x4 causal=true", ("plain", "fast"))]
     assert groups("causal=true", "variant=odd") == [("shape=1x2 causal=true", ("plain", "odd"))]
     assert len(groups("shape=1x2,3x4", "variant=odd,fast")) == 4
-    assert described.list_unasked({"variant": ["fast"]}) == {"shape": ["3x4"]}
+    assert list_unasked(described, {"variant": ["fast"]}) == {"shape": ["3x4"]}
 
 
 def test_where_all_is_on_request_that_is_said() -> None:

@@ -94,7 +94,20 @@ def test_a_run_stores_complete_records(write_suite: Write) -> None:
     assert list(plain.sources) == ["mine.py"]
 
 
+GARBLE = """
+def garble():
+    for name in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{name}"
+        if os.path.islink(path) and os.readlink(path).startswith("pipe:"):
+            os.write(int(name), b"garbage\\n")
+"""
+
 FAILURES = {
+    "garbles": (
+        "garble(); time.sleep(100)",
+        "crash",
+        "broken message during build: b'garbage' is not a message",
+    ),
     "raises": (
         "raise ValueError('no such luck')",
         "crash",
@@ -145,7 +158,7 @@ def test_failures_are_records_and_the_others_are_measured(write_suite: Write) ->
         for variant, (code, _, _) in FAILURES.items()
     )
     variants = ["plain", *FAILURES, "last"]
-    report = run(write_suite(body + "    return lambda: 2 * x\n", variants=repr(variants)))
+    report = run(write_suite(f"{body}    return lambda: 2 * x\n{GARBLE}", variants=repr(variants)))
     records = by_variant(report)
     assert list(records) == variants
     for variant, (_, status, reason) in FAILURES.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from flopwatch.runner import rank_processes, session, torchrun_launcher
 from flopwatch.runner.memory_fit import Capacity, describe_idle, describe_misfits, split_by_fit
 from flopwatch.runner.record_builder import explain_hang_of_ranks
 from flopwatch.runner.schedule import Group
-from flopwatch.worker.communicator import RankPlace
 from flopwatch.worker.curve_points import Diverged, take_points
+from flopwatch.worker.messages import RankPlace
 from tests.runner.test_session import QUICK, SilentWatcher
 
 SUITE = """
@@ -307,7 +306,7 @@ def test_who_is_not_welcome_knocks_seldom(monkeypatch: pytest.MonkeyPatch) -> No
 
     def connect(*_: Any, **__: Any) -> socket.socket:
         ours, theirs = socket.socketpair()
-        theirs.sendall(json.dumps({"event": "other"}).encode() + b"\n")
+        theirs.sendall(b'{"kind": "Other"}\n')
         knocks.append(theirs)
         return ours
 

@@ -17,8 +17,8 @@ def make_measurement(name: str, value: float, **changes: object) -> Measurement:
         "samples_ns": [value] * 50,
         "warmup_samples": 10,
         "steady": True,
-        "stop": "precise",
-        "loops": 1,
+        "stop_reason": "precise",
+        "calls_per_sample": 1,
     }
     return Measurement(**{**content, **changes})  # type: ignore[arg-type]
 
@@ -27,7 +27,7 @@ def test_a_measurement_prints_well() -> None:
     assert repr(make_measurement("step", 2.5e6)) == (
         "step: 2.50 ms ±2.0 %, 40 samples after 10 of warm-up"
     )
-    assert repr(make_measurement("add", 1500.0, loops=100, steady=False)) == (
+    assert repr(make_measurement("add", 1500.0, calls_per_sample=100, steady=False)) == (
         "add: 1.50 µs ±2.0 %, 40 samples of 100 calls after 10 of warm-up; it never became steady"
     )
 

@@ -340,7 +340,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the seconds that a worker takes, but with all that passes to it and back as JSON."""
 
     def call(function: str, arguments: dict[str, Any], **_: object) -> Any:
-        assert function == "flopwatch.worker.profiler:profile"
+        assert function == "profile_step"
         value = worker.profile(**json.loads(json.dumps(arguments)), device="cpu")
         return json.loads(json.dumps(msgspec.to_builtins(value)))
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_built_again_goes_on_as_it_is(clock: FakeClock) -> None:
     left = iter([clock.workload(take_about(n * SAMPLE_NS)) for n in (1, 2)])
     sampler, outcome, renewal = sample(clock, lambda _: next(left))
     assert not renewal.rounds
-    assert outcome.stop != "precise"
+    assert outcome.stop_reason != "precise"
     medians_ns = [median(series.totals_ns) for series in sampler.series]
     assert medians_ns == pytest.approx([SAMPLE_NS, 2 * SAMPLE_NS], rel=0.02)
 

@@ -57,12 +57,12 @@ def test_every_round_takes_every_variant_once(clock: FakeClock) -> None:
     assert [series.variant for series in sampler.series] == ["a", "b"]
     for series in sampler.series:
         assert series.rounds == list(range(sampler.round))
-        assert series.loops == [1] * sampler.round
+        assert series.calls_per_sample == [1] * sampler.round
 
 
 def test_times_are_exact(clock: FakeClock) -> None:
     sampler, outcome = run(clock, {"a": clock.workload(30e6, 50e6)})
-    assert outcome.stop == "precise"
+    assert outcome.stop_reason == "precise"
     assert sampler.series[0].phase_ns == [[30e6, 50e6]] * sampler.round
 
 
@@ -124,15 +124,15 @@ def test_a_workload_that_never_settles_is_sampled_all_the_same_and_says_so(
         settings=Settings(budget_s=5),
     )
     assert not outcome.steady
-    assert outcome.stop == "budget"
+    assert outcome.stop_reason == "budget"
 
 
 def test_short_calls_are_looped_until_the_clock_does_not_matter(clock: FakeClock) -> None:
     sampler, _ = run(clock, {"a": clock.workload(500)})
     series = sampler.series[0]
-    assert series.loop_count * 500 >= 0.8 * MIN_SAMPLE_NS
+    assert series.calls * 500 >= 0.8 * MIN_SAMPLE_NS
     assert series.totals_ns == pytest.approx([500] * sampler.round)
-    assert series.loops[0] == 1  # the very first call is a sample of its own
+    assert series.calls_per_sample[0] == 1  # the very first call is a sample of its own
 
 
 def test_cold_samples_are_single_calls_after_an_eviction(clock: FakeClock) -> None:
@@ -142,7 +142,7 @@ def test_cold_samples_are_single_calls_after_an_eviction(clock: FakeClock) -> No
         settings=Settings(cache="cold"),
     )
     assert len(clock.evictions) == 2 * sampler.round
-    assert {n for series in sampler.series for n in series.loops} == {1}
+    assert {n for series in sampler.series for n in series.calls_per_sample} == {1}
 
 
 def test_hot_samples_of_short_calls_follow_an_untimed_call(clock: FakeClock) -> None:
@@ -194,7 +194,9 @@ def test_caches_are_emptied_after_the_reset(clock: FakeClock) -> None:
 
 def test_all_short_variants_grow_at_once(clock: FakeClock) -> None:
     sampler, _ = run(clock, {"a": clock.workload(500), "b": clock.workload(700)})
-    first_change = [next(i for i, n in enumerate(s.loops) if n > 1) for s in sampler.series]
+    first_change = [
+        next(i for i, n in enumerate(s.calls_per_sample) if n > 1) for s in sampler.series
+    ]
     assert first_change == [1, 1]
 
 
@@ -219,7 +221,7 @@ def test_noise_is_sampled_until_precise(clock: FakeClock) -> None:
         {"a": clock.workload(noisy), "b": clock.workload(noisy)},
         settings=Settings(budget_s=60),
     )
-    assert outcome.stop == "precise"
+    assert outcome.stop_reason == "precise"
     assert sampler.round - outcome.warmup_rounds > 2 * MIN_ROUNDS
 
 
@@ -230,7 +232,7 @@ def test_the_budget_ends_sampling(clock: FakeClock) -> None:
         {"a": clock.workload(lambda: generator.lognormvariate(17, 1))},
         settings=Settings(budget_s=2, target_interval=0.0001),
     )
-    assert outcome.stop == "budget"
+    assert outcome.stop_reason == "budget"
     assert 2 <= clock.now_s() < 2.5
 
 
@@ -244,7 +246,7 @@ def test_slow_calls_get_enough_rounds_for_an_interval(
         {"a": clock.workload(3e9), "b": clock.workload(4e9)},
         settings=Settings(budget_s=2, min_rounds=min_rounds),
     )
-    assert outcome.stop == "budget"
+    assert outcome.stop_reason == "budget"
     assert sampler.round - outcome.warmup_rounds == measured
 
 
@@ -260,7 +262,7 @@ def test_stalling_is_reported(clock: FakeClock) -> None:
     count = iter(range(10**9))
     modes = clock.workload(lambda: 1e6 if (next(count) // 97) % 2 else 2e6)
     _, outcome = run(clock, {"a": modes}, settings=Settings(budget_s=1000))
-    assert outcome.stop == "stalled"
+    assert outcome.stop_reason == "stalled"
 
 
 def test_a_variant_that_raises_is_dropped_and_the_others_go_on(clock: FakeClock) -> None:
@@ -279,7 +281,7 @@ def test_a_variant_that_raises_is_dropped_and_the_others_go_on(clock: FakeClock)
     )
     assert failures == [("fragile", "enough")]
     assert [series.variant for series in sampler.series] == ["solid"]
-    assert outcome.stop == "precise"
+    assert outcome.stop_reason == "precise"
 
 
 def test_progress_tells_warm_up_from_sampling(clock: FakeClock) -> None:

@@ -158,5 +158,5 @@ def show_low_precision(device: Device | None, as_json: bool) -> None:
     from flopwatch.runner.session import call
     from flopwatch.worker.precision_effects import Observed
 
-    content = call("flopwatch.worker.precision_effects:observe", {}, device=device)
+    content = call("observe_precision", {}, device=device)
     options.print_found(as_json, content, make_precision_sheets(msgspec.convert(content, Observed)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.runner.session import Options, Preview
     from flopwatch.settings import Allocator, Cache, Device
-    from flopwatch.worker.communicator import RankPlace
+    from flopwatch.worker.messages import RankPlace
 
 
 class Remembered(click.Command):
@@ -326,7 +326,7 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     request = make_request(make_job(given), **asked)
     click.echo(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
                "as many without", err=True)  # fmt: skip
-    content = call("flopwatch.worker.profiler:profile", {"request": asdict(request)},
+    content = call("profile_step", {"request": asdict(request)},
                    device=device, threads=threads)  # fmt: skip
     found = msgspec.convert(content, Profile)
     options.print_found(as_json, as_dict(found), list_sheets(found))

@@ -12,7 +12,6 @@ Sharding is how the parameters are spread over data-parallel ranks:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -170,12 +169,6 @@ def count_shards(sharding: Sharding, ranks: int, ranks_per_node: int) -> int:
             "another even number from there on"
         )
     return shards
-
-
-def read_ranks_per_node(ranks: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Of a job that is running, as torchrun passes it to each of its ranks; outside of a job,
-    all."""
-    return int(environ.get("LOCAL_WORLD_SIZE", ranks))
 
 
 def read_parallelism(content: Mapping[str, Any]) -> Parallelism:

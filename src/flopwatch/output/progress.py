@@ -14,6 +14,7 @@ from flopwatch.output.units import format_duration, plural
 from flopwatch.records.record import Record
 from flopwatch.runner.schedule import WORKER_S, Group, count_cases, format_filters
 from flopwatch.settings import Settings
+from flopwatch.worker.sampling import Progress as SamplingProgress
 
 if TYPE_CHECKING:
     from flopwatch.runner.session import Preview
@@ -50,10 +51,10 @@ class TimeLeft:
         return f"about {format_duration(max(left_s, 1))} left"
 
 
-def describe_progress(progress: dict[str, Any], target_interval: float) -> str:
-    if progress["warmup_rounds"] is None:
-        return f"warming up, round {progress['rounds']}"
-    width = progress["half_width"]
+def describe_progress(progress: SamplingProgress, target_interval: float) -> str:
+    if progress.warmup_rounds is None:
+        return f"warming up, round {progress.rounds}"
+    width = progress.half_width
     reached = "±?" if width is None else f"±{100 * width:.1f} %"
     return f"{reached} (aim ±{100 * target_interval:g} %)"
 
@@ -72,7 +73,7 @@ class PlainWatcher:
     def begin_group(self, group: Group) -> None:
         self._left.begin_group()
 
-    def progress(self, progress: dict[str, Any]) -> None:
+    def progress(self, progress: SamplingProgress) -> None:
         pass
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
@@ -119,7 +120,7 @@ class TerminalWatcher(PlainWatcher):
         self._group = group.label
         self._draw("building and checking", force=True)
 
-    def progress(self, progress: dict[str, Any]) -> None:
+    def progress(self, progress: SamplingProgress) -> None:
         self._draw(describe_progress(progress, self._target_interval))
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
@@ -165,7 +166,7 @@ def list_groups(preview: Preview) -> list[str]:
         lines.append(f"{group.label}: {', '.join(group.variants)}")
         alike: dict[str, list[str]] = {}
         for variant, skip in preview.misfits.get(group.id, {}).items():
-            alike.setdefault(skip.reason, []).append(variant)
+            alike.setdefault(skip.message, []).append(variant)
         lines += [f"  {', '.join(who)}: skipped, {reason}" for reason, who in alike.items()]
     return lines
 
@@ -188,7 +189,7 @@ def preview_as_dict(preview: Preview) -> dict[str, Any]:
                 "params": group.params,
                 "variant": variant,
                 "memory_bytes": group.memory.get(variant, {}),
-                "misfit": None if skip is None else skip.reason,
+                "misfit": None if skip is None else skip.message,
             }
             for group in preview.groups
             for variant in group.variants

@@ -52,11 +52,7 @@ def find_capacities(
     estimated in a process that has it."""
     others = [job.to_dict() for job in jobs if not job.shape.is_ours]
     arguments = {"jobs": others, "target": device, "available_bytes": available_bytes}
-    content = (
-        session.call("flopwatch.prediction.memory_capacity:survey", arguments, device="cpu")
-        if others
-        else []
-    )
+    content = session.call("find_capacities", arguments, device="cpu") if others else []
     surveyed = iter(content)
     return [
         find_capacity(job, device, available_bytes)

@@ -16,20 +16,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Protocol
 
 from flopwatch.devices import environment as machine
-from flopwatch.records.record import Cause, Record, Status
+from flopwatch.records.record import Record
 from flopwatch.records.store import Store
+from flopwatch.runner.host import add_columns
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.runner.rank_processes import RankLauncher, RankLost, RankWorkers, start_ranks
-from flopwatch.runner.record_builder import RecordBuilder, Skip, explain_death
+from flopwatch.runner.record_builder import RecordBuilder
 from flopwatch.runner.schedule import Group, fit_budget, longest_s
-from flopwatch.runner.worker_calls import add_columns
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.catalog import SuiteFile
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import BrokenMessage, Finished, MeasureGroup, Report, Samples
+from flopwatch.worker.sampling import Progress
 
 
 class Interrupts:
@@ -74,7 +77,7 @@ class Watcher(Protocol):
 
     def begin(self, groups: Sequence[Group], settings: Settings) -> None: ...
     def begin_group(self, group: Group) -> None: ...
-    def progress(self, progress: dict[str, Any]) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
     def end_group(self, group: Group, records: Sequence[Record]) -> None: ...
     def say(self, sentence: str) -> None: ...
 
@@ -116,7 +119,7 @@ def measure_groups(
             settings = fit_budget(left_s, groups[position:], context.settings)
             # Shares that were divided sum up to the budget only approximately.
             if left_s is not None and left_s < 0.99 * longest_s([group], settings):
-                used_up = Skip("budget", "the run's budget was used up")
+                used_up = Failure("skipped", "the run's budget was used up", "budget")
                 records = skip(group, context, dict.fromkeys(group.variants, used_up))
             else:
                 watcher.begin_group(group)
@@ -146,7 +149,7 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
     measured = [records[variant] for variant in group.variants]
     if not group.columns:
         return measured
-    return add_columns(context.launcher, context.suite_file, measured, context.settings)
+    return add_columns(context.launcher, context.suite_file.path, measured, context.settings)
 
 
 def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
@@ -162,11 +165,11 @@ def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
     return [builder.finish(v, environment) for v in group.variants if v not in ok]
 
 
-def skip(group: Group, context: Context, reasons: Mapping[str, Skip]) -> list[Record]:
+def skip(group: Group, context: Context, reasons: Mapping[str, Failure]) -> list[Record]:
     """Records of variants that are not tried, with their reasons by variant."""
     builder = _make_builder(group, context)
     for variant, why in reasons.items():
-        builder.fail(variant, "skipped", why.reason, why.cause)
+        builder.fail(variant, why)
     environment = _read_environment(context)
     return [builder.finish(variant, environment) for variant in group.variants]
 
@@ -193,23 +196,23 @@ def _run_worker(
 ) -> tuple[RecordBuilder, Ending]:
     builder = _make_builder(group, context)
     ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
-    if builder.is_port_taken:  # since it was chosen: the next try has another one
+    # Since it was chosen: the next try has another one.
+    if builder.broken is not None and builder.broken.is_port_taken:
         builder = _make_builder(group, context)
         ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
     return builder, ending
 
 
 def _start(group: Group, context: Context, *, is_probe: bool) -> Worker | RankWorkers:
-    request = {
-        "kind": "group",
-        "suite_path": str(context.suite_file.path),
-        "params": dict(group.params),
-        "variants": list(group.variants),
-        "baseline": group.baseline,
-        "settings": asdict(context.settings),
-        "cache_bytes": context.cache_bytes,
-        "probe": is_probe,
-    }
+    request = MeasureGroup(
+        suite_path=str(context.suite_file.path),
+        params=dict(group.params),
+        variants=list(group.variants),
+        baseline=group.baseline,
+        settings=context.settings,
+        cache_bytes=context.cache_bytes,
+        is_probe=is_probe,
+    )
     if group.ranks is None:
         return context.launcher.start(request)
     return start_ranks(context.launcher, context.rank_launcher, request, group.ranks)
@@ -221,31 +224,36 @@ def _run_once(
     with closing(_start(group, context, is_probe=is_probe)) as worker:
         limit_s = context.settings.silence_limit_s
         try:
-            for message in worker.events(limit_s, waiting=context.interrupts.raised):
-                builder.take(message)
-                if message["event"] == "samples" and builder.progress:
-                    watcher.progress(builder.progress)
-                if message["event"] == "finished" and message["curves"]:
-                    with_curves = ", ".join(message["curves"])
-                    watcher.say(f"{group.label}: timed; taking the curves of {with_curves}")
+            for report in worker.reports(limit_s, waiting=context.interrupts.raised):
+                builder.take(report)
+                _show(report, group, watcher)
         except KeyboardInterrupt:
-            for message in worker.terminate():
-                builder.take(message)
+            for report in worker.terminate():
+                builder.take(report)
             return Ending(interrupted=True)
         except RankLost as lost:
-            worker.kill()
-            if not builder.list_unfinished():  # all is measured
-                return Ending()
             failure = lost.failure
-            return _blame(builder, worker, failure.status, str(failure), failure.cause)
+        except BrokenMessage as error:
+            # Whatever writes there, the worker cannot be believed any more.
+            failure = Failure(
+                "crash", f"broken message during {worker.board.read().stage}: {error}"
+            )
         except Hung:
             if not builder.list_unfinished():  # all is measured; only the process does not end
                 return Ending()
-            worker.request_stack()
-            reason = worker.explain_hang(limit_s)
-            worker.kill()
-            return _blame(builder, worker, "timeout", reason)
-        return _conclude(builder, worker)
+            failure = worker.explain_hang(limit_s)
+        else:
+            return _conclude(builder, worker)
+        worker.kill()
+        return _blame(builder, worker, failure)
+
+
+def _show(report: Report, group: Group, watcher: Watcher) -> None:
+    match report:
+        case Samples(progress=progress) if progress is not None:
+            watcher.progress(progress)
+        case Finished(curves=curves) if curves:
+            watcher.say(f"{group.label}: timed; taking the curves of {', '.join(curves)}")
 
 
 def _conclude(builder: RecordBuilder, worker: Worker | RankWorkers) -> Ending:
@@ -256,35 +264,27 @@ def _conclude(builder: RecordBuilder, worker: Worker | RankWorkers) -> Ending:
         return Ending(unfinished=tuple(builder.list_ok()))
     if builder.broken is not None:
         for variant in builder.list_unfinished():
-            builder.fail(variant, builder.broken["status"], builder.broken["reason"])
+            builder.fail(variant, builder.broken.failure)
         return Ending()
-    assert worker.exit_code is not None
-    status, reason = explain_death(
-        worker.exit_code, worker.board.read().stage, worker.log_tail(), worker.find_shortage()
-    )
-    return _blame(builder, worker, status, worker.title + reason)
+    return _blame(builder, worker, worker.explain_death())
 
 
-def _blame(
-    builder: RecordBuilder,
-    worker: Worker | RankWorkers,
-    status: Status,
-    reason: str,
-    cause: Cause | None = None,
-) -> Ending:
+def _blame(builder: RecordBuilder, worker: Worker | RankWorkers, failure: Failure) -> Ending:
     """Fail the variant that was in work; if any other is unfinished, all need another worker, since
     only times of one worker can be compared.
 
     If none was in work, it is something they share, and another worker would fail as well.
     """
+    if not builder.list_unfinished():  # all is measured
+        return Ending()
     position = worker.board.read().variant_index
     if position is None:
         for variant in builder.list_unfinished():
-            builder.fail(variant, status, reason, cause)
+            builder.fail(variant, failure)
         return Ending()
     blamed = list(builder.records)[position]
     if builder.records[blamed].status == "ok":  # it may have reported its reason itself
-        builder.fail(blamed, status, reason, cause)
+        builder.fail(blamed, failure)
     if not builder.list_unfinished():
         return Ending()
     return Ending(unfinished=tuple(builder.list_ok()))

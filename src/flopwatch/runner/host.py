@@ -1,19 +1,35 @@
-"""This machine, set up for measuring: its facts, settings that suit it, and workers."""
+"""This machine, set up for measuring: its facts, settings that suit it, workers, and what these
+answer to a question: what a suite declares, what torch is, what a function returns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import msgspec
 
 from flopwatch.devices import environment, instruction_sets
 from flopwatch.devices.measured_peaks import find_peaks, shorten
-from flopwatch.errors import UsageError
-from flopwatch.runner import worker_calls
-from flopwatch.runner.local_launcher import Launcher
+from flopwatch.errors import SuiteError, UsageError
+from flopwatch.records.record import Record, SuiteColumn, encode
+from flopwatch.runner.local_launcher import Hung, Launcher, Worker
+from flopwatch.runner.rank_processes import RankLost, RankWorkers
 from flopwatch.settings import Device, Settings
 from flopwatch.worker import allocator, limits
+from flopwatch.worker.messages import (
+    Broken,
+    BrokenMessage,
+    Call,
+    Describe,
+    Description,
+    Refused,
+    Report,
+    Returned,
+)
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that a worker may take, unless the user says otherwise: the rest keeps
@@ -32,10 +48,11 @@ class Host:
 
     def read_environment(self, launcher: Launcher) -> dict[str, Any]:
         """The facts with what only a worker knows, and measured peaks."""
+        arguments = {"allocator": self.settings.allocator}
         found = {
             **self.facts,
             "isa": instruction_sets.describe(self.instruction_set),
-            **worker_calls.read_torch_environment(launcher, self.settings),
+            **call(launcher.start, "read_torch_environment", arguments, self.settings),
         }
         peaks = find_peaks(found, self.settings)
         return found if peaks is None else {**found, "peaks": shorten(peaks)}
@@ -80,3 +97,83 @@ def launch(
         },
         fork=settings.device == "cpu",  # a process that has used CUDA must not fork
     )
+
+
+Wanted = TypeVar("Wanted", Call, Describe)
+Start = Callable[[Wanted], Worker | RankWorkers]
+
+
+def describe(launcher: Launcher, request: Describe) -> Description:
+    """What a suite file declares."""
+    name = Path(request.suite_path).name
+    value = _ask(launcher.start, request, f"{name} cannot be loaded")
+    return msgspec.convert(value, Description)
+
+
+def call(
+    start: Start[Call], function: str, arguments: Mapping[str, Any], settings: Settings
+) -> Any:
+    """What a function of `worker.called_functions` returns in a worker, as plain data."""
+    request = Call(settings=settings, function=function, arguments=dict(arguments))
+    return _ask(start, request, f"{function} failed")
+
+
+def measure_rates(
+    launcher: Launcher, dtypes: Sequence[str], settings: Settings
+) -> dict[str, float]:
+    """FLOP/s of a matmul in each of the dtypes; none where they are not known: an estimate is no
+    reason for a run to fail."""
+    arguments = {"dtypes": dtypes, "device": settings.device}
+    try:
+        rates: dict[str, float] = call(launcher.start, "measure_rates", arguments, settings)
+    except SuiteError:
+        return {}
+    return rates
+
+
+def add_columns(
+    launcher: Launcher, suite_path: Path, records: Sequence[Record], settings: Settings
+) -> list[Record]:
+    """The records of a group with the columns that the suite declares. A worker computes them: only
+    there is the suite loaded."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "group.jsonl"  # too large for a request, which is one packet
+        path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+        arguments = {"suite_path": str(suite_path), "records_path": str(path)}
+        try:
+            found = call(launcher.start, "compute_columns", arguments, settings)
+        except (SuiteError, UsageError) as error:
+            note = f"the suite's columns are missing: {error}"
+            return [replace(record, notes=[*record.notes, note]) for record in records]
+    return [
+        replace(
+            record,
+            columns=msgspec.convert(computed["columns"], dict[str, SuiteColumn]),
+            notes=[*record.notes, *computed["notes"]],
+        )
+        for record, computed in zip(records, found, strict=True)
+    ]
+
+
+def _ask(start: Start[Wanted], request: Wanted, complaint: str) -> Any:
+    """The value that a worker returns. What it refuses is a UsageError, and any other end of it a
+    SuiteError that begins with the complaint."""
+    silence_limit_s = request.settings.silence_limit_s
+    with closing(start(request)) as worker:
+        try:
+            reply: Report | None = next(iter(list(worker.reports(silence_limit_s))), None)
+        except (RankLost, BrokenMessage) as lost:
+            raise SuiteError(f"{complaint}: {lost}") from None
+        except Hung:
+            message = worker.explain_hang(silence_limit_s).message
+            raise SuiteError(f"{complaint}: {message}") from None
+        finally:
+            worker.kill()
+        match reply:
+            case Returned(value=value):
+                return value
+            case Refused(message=message):
+                raise UsageError(message)
+            case Broken(failure=failure):
+                raise SuiteError(f"{complaint}: {failure.message}")
+        raise SuiteError(f"{complaint}: {worker.explain_death().message}")

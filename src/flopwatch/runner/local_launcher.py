@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
@@ -30,8 +30,10 @@ import psutil
 from flopwatch.errors import WorkerError
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
-from flopwatch.runner.record_builder import explain_hang
+from flopwatch.runner.record_builder import explain_death, explain_hang
 from flopwatch.worker.channel import Board, make_board
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import BrokenMessage, LineReader, Report, Request, encode
 
 NEAR = 0.8
 """A process that held this share of the memory may well have run out of it."""
@@ -96,12 +98,12 @@ class MemoryWatch:
         return f"it held {format_bytes(peak_bytes)} of {format_bytes(self._available_bytes)}"
 
 
-def find_available_bytes(request: Mapping[str, Any]) -> int:
+def find_available_bytes(request: Request) -> int:
     """What the worker of a request can take: ranks of one node share its memory."""
     total_bytes: int = psutil.virtual_memory().total
-    limit_bytes = request.get("settings", {}).get("memory_limit_bytes") or total_bytes
-    sharers: int = (request.get("place") or {}).get("local_ranks", 1)
-    return int(min(total_bytes, limit_bytes)) // sharers
+    limit_bytes = request.settings.memory_limit_bytes or total_bytes
+    sharers = 1 if request.place is None else request.place.local_ranks
+    return min(total_bytes, limit_bytes) // sharers
 
 
 LOG_TAIL_BYTES = 4096
@@ -137,63 +139,63 @@ class Worker:
     """A running worker, seen from the runner."""
 
     process: Process
-    events_pipe: IO[bytes]
+    pipe: IO[bytes]
+    """Its reports; reading never waits."""
     log: IO[bytes]
     board_file: IO[bytes]
     board: Board
     watch: MemoryWatch
     exit_code: int | None = None
-    title = ""
-    """What reasons of its end begin with."""
-    _pending: bytes = b""
-    """The beginning of a message whose end has not arrived."""
+    is_open: bool = True
+    """Whether more reports can come."""
+    _reader: LineReader[Report] = field(default_factory=lambda: LineReader(Report))
     _stack_begins_at: int = 0
     """Where its log ended when its stack was requested."""
 
-    def events(
+    def reports(
         self,
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         check_others: Callable[[], Sequence[int]] = tuple,
-    ) -> Iterator[dict[str, Any]]:
-        """Its messages until it ends. Raises Hung when it is silent for too long.
+    ) -> Iterator[Report]:
+        """Until it ends. Raises Hung when it is silent for too long, and BrokenMessage.
 
         `waiting` is entered only while nothing is half done, which is when an interrupt may be
         raised. `check_others` is called before each wait and gives other descriptors to wait for.
         """
-        pipe = self.events_pipe.fileno()
+        pipe = self.pipe.fileno()
         exited = self.process.exit_descriptor()
         own = [pipe] if exited is None else [pipe, exited]
-        open_ = True
-        while open_:
+        while self.is_open:
             watched = [*own, *check_others()]
             with waiting():
                 ready = poll_readable(watched, silence_limit_s)
             if not ready:
                 raise Hung
-            if not ready & set(own):
-                continue
-            if pipe not in ready:
-                # It has ended. What it wrote last is in the pipe; after that, nothing may come,
-                # not even an end, since a grandchild may hold the pipe open for ever.
-                os.set_blocking(pipe, False)
-            try:
-                chunk = os.read(pipe, 1 << 20)
-            except BlockingIOError:
-                chunk = b""
-            open_ = bool(chunk)
-            self.trim_log()
-            *lines, self._pending = (self._pending + chunk).split(b"\n")
-            for line in lines:
-                yield json.loads(line)
+            if pipe in ready:
+                yield from self.receive()
+            elif exited in ready and not poll_readable([pipe], 0):
+                # It has ended, and what it wrote last is read. Nothing more may come, not even the
+                # end of the pipe, since a grandchild may hold that open for ever.
+                break
         self.finish()
 
-    def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
+    def receive(self) -> list[Report]:
+        """What has come, without waiting."""
+        try:
+            chunk = os.read(self.pipe.fileno(), 1 << 20)
+        except BlockingIOError:
+            return []
+        self.is_open = bool(chunk)
+        self.trim_log()
+        return self._reader.feed(chunk)
+
+    def terminate(self, patience_s: float = 2.0) -> Iterator[Report]:
         """Ask it to hand over what it has and to stop; then make it stop."""
         _signal(self.process.pid, signal.SIGTERM)
         try:
-            yield from self.events(patience_s)
-        except Hung:
+            yield from self.reports(patience_s)
+        except (Hung, BrokenMessage):
             self.kill()
 
     def kill(self) -> None:
@@ -215,13 +217,17 @@ class Worker:
         self.log.seek(self._stack_begins_at)
         return self.log.read().decode(errors="replace")
 
-    def explain_hang(self, silence_limit_s: float) -> str:
-        """After `request_stack`."""
-        return explain_hang(silence_limit_s, self.board.read().stage, self.log_tail())
+    def explain_hang(self, silence_limit_s: float) -> Failure:
+        """Asks it for its stack."""
+        self.request_stack()
+        stage, log_tail = self.board.read().stage, self.log_tail()
+        return Failure("timeout", explain_hang(silence_limit_s, stage, log_tail))
 
-    def find_shortage(self) -> str | None:
-        """The sign of an out-of-memory kill, if there is one."""
-        return self.watch.explain(self.process.peak_bytes)
+    def explain_death(self) -> Failure:
+        """Of a worker that has ended without a report."""
+        assert self.exit_code is not None
+        shortage = self.watch.explain(self.process.peak_bytes)
+        return explain_death(self.exit_code, self.board.read().stage, self.log_tail(), shortage)
 
     def log_tail(self) -> str:
         size = self.log.seek(0, os.SEEK_END)
@@ -232,7 +238,7 @@ class Worker:
         """Forget it; if it still runs, end it."""
         if self.exit_code is None:
             self.kill()
-        for file in (self.events_pipe, self.log, self.board_file):
+        for file in (self.pipe, self.log, self.board_file):
             file.close()
 
     def trim_log(self) -> None:
@@ -275,8 +281,9 @@ class Launcher:
     def server_pid(self) -> int | None:
         return None if self._server is None else self._server.pid
 
-    def start(self, request: dict[str, Any]) -> Worker:
+    def start(self, request: Request) -> Worker:
         read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
         log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
         board_file, board = make_board()
         watch = MemoryWatch(find_available_bytes(request))
@@ -291,7 +298,7 @@ class Launcher:
             os.close(write_end)
         return Worker(
             process=process,
-            events_pipe=os.fdopen(read_end, "rb", buffering=0),
+            pipe=os.fdopen(read_end, "rb", buffering=0),
             log=log,
             board_file=board_file,
             board=board,
@@ -326,9 +333,9 @@ class Server:
             )
         self.threads: int | None = greeting.get("threads")
 
-    def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedProcess:
+    def fork(self, request: Request, descriptors: list[int]) -> ForkedProcess:
         try:
-            socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+            socket.send_fds(self._connection, [encode(request)], descriptors)
         except OSError as error:
             raise WorkerError(
                 f"the measuring process is gone ({error.strerror}); what was measured is stored, "
@@ -390,9 +397,7 @@ class SpawnedProcess:
         return code
 
 
-def _spawn(
-    request: dict[str, Any], descriptors: list[int], environment: dict[str, str]
-) -> SpawnedProcess:
+def _spawn(request: Request, descriptors: list[int], environment: dict[str, str]) -> SpawnedProcess:
     program = ["-P", "-m", "flopwatch.worker.process"]
     command = [sys.executable, *program, *map(str, descriptors)]
     popen = subprocess.Popen(
@@ -404,7 +409,7 @@ def _spawn(
     )
     assert popen.stdin is not None
     with popen.stdin:
-        popen.stdin.write(json.dumps(request).encode())
+        popen.stdin.write(encode(request))
     pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
     return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
 

@@ -18,10 +18,10 @@ from typing import Any
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_bytes, plural
 from flopwatch.records.record import Record, Status
-from flopwatch.runner.record_builder import Skip
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
-from flopwatch.worker.communicator import RankPlace
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import RankPlace
 
 PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
@@ -80,7 +80,7 @@ def find_capacity(
     )
 
 
-Misfits = list[tuple[Group, dict[str, Skip]]]
+Misfits = list[tuple[Group, dict[str, Failure]]]
 """Groups of nothing but variants that cannot fit, each with the reasons by variant."""
 
 
@@ -101,8 +101,8 @@ def describe_misfits(misfits: Misfits) -> list[str]:
     """A sentence for each reason, however many cases have it."""
     skips = [skip for _, by_variant in misfits for skip in by_variant.values()]
     too_large = [skip for skip in skips if skip.cause == "does-not-fit"]
-    counts = Counter(skip.reason for skip in skips if skip.cause != "does-not-fit")
-    sentences = [f"{plural(n, 'case')} will be skipped: {reason}" for reason, n in counts.items()]
+    counts = Counter(skip.message for skip in skips if skip.cause != "does-not-fit")
+    sentences = [f"{plural(n, 'case')} will be skipped: {why}" for why, n in counts.items()]
     if too_large:
         number = plural(len(too_large), "case")
         sentences.insert(0, f"{number} cannot fit into memory; --force tries all the same")
@@ -120,32 +120,33 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
     )
 
 
-def find_misfits(group: Group, capacity: Capacity) -> dict[str, Skip]:
+def find_misfits(group: Group, capacity: Capacity) -> dict[str, Failure]:
     """The variants that cannot fit, each with the reason."""
     if group.ranks is not None and capacity.ranks is not None and group.ranks > capacity.ranks:
         reason = (
             f"it needs {group.ranks} ranks, and there are {capacity.ranks} {capacity.rank_units}; "
             "choose fewer with --ranks"
         )
-        return dict.fromkeys(group.variants, Skip("too-few-ranks", reason))
+        return dict.fromkeys(group.variants, Failure("skipped", reason, "too-few-ranks"))
     available_bytes = capacity.count_bytes(group)
     if available_bytes is None:
         return {}
-    reasons: dict[str, Skip] = {}
+    reasons: dict[str, Failure] = {}
     taken_bytes = 0.0
     for variant in sorted(group.variants, key=lambda variant: variant != group.baseline):
         parts = group.memory.get(variant, {})
         needed_bytes = sum(parts.values())
         if needed_bytes > available_bytes:
-            reasons[variant] = Skip("does-not-fit", explain(parts, available_bytes))
+            message = explain(parts, available_bytes)
+            reasons[variant] = Failure("skipped", message, "does-not-fit")
         elif group.apart and taken_bytes + needed_bytes > available_bytes:
-            reasons[variant] = Skip(
-                "does-not-fit",
+            message = (
                 f"it needs {format_bytes(int(needed_bytes))} of memory besides the other variants, "
                 f"which take {format_bytes(int(taken_bytes))}, and there are "
                 f"{format_bytes(available_bytes)}; measure it alone: --variant {variant} "
-                f"--baseline {variant}",
+                f"--baseline {variant}"
             )
+            reasons[variant] = Failure("skipped", message, "does-not-fit")
         else:
             taken_bytes += needed_bytes
     return reasons

@@ -84,7 +84,7 @@ def describe_time(options: PeakOptions) -> str:
 
 def measure_peaks(options: PeakOptions) -> Peaks:
     found = session.call(
-        "flopwatch.devices.peak_measurement:measure",
+        "measure_peaks",
         {"dtypes": list(options.dtypes), "effort": options.effort},
         device=options.device,
         threads=options.threads,
@@ -109,7 +109,7 @@ def measure_peaks(options: PeakOptions) -> Peaks:
 
 def _measure_exchanges(options: PeakOptions) -> list[Exchange]:
     found = session.call(
-        "flopwatch.devices.peak_measurement:measure_collectives",
+        "measure_collectives",
         {"effort": options.effort},
         device=options.device,
         threads=options.threads,

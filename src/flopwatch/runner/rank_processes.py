@@ -8,56 +8,44 @@ reason.
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from flopwatch.records.record import Cause, Status
+from msgspec.structs import replace
+
 from flopwatch.runner.local_launcher import Launcher, Worker, poll_readable
-from flopwatch.runner.record_builder import explain_death, explain_hang_of_ranks
+from flopwatch.runner.record_builder import explain_hang_of_ranks
 from flopwatch.worker.channel import Board
-from flopwatch.worker.communicator import RankPlace
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import Broken, BrokenMessage, Failed, RankPlace, RankRequest, Report
 
-Request = dict[str, Any]
 LOCALHOST = "127.0.0.1"
 GRACE_S = 3.0
 """Where rank 0 has lost a connection, the rank at the other end has so long to report its reason;
 and where all is done, to end."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankFailure:
-    """Why a rank has failed."""
-
-    rank: int
-    status: Status
-    reason: str
-    cause: Cause | None = None
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}: {self.reason}"
-
-
 class RankLost(Exception):
     """A job has lost one of its ranks."""
 
-    def __init__(self, failure: RankFailure) -> None:
-        super().__init__(str(failure))
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
         self.failure = failure
 
 
 class OtherRankProcess(Protocol):
     """The process of a rank other than 0, on this node or another."""
 
+    rank: int
+
     def list_descriptors(self) -> Sequence[int]:
         """Become readable when there is something to check."""
 
-    def check(self) -> RankFailure | None:
+    def check(self) -> Failure | None:
         """Without waiting for anything."""
 
     def has_ended(self) -> bool: ...
@@ -74,32 +62,28 @@ class LocalRank:
     def __init__(self, rank: int, worker: Worker) -> None:
         self.rank = rank
         self._worker = worker
-        self._pending = b""
-        self._failure: dict[str, Any] | None = None
-        self._is_open = True
-        os.set_blocking(worker.events_pipe.fileno(), False)
+        self._broken: Broken | None = None
 
     def list_descriptors(self) -> Sequence[int]:
         exited = self._worker.process.exit_descriptor()
-        pipe = [self._worker.events_pipe.fileno()] if self._is_open else []
+        pipe = [self._worker.pipe.fileno()] if self._worker.is_open else []
         return pipe if exited is None or self.has_ended() else [*pipe, exited]
 
-    def check(self) -> RankFailure | None:
-        self._read()
-        self._worker.trim_log()
-        failure = self._failure
-        if failure is not None and not failure.get("is_loss"):
-            return RankFailure(rank=self.rank, status=failure["status"], reason=failure["reason"])
-        exited = self._worker.process.exit_descriptor()
-        if self._worker.exit_code is None and exited is not None and poll_readable([exited], 0):
-            self._worker.finish()
-        code = self._worker.exit_code
-        if code is None or code == 0 or failure is not None:
+    def check(self) -> Failure | None:
+        worker = self._worker
+        try:
+            found = [report for report in worker.receive() if isinstance(report, Broken)]
+        except BrokenMessage as error:
+            return Failure("crash", str(error))
+        self._broken = self._broken or next(iter(found), None)
+        if self._broken is not None and not self._broken.is_peer_lost:
+            return self._broken.failure
+        exited = worker.process.exit_descriptor()
+        if worker.exit_code is None and exited is not None and poll_readable([exited], 0):
+            worker.finish()
+        if not worker.exit_code or self._broken is not None:
             return None
-        stage = self._worker.board.read().stage
-        shortage = self._worker.find_shortage()
-        status, reason = explain_death(code, stage, self._worker.log_tail(), shortage)
-        return RankFailure(rank=self.rank, status=status, reason=reason)
+        return worker.explain_death()
 
     def has_ended(self) -> bool:
         return self._worker.exit_code is not None
@@ -113,19 +97,6 @@ class LocalRank:
     def kill(self) -> None:
         self._worker.close()
 
-    def _read(self) -> None:
-        while self._is_open:
-            try:
-                chunk = os.read(self._worker.events_pipe.fileno(), 1 << 16)
-            except BlockingIOError:
-                return
-            self._is_open = bool(chunk)
-            *lines, self._pending = (self._pending + chunk).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                if message["event"] in ("failed", "broken") and self._failure is None:
-                    self._failure = {"status": "crash", **message}
-
 
 @dataclass(kw_only=True)
 class RankWorkers:
@@ -133,7 +104,6 @@ class RankWorkers:
 
     rank0: Worker
     other_ranks: Sequence[OtherRankProcess]
-    title = "rank 0: "
 
     @property
     def board(self) -> Board:
@@ -143,37 +113,33 @@ class RankWorkers:
     def exit_code(self) -> int | None:
         return self.rank0.exit_code
 
-    def events(
+    def reports(
         self,
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Iterator[dict[str, Any]]:
-        """The messages of rank 0 until it ends. Raises Hung, and RankLost where another rank ends
-        before it should."""
-        for message in self.rank0.events(silence_limit_s, waiting, self._check):
-            if message.get("is_loss"):
+    ) -> Iterator[Report]:
+        """Those of rank 0 until it ends. Raises Hung, BrokenMessage, and RankLost where another
+        rank ends before it should."""
+        for report in self.rank0.reports(silence_limit_s, waiting, self._check):
+            if isinstance(report, Failed | Broken) and report.is_peer_lost:
                 self._wait_for_reason()
-            yield message
+            yield report
         self._check()
 
-    def terminate(self, patience_s: float = 2.0) -> Iterator[dict[str, Any]]:
+    def terminate(self, patience_s: float = 2.0) -> Iterator[Report]:
         yield from self.rank0.terminate(patience_s)
         self.kill()
 
-    def request_stack(self) -> None:
+    def explain_hang(self, silence_limit_s: float) -> Failure:
+        """Mostly rank 0 waits for another rank, so all are asked for their stacks."""
         self.rank0.request_stack()
-
-    def explain_hang(self, silence_limit_s: float) -> str:
-        """After `request_stack`. Mostly rank 0 waits for another rank, so all are asked."""
         others = [rank.read_stack() for rank in self.other_ranks]
         stacks = [self.rank0.read_stack(), *others]
-        return explain_hang_of_ranks(silence_limit_s, self.board.read().stage, stacks)
+        stage = self.board.read().stage
+        return Failure("timeout", explain_hang_of_ranks(silence_limit_s, stage, stacks))
 
-    def find_shortage(self) -> str | None:
-        return self.rank0.find_shortage()
-
-    def log_tail(self) -> str:
-        return self.rank0.log_tail()
+    def explain_death(self) -> Failure:
+        return self.rank0.explain_death().of_rank(0)
 
     def kill(self) -> None:
         self.rank0.kill()
@@ -196,7 +162,7 @@ class RankWorkers:
         for rank in self.other_ranks:
             failure = rank.check()
             if failure is not None:
-                raise RankLost(failure)
+                raise RankLost(failure.of_rank(rank.rank))
         return [d for rank in self.other_ranks for d in rank.list_descriptors()]
 
     def _wait_for_reason(self) -> None:
@@ -209,7 +175,7 @@ class RankWorkers:
 class RankLauncher(Protocol):
     """Starts the other ranks of jobs."""
 
-    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
+    def start(self, request: RankRequest, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         """All ranks but 0, and the place of rank 0."""
 
     def close(self) -> None: ...
@@ -222,7 +188,7 @@ class LocalRanks:
         self._make_launcher = make_launcher
         self._launchers: list[Launcher] = []
 
-    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
+    def start(self, request: RankRequest, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         while len(self._launchers) < ranks - 1:
             self._launchers.append(self._make_launcher())
         port = find_free_port()
@@ -239,7 +205,7 @@ class LocalRanks:
             for rank in range(ranks)
         ]
         started: list[OtherRankProcess] = [
-            LocalRank(place.rank, launcher.start({**request, "place": asdict(place)}))
+            LocalRank(place.rank, launcher.start(replace(request, place=place)))
             for place, launcher in zip(others, self._launchers, strict=False)
         ]
         return started, rank0
@@ -250,10 +216,10 @@ class LocalRanks:
 
 
 def start_ranks(
-    launcher: Launcher, rank_launcher: RankLauncher, request: Request, ranks: int
+    launcher: Launcher, rank_launcher: RankLauncher, request: RankRequest, ranks: int
 ) -> RankWorkers:
     other_ranks, place = rank_launcher.start(request, ranks)
-    rank0 = launcher.start({**request, "place": asdict(place)})
+    rank0 = launcher.start(replace(request, place=place))
     return RankWorkers(rank0=rank0, other_ranks=other_ranks)
 
 

@@ -10,20 +10,18 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import singledispatchmethod
+from typing import Any
 
 import msgspec
 
-from flopwatch.records.record import Cause, Check, PhaseMemory, Rank, Record, Region, Status, Stop
+from flopwatch.records.record import Rank, Record, Region
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
-
-
-class Skip(NamedTuple):
-    """Why a variant is not measured: for code, and for people."""
-
-    cause: Cause
-    reason: str
+from flopwatch.worker import messages
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import BrokenMessage, NewSamples
+from flopwatch.worker.sampling import Progress
 
 
 class RecordBuilder:
@@ -43,27 +41,22 @@ class RecordBuilder:
                 kind="parts" if variant in group.parts else "whole",
                 parts_of=group.parts.get(variant),
                 layout=group.layout,
-                job=_copy(group.jobs.get(variant)),
+                job=group.jobs.get(variant),
                 predicted_memory_bytes=dict(group.memory.get(variant, {})),
-                prediction=_copy(group.predictions.get(variant)),
+                prediction=group.predictions.get(variant),
                 settings=settings,
             )
             for variant in group.variants
         }
-        self.finished: dict[str, Any] | None = None
-        self.progress: dict[str, Any] = {}
+        self.finished: messages.Finished | None = None
+        self.progress: Progress | None = None
         self.needs_restart = False
         """Whether the worker has asked for new processes for what is left."""
-        self.broken: dict[str, Any] | None = None
-        """The message that the suite could not be loaded, or ranks could not meet."""
+        self.broken: messages.Broken | None = None
+        """The report that the suite could not be loaded, or ranks could not meet."""
         self._curves_to_come: set[str] = set()
         """Once sampling is finished: variants whose curves are still to be taken."""
         self._sources: dict[str, str] = {}
-
-    @property
-    def is_port_taken(self) -> bool:
-        """Whether nothing has begun, since ranks could not meet at their port; another may do."""
-        return self.broken is not None and bool(self.broken["is_port_taken"])
 
     def list_ok(self) -> list[str]:
         """The variants that have not failed."""
@@ -76,150 +69,138 @@ class RecordBuilder:
     def _is_cut_short(self, variant: str) -> bool:
         return self.finished is None or variant in self._curves_to_come
 
-    def fail(self, variant: str, status: Status, reason: str, cause: Cause | None = None) -> None:
-        self._update(variant, status=status, message=reason, cause=cause)
-
-    def take(self, message: dict[str, Any]) -> None:
-        """Add one message of the worker."""
-        getattr(self, f"_take_{message['event']}")(message)
+    def fail(self, variant: str, failure: Failure) -> None:
+        self._update(variant, status=failure.status, message=failure.message, cause=failure.cause)
 
     def _update(self, variant: str, **changes: Any) -> None:
         self.records[variant] = replace(self.records[variant], **changes)
 
-    def _take_built(self, message: dict[str, Any]) -> None:
-        names = (
-            "flops",
-            "bytes",
-            "conditions",
-            "facts",
-            "first_call_page_faults",
-            "notes",
-            "unchecked",
-        )
-        changes = {name: message[name] for name in names}
-        changes |= {} if message["job"] is None else {"job": message["job"]}
-        self._update(message["variant"], check=_read_check(message["check"]), **changes)
+    @singledispatchmethod
+    def take(self, report: messages.Report) -> None:
+        """Add one report of the worker."""
+        raise BrokenMessage(f"{type(report).__name__} is no report about a group")
 
-    def _take_failed(self, message: dict[str, Any]) -> None:
-        variant = message["variant"]
-        check = _read_check(message["check"])
-        if check is not None:
-            self._update(variant, check=check)
-        self.fail(variant, message["status"], message["reason"])
-        self._curves_to_come.discard(variant)
+    @take.register
+    def _(self, report: messages.Sources) -> None:
+        self._sources = report.sources
 
-    def _take_samples(self, message: dict[str, Any]) -> None:
-        for variant, content in message["samples"].items():
-            _add_samples(self.records[variant], content)
-        self.progress = message["progress"] or {}
+    @take.register(messages.Built | messages.Memory)
+    def _(self, report: messages.Built | messages.Memory) -> None:
+        changes = msgspec.structs.asdict(report)
+        variant = changes.pop("variant")
+        if changes.get("job") is None:  # then what the suite said before it was built stays
+            changes.pop("job", None)
+        self._update(variant, **changes)
 
-    def _take_finished(self, message: dict[str, Any]) -> None:
-        self.finished = message
-        self._curves_to_come = set(message["curves"])
+    @take.register
+    def _(self, report: messages.Failed) -> None:
+        if report.check is not None:
+            self._update(report.variant, check=report.check)
+        self.fail(report.variant, report.failure)
+        self._curves_to_come.discard(report.variant)
 
-    def _take_points(self, message: dict[str, Any]) -> None:
-        curves = self.records[message["variant"]].curves
-        for point in message["points"]:
+    @take.register
+    def _(self, report: messages.Samples) -> None:
+        for variant, new in report.samples.items():
+            _add_samples(self.records[variant], new)
+        self.progress = report.progress
+
+    @take.register
+    def _(self, report: messages.Finished) -> None:
+        self.finished = report
+        self._curves_to_come = set(report.curves)
+
+    @take.register
+    def _(self, report: messages.Points) -> None:
+        curves = self.records[report.variant].curves
+        for point in report.points:
             for name, value in point.items():
                 curves.setdefault(name, []).append(value)
 
-    def _take_curves_taken(self, message: dict[str, Any]) -> None:
-        self._curves_to_come.discard(message["variant"])
+    @take.register
+    def _(self, report: messages.CurvesTaken) -> None:
+        self._curves_to_come.discard(report.variant)
 
-    def _take_memory(self, message: dict[str, Any]) -> None:
-        self._update(
-            message["variant"],
-            resident_bytes=message["resident_bytes"],
-            peak_memory_bytes=message["peak_bytes"],
-            memory=msgspec.convert(message["phases"], dict[str, PhaseMemory]),
-        )
+    @take.register
+    def _(self, report: messages.Broken) -> None:
+        self.broken = report
 
-    def _take_broken(self, message: dict[str, Any]) -> None:
-        self.broken = message
-
-    def _take_restart(self, message: dict[str, Any]) -> None:
+    @take.register
+    def _(self, report: messages.Restart) -> None:
         self.needs_restart = True
-
-    def _take_sources(self, message: dict[str, Any]) -> None:
-        self._sources = message["sources"]
 
     def finish(
         self, variant: str, environment: dict[str, Any], *, interrupted: bool = False
     ) -> Record:
         """The record, with what is known once the worker has ended."""
-        finished = self.finished or {}
-        stop: Stop | None = finished.get("stop")
+        finished = self.finished or messages.Finished(stop_reason=None)
+        stop_reason = finished.stop_reason
         if interrupted and self._is_cut_short(variant):
-            stop = "interrupted"
+            stop_reason = "interrupted"
         taken = len(self.records[variant].rounds)
-        warmup_samples = self.progress.get("warmup_rounds")
+        warmup_samples = None if self.progress is None else self.progress.warmup_rounds
         if warmup_samples is None or warmup_samples >= taken:
             warmup_samples = taken
             if interrupted and self.records[variant].status == "ok":
-                self.fail(
-                    variant, "skipped", "interrupted before its warm-up was over", "interrupted"
-                )
-        record = self.records[variant]
+                message = "interrupted before its warm-up was over"
+                self.fail(variant, Failure("skipped", message, "interrupted"))
         return replace(
-            record,
+            self.records[variant],
             warmup_samples=warmup_samples,
-            steady=self.progress.get("steady") if taken else None,
-            stop_reason=stop if taken else None,
-            rebuilt_rounds=finished.get("rebuilt_rounds", []),
-            throttled=finished.get("throttled", []),
+            steady=self.progress.steady if taken and self.progress else None,
+            stop_reason=stop_reason if taken else None,
+            rebuilt_rounds=finished.rebuilt_rounds,
+            throttled=finished.throttled,
             environment=environment,
             sources=self._sources,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
 
-def _add_samples(record: Record, content: dict[str, Any]) -> None:
-    record.rounds.extend(content["rounds"])
-    record.calls_per_sample.extend(content["loops"])
-    columns = zip(*content["ns"], strict=True) if content["ns"] else ()
-    for phase, column in zip(content["phases"], columns, strict=False):
-        record.samples_ns.setdefault(phase, []).extend(column)
-    for row in content["ranks"]:
-        _add_shares(record.ranks, content["phases"], row)
-    record.instrumented_ns.extend(content["instrumented_ns"])
-    for name, new in content["regions"].items():
-        region = record.regions.setdefault(name, Region(calls=new["calls"], samples_ns=[]))
-        region.samples_ns.extend(new["samples_ns"])
+def _add_samples(record: Record, new: NewSamples) -> None:
+    record.rounds.extend(new.rounds)
+    record.calls_per_sample.extend(new.calls_per_sample)
+    _extend(record.samples_ns, new.samples_ns)
+    for rank, more in enumerate(new.ranks):
+        if rank == len(record.ranks):
+            record.ranks.append(Rank(samples_ns={}, waiting_ns=[], transfer_ns=[]))
+        _extend(record.ranks[rank].samples_ns, more.samples_ns)
+        record.ranks[rank].waiting_ns.extend(more.waiting_ns)
+        record.ranks[rank].transfer_ns.extend(more.transfer_ns)
+    record.instrumented_ns.extend(new.instrumented_ns)
+    for name, region in new.regions.items():
+        known = record.regions.setdefault(name, Region(calls=region.calls, samples_ns=[]))
+        known.samples_ns.extend(region.samples_ns)
 
 
-def _add_shares(ranks: list[Rank], phases: list[str], row: list[dict[str, Any]]) -> None:
-    """What each rank took in one sample."""
-    while len(ranks) < len(row):
-        ranks.append(
-            Rank(samples_ns={phase: [] for phase in phases}, waiting_ns=[], transfer_ns=[])
-        )
-    for rank, share in zip(ranks, row, strict=True):
-        for phase, elapsed_ns in zip(phases, share["phase_ns"], strict=True):
-            rank.samples_ns[phase].append(elapsed_ns)
-        rank.waiting_ns.append(share["waiting_ns"])
-        rank.transfer_ns.append(share["transfer_ns"])
+def _extend(samples_ns: dict[str, list[float]], more_ns: dict[str, list[float]]) -> None:
+    for phase, times_ns in more_ns.items():
+        samples_ns.setdefault(phase, []).extend(times_ns)
 
 
 def explain_death(
     exit_code: int, stage: str, log_tail: str, shortage: str | None = None
-) -> tuple[Status, str]:
-    """Status and reason of a worker that ended without a report; `shortage` is a sign of an
-    out-of-memory kill."""
+) -> Failure:
+    """Of a worker that ended without a report; `shortage` is a sign of an out-of-memory kill."""
     if exit_code == -signal.SIGKILL and shortage is not None:
-        return "oom", (
+        return Failure(
+            "oom",
             f"killed by the system during {stage}, most likely because memory ran out: {shortage}; "
-            "lower --memory-limit so that it fails cleanly"
+            "lower --memory-limit so that it fails cleanly",
         )
     if exit_code == -signal.SIGKILL:
-        return "crash", (
+        return Failure(
+            "crash",
             f"killed by SIGKILL during {stage}, by a user or another program: no sign of an "
-            "out-of-memory kill; --rerun measures it again"
+            "out-of-memory kill; --rerun measures it again",
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         hint = SIGNAL_HINTS.get(name, "")
-        return "crash", f"died with {name} during {stage}{hint}{_describe_end(log_tail)}"
-    return "crash", f"left with exit code {exit_code} during {stage}{_describe_end(log_tail)}"
+        end = f"died with {name} during {stage}{hint}"
+    else:
+        end = f"left with exit code {exit_code} during {stage}"
+    return Failure("crash", end + _describe_end(log_tail))
 
 
 SIGNAL_HINTS = {
@@ -287,11 +268,3 @@ def _find_last_line(log_tail: str) -> str:
         return f" at {path.rpartition('/')[2]}{rest.replace(', line ', ':', 1)}"
     plain = [line for line in lines if not line.startswith(("File ", "Current thread", "Fatal"))]
     return f" ({plain[-1][:200]})" if plain else ""
-
-
-def _copy(prediction: Any) -> dict[str, Any] | None:
-    return None if prediction is None else dict(prediction)
-
-
-def _read_check(content: dict[str, Any] | None) -> Check | None:
-    return None if content is None else msgspec.convert(content, Check)

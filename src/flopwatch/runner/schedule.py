@@ -22,48 +22,12 @@ from flopwatch.records.record import Record
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, digest, format_value, group_id, label
 from flopwatch.worker.failure import is_unchanged
+from flopwatch.worker.messages import RANKS, DescribedCase, Description
 
 MIN_CASE_S = 0.5
 """Less than this cannot give a case its warm-up and enough rounds to speak of."""
 WORKER_S = 0.2
 """What starting a worker and building a small case take, for estimates."""
-
-RANKS = "ranks"
-"""The axis whose values are numbers of processes, with torch.distributed between them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Description:
-    """What a suite file declares, as the describing worker reports it."""
-
-    name: str
-    baseline: str
-    axes: Mapping[str, Sequence[Any]]
-    """Of all grids; a case has those of its own grid."""
-    variants: Sequence[str]
-    cases: Sequence[Mapping[str, Any]]
-    """Each with "variant" and "params"; those of a group next to each other. "flops", if it is
-    there, has those of one run, by dtype, and "memory" what a process needs, by part."""
-    on_request: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values, by axis or of "variant", that a run must ask for."""
-    presets: Sequence[str] = ()
-    """Names of other grids that can be measured instead."""
-    apart: bool = False
-    """Whether what variants of a group need in memory adds up."""
-    parts: Mapping[str, str | None] = field(default_factory=dict)
-    """Variants that are lists of parts, each with the variant that they make up."""
-    layout: str | None = None
-    """The published layout that records can be shown in."""
-    columns: Sequence[str] = ()
-    """Names of the columns that the suite declares itself."""
-
-    def list_unasked(self, filters: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """What is on request and not asked for, as ``--filter`` takes it."""
-        return {
-            axis: [format_value(value) for value in values]
-            for axis, values in self.on_request.items()
-            if axis not in filters
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,9 +50,9 @@ class Group:
     """The published layout that records can be shown in."""
     columns: Sequence[str] = ()
     """Names of the columns that the suite declares itself."""
-    predictions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    predictions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """By variant, how long it is expected to take, where this machine was calibrated."""
-    jobs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    jobs: Mapping[str, dict[str, Any] | None] = field(default_factory=dict)
     """By variant, the training job that it is, as the suite declares it; of candidates, with the
     smallest."""
     candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -128,14 +92,25 @@ def parse_filters(texts: Iterable[str], option: str = "--filter") -> dict[str, l
     return filters
 
 
+def list_unasked(
+    description: Description, filters: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """What is on request and not asked for, as ``--filter`` takes it."""
+    return {
+        axis: [format_value(value) for value in values]
+        for axis, values in description.on_request.items()
+        if axis not in filters
+    }
+
+
 def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) -> list[Group]:
     """The groups that pass the filters. A filter on `variant` keeps the baseline too."""
     _validate_filters(description, filters)
     chosen: dict[str, Group] = {}
     on_axes = {axis: values for axis, values in filters.items() if axis != "variant"}
-    unasked = description.list_unasked(filters)
+    unasked = list_unasked(description, filters)
     for case in description.cases:
-        params = case["params"]
+        params = case.params
         if not _has_values(params, on_axes) or _has_any(case, unasked):
             continue
         group = chosen.get(digest(params)) or Group(
@@ -147,14 +122,14 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             parts=description.parts,
             layout=description.layout,
             columns=description.columns,
-            candidates=case.get("candidates", {}),
+            candidates=case.candidates,
         )
         chosen[digest(params)] = replace(
             group,
-            variants=(*group.variants, case["variant"]),
-            flops={**group.flops, case["variant"]: case.get("flops", {})},
-            memory={**group.memory, case["variant"]: case.get("memory", {})},
-            jobs={**group.jobs, case["variant"]: case.get("job")},
+            variants=(*group.variants, case.variant),
+            flops={**group.flops, case.variant: case.flops},
+            memory={**group.memory, case.variant: case.memory},
+            jobs={**group.jobs, case.variant: case.job},
         )
     groups = list(chosen.values())
     if "variant" in filters:
@@ -183,8 +158,8 @@ def format_filters(filters: Mapping[str, Sequence[str]]) -> str:
     return " ".join(f"--filter {axis}={','.join(values)}" for axis, values in filters.items())
 
 
-def _has_any(case: Mapping[str, Any], refused: Mapping[str, Sequence[str]]) -> bool:
-    facets = {**case["params"], "variant": case["variant"]}
+def _has_any(case: DescribedCase, refused: Mapping[str, Sequence[str]]) -> bool:
+    facets = {**case.params, "variant": case.variant}
     return any(
         axis in facets and format_value(facets[axis]) in values for axis, values in refused.items()
     )

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flopwatch.devices import environment as machine
 from flopwatch.devices import instruction_sets, system_files
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
-from flopwatch.runner import group_runner, worker_calls
+from flopwatch.runner import group_runner
+from flopwatch.runner import host as hosts
 from flopwatch.runner.group_runner import Context, Interrupts, Watcher
 from flopwatch.runner.host import Host, launch, prepare_host
 from flopwatch.runner.local_launcher import Launcher
@@ -30,16 +29,14 @@ from flopwatch.runner.memory_fit import (
     find_largest_values,
     split_by_fit,
 )
-from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, Request, start_ranks
-from flopwatch.runner.record_builder import Skip
+from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, start_ranks
 from flopwatch.runner.schedule import (
-    RANKS,
-    Description,
     Estimate,
     Group,
     estimate_run,
     fit_budget,
     list_dtypes,
+    list_unasked,
     make_groups,
     parse_filters,
     require_budget,
@@ -53,7 +50,8 @@ from flopwatch.runner.torchrun_launcher import (
 )
 from flopwatch.settings import Device, Settings
 from flopwatch.suites.catalog import SuiteFile, find_suite
-from flopwatch.worker.communicator import RankPlace
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import RANKS, Call, Describe, Description, RankPlace, RankRequest
 
 RESULTS = Path("results")
 CALL_LIMIT_S = 3600.0
@@ -92,7 +90,7 @@ class Preview:
 
     suite: str
     groups: Sequence[Group]
-    misfits: Mapping[str, Mapping[str, Skip]]
+    misfits: Mapping[str, Mapping[str, Failure]]
     """By group and variant: why it would be skipped for lack of memory."""
     estimate: Estimate
     on_request: Mapping[str, Sequence[str]]
@@ -138,7 +136,7 @@ def preview(options: Options) -> Preview:
         groups=groups,
         misfits={group.id: reasons for group, reasons in misfits},
         estimate=estimate,
-        on_request=description.list_unasked(parse_filters(options.filters)),
+        on_request=list_unasked(description, parse_filters(options.filters)),
         presets=[name for name in description.presets if name != options.preset],
     )
 
@@ -176,8 +174,8 @@ def serve_rank(place: RankPlace) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     instruction_set = instruction_sets.probe()
 
-    def launch_rank(request: Request) -> Launcher:
-        return launch(instruction_set, msgspec.convert(request["settings"], Settings))
+    def launch_rank(request: RankRequest) -> Launcher:
+        return launch(instruction_set, request.settings)
 
     with (
         closing(connect(place)) as line,
@@ -202,8 +200,9 @@ def call(
     threads: int | None = None,
     ranks: int | None = None,
 ) -> Any:
-    """What ``package.module:function`` returns, as plain data, from a process that is set up like
-    one that measures: with torch, threads, a limit on memory, and only instructions that work.
+    """What a function of `worker.called_functions` returns, as plain data, from a process that is
+    set up like one that measures: with torch, threads, a limit on memory, and only instructions
+    that work.
 
     With `ranks`, so many processes call it at once, torch.distributed between them, and the answer
     is that of rank 0.
@@ -212,11 +211,11 @@ def call(
     host = prepare_host(patient, device=device, threads=threads)
     local_ranks = LocalRanks(host.launch)
     with host.launch() as launcher, closing(local_ranks):
-        start: worker_calls.Start = launcher.start
+        start: hosts.Start[Call] = launcher.start
         if ranks is not None:
             start = partial(start_ranks, launcher, local_ranks, ranks=ranks)
         given = {**arguments, "device": host.settings.device}
-        return worker_calls.call(start, function, given, host.settings)
+        return hosts.call(start, function, given, host.settings)
 
 
 def _prepare(options: Options, suite_file: SuiteFile) -> Host:
@@ -372,7 +371,7 @@ def _estimate(
 ) -> Estimate:
     fitted = fit_budget(options.budget_s, groups, settings)
     dtypes = list_dtypes(groups)
-    rates = worker_calls.measure_rates(launcher, dtypes, settings) if dtypes else {}
+    rates = hosts.measure_rates(launcher, dtypes, settings) if dtypes else {}
     return estimate_run(groups, fitted, rates, options.budget_s)
 
 
@@ -383,14 +382,16 @@ def _plan(
         raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
     place = find_place()
-    choices = {
-        "quick": options.quick,
-        "preset": options.preset,
-        "chosen": parse_filters(options.chosen, "--set"),
-        "baseline": options.baseline,
-        "ranks": None if place is None or RANKS in filters else place.ranks,
-    }
-    description = worker_calls.describe(launcher, suite_file, choices, settings)
+    request = Describe(
+        settings=settings,
+        suite_path=str(suite_file.path),
+        quick=options.quick,
+        preset=options.preset,
+        chosen=parse_filters(options.chosen, "--set"),
+        baseline=options.baseline,
+        ranks=None if place is None or RANKS in filters else place.ranks,
+    )
+    description = hosts.describe(launcher, request)
     groups = make_groups(description, filters)
     if settings.cache == "cold" and any(group.ranks is not None for group in groups):
         raise UsageError(

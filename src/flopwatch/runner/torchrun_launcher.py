@@ -6,24 +6,19 @@ when the runner asks for it, so that a rank that dies is a record here too, and 
 
     torchrun --nproc-per-node 8 -m flopwatch run training ...
 
-They exchange JSON lines over TCP, at MASTER_ADDR at the port after MASTER_PORT, which torchrun uses
-itself; FLOPWATCH_PORT names another one.
-
-    to the runner         hello (a rank and its place), failure, ended
-    to the other ranks    welcome, start (a worker, with this request), stop, end
+They exchange messages (`worker.messages`) over TCP, at MASTER_ADDR at the port after MASTER_PORT,
+which torchrun uses itself; FLOPWATCH_PORT names another one.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, replace
-from typing import Any
+from contextlib import closing
+from dataclasses import replace
 
-import msgspec
+from msgspec import structs
 
 from flopwatch import env
 from flopwatch.errors import UsageError, WorkerError
@@ -32,11 +27,25 @@ from flopwatch.runner.rank_processes import (
     LOCALHOST,
     LocalRank,
     OtherRankProcess,
-    RankFailure,
-    Request,
     find_free_port,
 )
-from flopwatch.worker.communicator import JOIN_S, RankPlace
+from flopwatch.worker.communicator import JOIN_S
+from flopwatch.worker.failure import Failure
+from flopwatch.worker.messages import (
+    BrokenMessage,
+    End,
+    Hello,
+    LineReader,
+    RankEnded,
+    RankFailed,
+    RankMessage,
+    RankPlace,
+    RankRequest,
+    Start,
+    Stop,
+    Welcome,
+    encode,
+)
 
 IDLE_S = 60.0
 GONE = "its flopwatch process is gone"
@@ -83,35 +92,35 @@ def _read_number(environ: env.Environ, name: str) -> int:
 
 
 class Line:
-    """A connection that carries JSON objects, one a line."""
+    """A connection that carries messages. One that cannot be read ends it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         for option, value in KEEP_ALIVE.items():
             connection.setsockopt(*option, value)
-        self._pending = b""
+        self._reader: LineReader[RankMessage] = LineReader(RankMessage)
         self.is_open = True
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def send(self, **content: Any) -> None:
+    def send(self, message: RankMessage) -> None:
         try:
-            self._connection.sendall(json.dumps(content).encode() + b"\n")
+            self._connection.sendall(encode(message))
         except OSError:
             self.is_open = False
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[RankMessage]:
         """What has come, without waiting; once the other end is gone, `is_open` is False."""
+        messages: list[RankMessage] = []
         while self.is_open and poll_readable([self.fileno()], 0):
             try:
                 chunk = self._connection.recv(1 << 16)
-            except OSError:
+                messages += self._reader.feed(chunk)
+            except (OSError, BrokenMessage):
                 chunk = b""
             self.is_open = bool(chunk)
-            self._pending += chunk
-        *lines, self._pending = self._pending.split(b"\n")
-        return [json.loads(line) for line in lines]
+        return messages
 
     def close(self) -> None:
         self.is_open = False
@@ -130,18 +139,16 @@ class RemoteRank:
     def list_descriptors(self) -> Sequence[int]:
         return [self._line.fileno()] if self._line.is_open and not self._has_ended else []
 
-    def check(self) -> RankFailure | None:
+    def check(self) -> Failure | None:
         for message in self._line.receive():
-            if message["job"] != self._job:
+            if not isinstance(message, RankFailed | RankEnded) or message.job != self._job:
                 continue  # of a job that is over
-            if message["event"] == "failure":
-                return RankFailure(
-                    rank=self.rank, status=message["status"], reason=message["reason"]
-                )
+            if isinstance(message, RankFailed):
+                return message.failure
             self._has_ended = True
         if not self._line.is_open and not self._has_ended:
             # No answer to what was asked: it can be measured once ranks are there again.
-            return RankFailure(rank=self.rank, status="skipped", reason=GONE, cause="rank-lost")
+            return Failure("skipped", GONE, "rank-lost")
         return None
 
     def has_ended(self) -> bool:
@@ -152,7 +159,7 @@ class RemoteRank:
 
     def kill(self) -> None:
         if not self.has_ended():
-            self._line.send(event="stop", job=self._job)
+            self._line.send(Stop(job=self._job))
 
 
 class TorchrunRanks:
@@ -166,7 +173,7 @@ class TorchrunRanks:
         with closing(listen(place)) as listener:
             self._welcome(listener, join_s)
 
-    def start(self, request: Request, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
+    def start(self, request: RankRequest, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         lost = [rank for rank in range(1, ranks) if not self._lines[rank].is_open]
         if lost:
             raise WorkerError(
@@ -178,14 +185,13 @@ class TorchrunRanks:
         started: list[OtherRankProcess] = []
         for place in others:
             line = self._lines[place.rank]
-            given = {**request, "place": asdict(place)}
-            line.send(event="start", job=self._job, request=given)
+            line.send(Start(job=self._job, request=structs.replace(request, place=place)))
             started.append(RemoteRank(place.rank, line, self._job))
         return started, rank0
 
     def close(self) -> None:
         for line in self._lines.values():
-            line.send(event="end", job=self._job)
+            line.send(End())
             line.close()
 
     def _welcome(self, listener: socket.socket, join_s: float) -> None:
@@ -204,7 +210,7 @@ class TorchrunRanks:
             if hello is None or hello.ranks != self._place.ranks or not self._awaits(hello.rank):
                 line.close()  # of another job
                 continue
-            line.send(event="welcome")
+            line.send(Welcome())
             self._lines[hello.rank] = line
             self._places[hello.rank] = hello
 
@@ -223,9 +229,8 @@ def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankP
 
 def _await_hello(line: Line) -> RankPlace | None:
     poll_readable([line.fileno()], 5.0)
-    with suppress(ValueError, KeyError, IndexError, msgspec.ValidationError):
-        return msgspec.convert(line.receive()[0]["place"], RankPlace)
-    return None
+    first = next(iter(line.receive()), None)
+    return first.place if isinstance(first, Hello) else None
 
 
 def _count_local(place: RankPlace, places: Sequence[RankPlace]) -> int:
@@ -269,9 +274,10 @@ def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:
             continue
         connection.settimeout(None)
         line = Line(connection)
-        line.send(event="hello", place=asdict(place))
-        if _is_welcome(line, deadline_s):
-            return line
+        line.send(Hello(place=place))
+        poll_readable([line.fileno()], max(0.0, deadline_s - time.monotonic()))
+        if any(isinstance(message, Welcome) for message in line.receive()):
+            return line  # it is the runner of this job that listens
         line.close()
         reason = "another program listens there"
         time.sleep(0.2)  # it may be the runner of a job that is just ending
@@ -281,19 +287,12 @@ def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:
     )
 
 
-def _is_welcome(line: Line, deadline_s: float) -> bool:
-    """Whether it is the runner of this job that listens."""
-    poll_readable([line.fileno()], max(0.0, deadline_s - time.monotonic()))
-    try:
-        return bool(line.receive()[0]["event"] == "welcome")
-    except (ValueError, TypeError, KeyError, IndexError):
-        return False
-
-
 class RankServer:
     """Starts and watches the workers of one rank other than 0, for the runner."""
 
-    def __init__(self, line: Line, rank: int, make_launcher: Callable[[Request], Launcher]) -> None:
+    def __init__(
+        self, line: Line, rank: int, make_launcher: Callable[[RankRequest], Launcher]
+    ) -> None:
         self._line = line
         self._rank = rank
         self._make_launcher = make_launcher
@@ -308,40 +307,36 @@ class RankServer:
             poll_readable([self._line.fileno(), *watched], IDLE_S)
             self._check_worker()
             for message in self._line.receive():
-                if message["event"] == "end":
+                if isinstance(message, End):
                     return
-                HANDLERS[message["event"]](self, message)
+                if isinstance(message, Start):
+                    self._start(message)
+                elif isinstance(message, Stop) and message.job == self._job:
+                    self._end_worker()
+                    self._line.send(RankEnded(job=self._job))
 
     def close(self) -> None:
         self._end_worker()
         if self._launcher is not None:
             self._launcher.close()
 
-    def start(self, message: dict[str, Any]) -> None:
+    def _start(self, message: Start) -> None:
         self._end_worker()
-        self._job, request = message["job"], message["request"]
+        self._job, request = message.job, message.request
         self._launcher = self._launcher or self._make_launcher(request)
         self._worker = LocalRank(self._rank, self._launcher.start(request))
-
-    def stop(self, message: dict[str, Any]) -> None:
-        if message["job"] == self._job:
-            self._end_worker()
-            self._line.send(event="ended", job=self._job)
 
     def _check_worker(self) -> None:
         if self._worker is None:
             return
         failure = self._worker.check()
         if failure is not None:
-            self._line.send(event="failure", job=self._job, **asdict(failure))
+            self._line.send(RankFailed(job=self._job, failure=failure))
         if failure is not None or self._worker.has_ended():
-            self._line.send(event="ended", job=self._job)
+            self._line.send(RankEnded(job=self._job))
             self._end_worker()
 
     def _end_worker(self) -> None:
         if self._worker is not None:
             self._worker.kill()
         self._worker = None
-
-
-HANDLERS = {"start": RankServer.start, "stop": RankServer.stop}

@@ -16,15 +16,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, NamedTuple
-
-import msgspec
+from typing import IO, NamedTuple
 
 from flopwatch.devices.base import Backend
+from flopwatch.records.record import Rank, Region
+from flopwatch.worker.messages import NewSamples, Points, Report, Samples, encode
 from flopwatch.worker.sampling import Observer, Progress, Series
 
 STAGES = (
-    "start",
+    "loading",
     "joining",
     "build",
     "check",
@@ -84,8 +84,8 @@ class Channel:
         self._send_last: Callable[[], None] = lambda: None
         self.board = board
 
-    def send(self, event: str, **content: Any) -> None:
-        data = memoryview(msgspec.json.encode({"event": event, **content}) + b"\n")
+    def send(self, report: Report) -> None:
+        data = memoryview(encode(report))
         with self.busy():
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -166,32 +166,33 @@ class SampleStream(Observer):
             self._target.look()
             self._last_s = time.monotonic()
             samples = {one.variant: self._take_new(one) for one in self._series}
-            self._channel.send("samples", samples=samples, progress=self._progress)
+            self._channel.send(Samples(samples=samples, progress=self._progress))
 
-    def _take_new(self, one: Series) -> dict[str, Any]:
-        # Loops, and whole instrumented runs, are appended last: what they cover is complete, even
+    def _take_new(self, one: Series) -> NewSamples:
+        # Calls, and whole instrumented runs, are appended last: what they cover is complete, even
         # where this is called in the middle of a round because the worker is to end.
-        start, end = self._sent[one.variant], len(one.loops)
+        start, end = self._sent[one.variant], len(one.calls_per_sample)
         first, last = self._sent_instrumented[one.variant], len(one.instrumented_ns)
         self._sent[one.variant], self._sent_instrumented[one.variant] = end, last
-        return {
-            "phases": list(one.workload.phases),
-            "ns": [_round(row) for row in one.phase_ns[start:end]],
-            "rounds": one.rounds[start:end],
-            "loops": one.loops[start:end],
-            "ranks": [
-                [
-                    {**msgspec.to_builtins(share), "phase_ns": _round(share.phase_ns)}
-                    for share in row
-                ]
-                for row in one.shares[start:end]
+        phases = list(one.workload.phases)
+        return NewSamples(
+            samples_ns=_split_phases(phases, one.phase_ns[start:end]),
+            rounds=one.rounds[start:end],
+            calls_per_sample=one.calls_per_sample[start:end],
+            ranks=[
+                Rank(
+                    samples_ns=_split_phases(phases, [share.phase_ns for share in shares]),
+                    waiting_ns=[share.waiting_ns for share in shares],
+                    transfer_ns=[share.transfer_ns for share in shares],
+                )
+                for shares in zip(*one.shares[start:end], strict=True)
             ],
-            "instrumented_ns": _round(one.instrumented_ns[first:last]),
-            "regions": {
-                name: {"calls": region.calls, "samples_ns": _round(region.samples_ns[first:last])}
+            instrumented_ns=_round(one.instrumented_ns[first:last]),
+            regions={
+                name: Region(calls=region.calls, samples_ns=_round(region.samples_ns[first:last]))
                 for name, region in one.regions.items()
             },
-        }
+        )
 
 
 class PointStream:
@@ -213,7 +214,17 @@ class PointStream:
         with self._channel.busy():
             self._last_s = time.monotonic()
             points, self._points = self._points, []
-            self._channel.send("points", variant=self._variant, points=points)
+            self._channel.send(Points(variant=self._variant, points=points))
+
+
+def _split_phases(
+    phases: Sequence[str], rows_ns: Sequence[Sequence[float]]
+) -> dict[str, list[float]]:
+    """By phase, from one row a sample."""
+    return {
+        phase: _round(times_ns)
+        for phase, times_ns in zip(phases, zip(*rows_ns, strict=True), strict=False)
+    }
 
 
 def _round(times_ns: Sequence[float]) -> list[float]:

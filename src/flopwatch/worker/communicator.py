@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from flopwatch.settings import Device
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
+from flopwatch.worker.messages import RankPlace
 from flopwatch.worker.rank_times import Run, Share, Stop
 
 START_AFTER_NS = 1_000_000
@@ -40,23 +41,6 @@ SPARE_S = 30.0
 JOIN_S = 60.0
 """Ranks are started together; one that is later than this is taken for lost."""
 PINGS = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankPlace:
-    """One rank in a job, as the runner or torchrun assigns it."""
-
-    rank: int
-    ranks: int
-    local_rank: int
-    """Among the ranks of its node; on GPUs the number of its device."""
-    local_ranks: int
-    """How many there are on its node."""
-    node_ranks: int
-    """The same on every node; where nodes differ, all ranks, as if there were one node."""
-    address: str
-    port: int
-    """Where rank 0 listens."""
 
 
 class PortTaken(WorkerError):

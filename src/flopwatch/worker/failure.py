@@ -11,13 +11,28 @@ import site
 import sys
 import sysconfig
 import traceback
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flopwatch.errors import FlopwatchError, Unsupported
-from flopwatch.records.record import Status
+from flopwatch.records.record import Cause, Status
 from flopwatch.worker import limits
 from flopwatch.worker.agreement import WrongResult
 from flopwatch.worker.curve_points import Diverged
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a variant has no times, as its record says it."""
+
+    status: Status
+    message: str
+    cause: Cause | None = None
+    """Why it was skipped; None for every other status."""
+
+    def of_rank(self, rank: int) -> Failure:
+        return replace(self, message=f"rank {rank}: {self.message}")
+
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MEASURED_PARTS = ("suites/builtin/", "layers/", "models/")
@@ -113,14 +128,14 @@ NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
 stack, or because there are too many."""
 
 
-def describe_error(error: BaseException, limit_bytes: int | None) -> tuple[Status, str]:
-    """Status and message; where there is no memory left, not even for a thread, with the limit."""
-    status, reason = classify(error), explain(error)
-    if isinstance(error, MemoryError) or any(text in reason.lower() for text in NO_THREAD):
+def describe_error(error: BaseException, limit_bytes: int | None) -> Failure:
+    """Where there is no memory left, not even for a thread, with the limit."""
+    message = explain(error)
+    if isinstance(error, MemoryError) or any(text in message.lower() for text in NO_THREAD):
         shortage = limits.describe_shortage(limit_bytes)
         if shortage is not None:
-            return "oom", f"{reason}: {shortage}"
-    return status, reason
+            return Failure("oom", f"{message}: {shortage}")
+    return Failure(classify(error), message)
 
 
 def classify(error: BaseException) -> Status:

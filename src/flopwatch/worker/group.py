@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.base import Backend
 from flopwatch.errors import Unsupported
@@ -24,6 +22,7 @@ from flopwatch.worker.compilation import is_compiler_used
 from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.failure import classify, describe_error, explain, is_loss_of_peer
 from flopwatch.worker.limits import from_seed
+from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memory
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.sampling import First, Sampler, run_once
@@ -90,7 +89,7 @@ class Group:
                     run_once(workload)
                 except Exception as error:
                     self.fail(variant, error)
-        self.channel.send("finished", stop=None, throttled=[], curves=[], rebuilt_rounds=[])
+        self.channel.send(Finished(stop_reason=None))
 
     def build(self) -> None:
         """Build and check all. NeedsNewProcess where memory ran out.
@@ -121,17 +120,18 @@ class Group:
             self.workloads[case.variant] = self.rank0.synchronize(case.variant, workload)
             self.first_calls[case.variant] = First(phase_ns=first.phase_ns, shares=shares)
             self.channel.send(
-                "built",
-                variant=case.variant,
-                check=check,
-                flops=flops,
-                bytes=bytes_,
-                job=job,
-                conditions=dict(workload.conditions),
-                facts=facts,
-                first_call_page_faults=first.page_faults,
-                notes=list(workload.notes),
-                unchecked=unchecked,
+                Built(
+                    variant=case.variant,
+                    check=check,
+                    unchecked=unchecked,
+                    flops=flops,
+                    bytes=bytes_,
+                    job=job,
+                    conditions=dict(workload.conditions),
+                    facts=facts,
+                    first_call_page_faults=first.page_faults,
+                    notes=list(workload.notes),
+                )
             )
 
     def sample(self) -> None:
@@ -149,13 +149,13 @@ class Group:
             first_calls=self.first_calls,
         ).run(renewal if self._can_renew() else None)
         stream.send()
-        curves = [variant for variant, load in self.workloads.items() if load.curves is not None]
         self.channel.send(
-            "finished",
-            stop=outcome.stop,
-            throttled=self.target.throttle_reasons(),
-            curves=curves,
-            rebuilt_rounds=renewal.rounds,
+            Finished(
+                stop_reason=outcome.stop_reason,
+                throttled=self.target.throttle_reasons(),
+                rebuilt_rounds=renewal.rounds,
+                curves=[name for name, load in self.workloads.items() if load.curves is not None],
+            )
         )
 
     def _can_renew(self) -> bool:
@@ -185,11 +185,12 @@ class Group:
                 memory = None  # its times are good; only its memory is not known
             if memory is not None:
                 self.channel.send(
-                    "memory",
-                    variant=variant,
-                    resident_bytes=memory.resident_bytes,
-                    peak_bytes=memory.peak_bytes,
-                    phases=msgspec.to_builtins(memory.phases),
+                    Memory(
+                        variant=variant,
+                        resident_bytes=memory.resident_bytes,
+                        peak_memory_bytes=memory.peak_bytes,
+                        memory=dict(memory.phases),
+                    )
                 )
 
     def take_curves(self) -> None:
@@ -208,15 +209,20 @@ class Group:
                     raise NeedsNewProcess from None
             else:
                 stream.send()
-                self.channel.send("curves_taken", variant=variant)
+                self.channel.send(CurvesTaken(variant=variant))
 
     def fail(self, variant: str, error: Exception) -> None:
         self.workloads.pop(variant, None)
-        failure = describe_failure(error)
+        failure = describe_error(error, limits.read_limit())
         is_of_rank0 = isinstance(self.rank0, RankZero) and not isinstance(error, ON_ALL_RANKS)
-        if is_of_rank0:
-            failure["reason"] = f"rank 0: {failure['reason']}"
-        self.channel.send("failed", variant=variant, **failure)
+        self.channel.send(
+            Failed(
+                variant=variant,
+                failure=failure.of_rank(0) if is_of_rank0 else failure,
+                check=error.check if isinstance(error, agreement.WrongResult) else None,
+                is_peer_lost=is_loss_of_peer(error),
+            )
+        )
         if is_of_rank0:
             # Other ranks may be waiting in a collective that this rank will never reach.
             raise NeedsNewProcess
@@ -271,13 +277,3 @@ def compute_columns(suite_path: str, records_path: str) -> list[dict[str, Any]]:
                 notes.append(f"the column {name!r} failed: {explain(error)}")
         found.append({"columns": columns, "notes": notes})
     return found
-
-
-def describe_failure(error: Exception) -> dict[str, Any]:
-    status, reason = describe_error(error, limits.read_limit())
-    return {
-        "status": status,
-        "reason": reason,
-        "is_loss": is_loss_of_peer(error),
-        "check": error.check if isinstance(error, agreement.WrongResult) else None,
-    }

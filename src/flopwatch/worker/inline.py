@@ -40,9 +40,9 @@ class Measurement:
     """One call each, in order, warm-up first."""
     warmup_samples: int
     steady: bool
-    stop: str
-    loops: int
-    """Calls that each sample is the mean of."""
+    stop_reason: str
+    calls_per_sample: int
+    """How many calls the last samples are the mean of."""
 
     @property
     def samples(self) -> int:
@@ -50,7 +50,7 @@ class Measurement:
         return len(self.samples_ns) - self.warmup_samples
 
     def __repr__(self) -> str:
-        calls = "" if self.loops == 1 else f" of {self.loops} calls"
+        calls = "" if self.calls_per_sample == 1 else f" of {self.calls_per_sample} calls"
         warning = "" if self.steady else "; it never became steady"
         return (
             f"{self.name}: {format_time(self.time_ns.value)} {format_interval(self.time_ns)}, "
@@ -176,8 +176,8 @@ def _sample(
             samples_ns=one.totals_ns,
             warmup_samples=outcome.warmup_rounds,
             steady=outcome.steady,
-            stop=outcome.stop,
-            loops=one.loop_count,
+            stop_reason=outcome.stop_reason,
+            calls_per_sample=one.calls,
         )
         for one in sampler.series
     }

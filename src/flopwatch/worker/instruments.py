@@ -56,8 +56,8 @@ class ClockStopwatch:
                 raise SuiteError(f"region {region!r} is stopped but not started; start it first")
             self._marks.setdefault(region, []).extend((self._running.pop(region), mark))
 
-    def read(self, loops: int, phases: Collection[str]) -> dict[str, Reading]:
-        """What each region took in one of the `loops` runs that were made."""
+    def read(self, calls_per_sample: int, phases: Collection[str]) -> dict[str, Reading]:
+        """What each region took in one of the runs that were made."""
         if self._running:
             raise SuiteError(
                 f"region {min(self._running)!r} is started but not stopped; stop it before the run "
@@ -71,7 +71,7 @@ class ClockStopwatch:
                     f"region {region!r} is not named phase/region, with a phase of its workload "
                     f"({', '.join(phases)})"
                 )
-            calls, rest = divmod(len(marks) // 2, loops)
+            calls, rest = divmod(len(marks) // 2, calls_per_sample)
             if rest:
                 raise SuiteError(
                     f"region {region!r} is not run equally often in every run; instrument a part "
@@ -79,7 +79,7 @@ class ClockStopwatch:
                 )
             # Every second one: between a stop and the next start nothing is of interest.
             ns = sum(self._clock.elapsed_ns(marks)[::2])
-            readings[region] = Reading(calls=calls, ns=ns / loops)
+            readings[region] = Reading(calls=calls, ns=ns / calls_per_sample)
         return readings
 
 

@@ -1,50 +1,26 @@
-"""A worker process: it measures one group and reports it as JSON lines.
+"""A worker process: it serves one request and reports what becomes of it (`worker.messages`).
 
 It is forked from the warm server, or spawned where forking is unsafe (CUDA); either way it gets
-one request and three descriptors: events out, a log for whatever the measured code prints, and
-the board. It sends
-
-    described   what a suite file declares                       (request "describe")
-    refused     something was asked for that cannot be had       (requests "describe" and "call")
-    environment what only a process with torch knows             (request "environment")
-    rates       how fast matmuls are here                        (request "rates")
-    returned    what a function of ours returned                 (request "call")
-    built       a variant was built and agreed with its reference
-    failed      a variant that raised: status and reason
-    restart     memory ran out while building, or ranks lost each other; what is left needs new
-                processes
-    samples     samples since the last message, and progress
-    finished    how sampling ended, and of which variants curves follow
-    memory      what a run of a variant holds, by phase
-    points      of a variant's curves, since the last message
-    curves_taken  a variant's curves are complete
-    sources     project files that the group was built from
-    broken      the suite itself could not be loaded
-
-and everything that it cannot report (a signal, a hang) the runner sees from outside.
+one request and three descriptors: reports out, a log for whatever the measured code prints, and
+the board. Everything that it cannot report (a signal, a hang) the runner sees from outside.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flopwatch.devices import environment
 from flopwatch.devices.base import Backend, open_backend
-from flopwatch.devices.matmul_rates import measure_rate
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.runner.schedule import RANKS
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.axis_values import choose
 from flopwatch.suites.case import Case
@@ -52,52 +28,68 @@ from flopwatch.suites.catalog import load_suite
 from flopwatch.suites.grids import VARIANT, Grid, unite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import allocator, limits
+from flopwatch.worker.called_functions import find_function
 from flopwatch.worker.channel import NO_VARIANT, Board, Channel
-from flopwatch.worker.communicator import Communicator, PortTaken, RankPlace
+from flopwatch.worker.communicator import Communicator, PortTaken
 from flopwatch.worker.failure import describe_error, digest_sources, is_loss_of_peer
-from flopwatch.worker.group import Group, NeedsNewProcess, describe_failure
+from flopwatch.worker.group import Group, NeedsNewProcess
+from flopwatch.worker.messages import (
+    RANKS,
+    Broken,
+    Call,
+    Describe,
+    DescribedCase,
+    Description,
+    MeasureGroup,
+    RankPlace,
+    Refused,
+    Request,
+    Restart,
+    Returned,
+    Sources,
+    decode_request,
+)
 from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
-
-Request = dict[str, Any]
 
 
 def run_worker(request: Request, descriptors: Sequence[int]) -> None:
     """Serve one request in this process, which is then of no further use."""
-    events, log, board = descriptors
+    reports, log, board = descriptors
     _settle_in(log)
-    channel = Channel(events, Board(board))
+    channel = Channel(reports, Board(board))
     try:
-        HANDLERS[request["kind"]](request, channel)
+        HANDLERS[type(request)](request, channel)
     except Exception as error:
-        # Describing the error takes some memory, too.
-        status, reason = describe_error(error, limits.lift_memory())
         channel.send(
-            "broken",
-            status=status,
-            reason=reason,
-            is_loss=is_loss_of_peer(error),
-            is_port_taken=isinstance(error, PortTaken),
+            Broken(
+                # Describing the error takes some memory, too.
+                failure=describe_error(error, limits.lift_memory()),
+                is_peer_lost=is_loss_of_peer(error),
+                is_port_taken=isinstance(error, PortTaken),
+            )
         )
 
 
-def describe(request: Request, channel: Channel) -> None:
-    suite = load_suite(Path(request["suite_path"]))
-    asked, device = _add_ranks(suite, request), request["device"]
-    wanted = {"quick": request["quick"], "preset": request["preset"], "device": device}
+def describe(request: Describe, channel: Channel) -> None:
+    suite = load_suite(Path(request.suite_path))
+    chosen_values, device = _add_ranks(suite, request), request.settings.device
+    wanted: Any = {"quick": request.quick, "preset": request.preset, "device": device}
+    on_request = suite.on_request[device].items()
+    unasked = {axis: values for axis, values in on_request if axis not in chosen_values}
     try:
         grids = suite.list_grids(**wanted)
-        within = None if request["preset"] is None else grids
-        chosen = choose(suite, asked, within, request["baseline"])
-        unasked = {a: values for a, values in suite.on_request[device].items() if a not in asked}
+        within = None if request.preset is None else grids
+        chosen = choose(suite, chosen_values, within, request.baseline)
         cases = _leave_out(suite, suite.expand(**wanted, chosen=chosen), unasked)
     except UsageError as error:
-        channel.send("refused", reason=str(error))
+        channel.send(Refused(message=str(error)))
         return
     variants = chosen.pop(VARIANT, None)
-    channel.send(
-        "described",
+    baseline = request.baseline or suite.baseline
+    assert baseline is not None  # load_suite has validated it
+    description = Description(
         name=suite.name,
-        baseline=request["baseline"] or suite.baseline,
+        baseline=baseline,
         apart=suite.apart,
         parts=suite.parts,
         layout=suite.layout,
@@ -107,17 +99,18 @@ def describe(request: Request, channel: Channel) -> None:
         on_request=_keep_present(unasked, cases),
         presets=list(suite.presets),
         cases=[
-            {
-                "variant": case.variant,
-                "params": case.params,
-                "flops": _sum_flops(suite, case),
-                "memory": _estimate_memory(suite, case),
-                "candidates": suite.list_candidates(case),
-                "job": _describe_job(suite, case),
-            }
+            DescribedCase(
+                variant=case.variant,
+                params=dict(case.params),
+                flops=_sum_flops(suite, case),
+                memory=_estimate_memory(suite, case),
+                candidates=suite.list_candidates(case),
+                job=_describe_job(suite, case),
+            )
             for case in cases
         ],
     )
+    channel.send(Returned(value=description))
 
 
 def _leave_out(suite: Suite, cases: Sequence[Case], unasked: Grid) -> list[Case]:
@@ -149,17 +142,17 @@ def _list_facets(case: Case) -> dict[str, Any]:
     return {**case.params, VARIANT: case.variant}
 
 
-def _add_ranks(suite: Suite, request: Request) -> dict[str, list[str]]:
+def _add_ranks(suite: Suite, request: Describe) -> dict[str, list[str]]:
     """The chosen values; and where torchrun has started ranks and the user has not chosen how many
     to use, all of them, if the suite accepts so many."""
-    asked, ranks = request["chosen"], request["ranks"]
-    is_open = ranks is not None and RANKS in suite.axes and RANKS not in asked
-    if not is_open or request["preset"] is not None or suite.accepts is None:
-        return dict(asked)
+    chosen, ranks = request.chosen, request.ranks
+    is_open = ranks is not None and RANKS in suite.axes and RANKS not in chosen
+    if not is_open or request.preset is not None or suite.accepts is None:
+        return chosen
     with suppress(UsageError, ValueError):
         if suite.accepts(RANKS, ranks) is not False:
-            return {**asked, RANKS: [str(ranks)]}
-    return dict(asked)
+            return {**chosen, RANKS: [str(ranks)]}
+    return chosen
 
 
 def _estimate_memory(suite: Suite, case: Case) -> dict[str, float]:
@@ -193,53 +186,35 @@ def _sum_flops(suite: Suite, case: Case) -> dict[str, float]:
     return sums
 
 
-def report_rates(request: Request, channel: Channel) -> None:
-    """How fast matmuls are, in each of the dtypes."""
-    settings = msgspec.convert(request["settings"], Settings)
-    _apply(settings)
-    clock = open_backend(settings.device).clock
-    rates = {dtype: measure_rate(dtype, settings.device, clock) for dtype in request["dtypes"]}
-    channel.send("rates", rates={dtype: rate for dtype, rate in rates.items() if rate is not None})
-
-
-def report_environment(request: Request, channel: Channel) -> None:
-    """What only a process with torch knows, under the settings of the run."""
-    settings = msgspec.convert(request["settings"], Settings)
-    in_force = _apply(settings)
-    channel.send("environment", torch=environment.torch_build(), allocator=in_force)
-
-
-def call(request: Request, channel: Channel) -> None:
-    """Call a function of ours that needs torch, for a command that must not have it. Where there
-    are ranks, all of them call it, and rank 0 returns its value."""
-    settings, place = msgspec.convert(request["settings"], Settings), _find_place(request)
+def call(request: Call, channel: Channel) -> None:
+    """Call a function that needs torch, for a command that must not have it. Where there are ranks,
+    all of them call it, and rank 0 returns its value."""
+    settings, place = request.settings, request.place
     _apply(settings, place)
     if place is not None:
         Communicator(place, settings.device, settings.silence_limit_s)
-    module, _, name = request["function"].partition(":")
     try:
-        value = getattr(import_module(module), name)(**request["arguments"])
+        value = find_function(request.function)(**request.arguments)
     except FlopwatchError as error:
-        channel.send("refused", reason=str(error))
+        channel.send(Refused(message=str(error)))
     else:
-        channel.send("returned", value=msgspec.to_builtins(value))
+        channel.send(Returned(value=msgspec.to_builtins(value)))
 
 
-def measure_group(request: Request, channel: Channel) -> None:
-    settings = msgspec.convert(request["settings"], Settings)
-    place = _find_place(request)
+def measure_group(request: MeasureGroup, channel: Channel) -> None:
+    settings, place = request.settings, request.place
     _apply(settings, place)
-    target = open_backend(settings.device, request["cache_bytes"])
-    if request["probe"]:
+    target = open_backend(settings.device, request.cache_bytes)
+    if request.is_probe:
         target.limit_memory(PROBE_SHARE)
-    suite_path = Path(request["suite_path"])
+    suite_path = Path(request.suite_path)
     suite = load_suite(suite_path)
     # Sent early, so that a crash while building is known by its sources too; and again at the
     # end, when build functions have imported what they need.
-    channel.send("sources", sources=digest_sources(suite_path))
+    channel.send(Sources(sources=digest_sources(suite_path)))
     cases = [
-        Case(suite=suite.name, variant=variant, params=request["params"], device=settings.device)
-        for variant in request["variants"]
+        Case(suite=suite.name, variant=variant, params=request.params, device=settings.device)
+        for variant in request.variants
     ]
     rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict)
     if place is not None:
@@ -250,17 +225,17 @@ def measure_group(request: Request, channel: Channel) -> None:
             comm.close()
             return
         rank0 = RankZero(comm, target.clock, target.evict)
-    group = Group(suite, cases, request["baseline"], settings, target, channel, rank0)
+    group = Group(suite, cases, request.baseline, settings, target, channel, rank0)
     try:
-        group.measure(is_probe=request["probe"])
+        group.measure(is_probe=request.is_probe)
     except NeedsNewProcess:
-        channel.send("restart")
+        channel.send(Restart())
         return
     rank0.leave()
     channel.board.write(NO_VARIANT, "finish")
     if isinstance(rank0, RankZero):
         rank0.comm.close()
-    channel.send("sources", sources=digest_sources(suite_path))
+    channel.send(Sources(sources=digest_sources(suite_path)))
 
 
 def _serve_rank0(
@@ -280,12 +255,8 @@ def _serve_rank0(
         lambda variant: suite.build_case(by_variant[variant]),
         settings.seed,
     )
-    try:
-        for word in other_rank.follow_orders():
-            channel.board.write(NO_VARIANT, stages.get(word, "sampling"))
-    except Exception as error:
-        channel.send("failed", **describe_failure(error))
-        raise
+    for word in other_rank.follow_orders():
+        channel.board.write(NO_VARIANT, stages.get(word, "sampling"))
 
 
 def _settle_in(log: int) -> None:
@@ -300,13 +271,7 @@ def _settle_in(log: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
 
 
-def _find_place(request: Request) -> RankPlace | None:
-    """This process among ranks; None where there are none."""
-    place = request.get("place")
-    return None if place is None else msgspec.convert(place, RankPlace)
-
-
-def _apply(settings: Settings, place: RankPlace | None = None) -> str:
+def _apply(settings: Settings, place: RankPlace | None) -> None:
     """Ranks of one node share its memory and cores."""
     if place is not None:
         open_backend(settings.device).select(place.local_rank)
@@ -314,21 +279,20 @@ def _apply(settings: Settings, place: RankPlace | None = None) -> str:
     limit_bytes = settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)
     limits.limit_threads(max(1, settings.threads // sharers))
-    return allocator.apply(settings.allocator)
+    allocator.apply(settings.allocator)
 
 
-HANDLERS: dict[str, Callable[[Request, Channel], None]] = {
-    "describe": describe,
-    "environment": report_environment,
-    "rates": report_rates,
-    "call": call,
-    "group": measure_group,
+HANDLERS: dict[type[Request], Callable[[Any, Channel], None]] = {
+    Describe: describe,
+    Call: call,
+    MeasureGroup: measure_group,
 }
 
 
 def main() -> None:
     """Entry of a spawned worker: the request on stdin, descriptors as arguments."""
-    run_worker(json.load(sys.stdin), [int(argument) for argument in sys.argv[1:]])
+    descriptors = [int(argument) for argument in sys.argv[1:]]
+    run_worker(decode_request(sys.stdin.buffer.read()), descriptors)
 
 
 if __name__ == "__main__":

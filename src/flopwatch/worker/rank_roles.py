@@ -41,7 +41,7 @@ class SingleProcess:
     def synchronize(self, variant: str, workload: Workload) -> Workload:
         return workload
 
-    def take_shares(self, loops: int) -> list[Share]:
+    def take_shares(self, calls: int) -> list[Share]:
         return []
 
     def list_facts(self) -> dict[str, float]:
@@ -132,9 +132,9 @@ class RankZero:
     def list_facts(self) -> dict[str, float]:
         return {"nodes": self.comm.nodes}
 
-    def take_shares(self, loops: int) -> list[Share]:
+    def take_shares(self, calls: int) -> list[Share]:
         """By rank, of the last sample, which was of so many runs."""
-        taken, self._shares = self._shares[-loops:], []
+        taken, self._shares = self._shares[-calls:], []
         return [average(of_rank) for of_rank in zip(*taken, strict=True)]
 
     def _keep_journal(self) -> None:

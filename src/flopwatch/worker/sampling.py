@@ -5,8 +5,8 @@ and the previous variant's effect on caches hit all alike. There is one loop of 
 first call on:
 
     round 0                   the very first call, taken while the variant was checked
-    round 1, 2, ...           warm-up: loop counts grow until a sample is long enough for the clock,
-                              then until every variant's samples are steady
+    round 1, 2, ...           warm-up: a sample is of more and more calls until it is long enough
+                              for the clock; then until every variant's samples are steady
     ... the rest              measured, until precise, stalled, or out of budget; a variant that has
                               instruments is run once more with them after each of its samples; now
                               and then all are built anew (`renewal`)
@@ -71,8 +71,9 @@ class Series:
     phase_ns: list[list[float]] = field(default_factory=list)
     """One row a sample: time of one call of each phase."""
     rounds: list[int] = field(default_factory=list)
-    loops: list[int] = field(default_factory=list)
-    loop_count: int = 1
+    calls_per_sample: list[int] = field(default_factory=list)
+    calls: int = 1
+    """That the next sample is the mean of."""
     shares: list[list[Share]] = field(default_factory=list)
     """One row a sample: what each rank of a job took; empty rows where there are no ranks."""
     instrumented_ns: list[float] = field(default_factory=list)
@@ -80,12 +81,12 @@ class Series:
     regions: dict[str, Region] = field(default_factory=dict)
 
     def add(
-        self, round_: int, loops: int, phase_ns: list[float], shares: Sequence[Share] = ()
+        self, round_: int, calls: int, phase_ns: list[float], shares: Sequence[Share] = ()
     ) -> None:
         self.phase_ns.append(phase_ns)
         self.shares.append(list(shares))
         self.rounds.append(round_)
-        self.loops.append(loops)
+        self.calls_per_sample.append(calls)
 
     def add_instrumented(self, total_ns: float, readings: Mapping[str, Reading]) -> None:
         calls = {region: reading.calls for region, reading in readings.items()}
@@ -110,24 +111,26 @@ class Series:
     @property
     def last_sample_ns(self) -> float | None:
         """How long the last sample took, all its runs together."""
-        return sum(self.phase_ns[-1]) * self.loops[-1] if self.loops else None
+        return sum(self.phase_ns[-1]) * self.calls_per_sample[-1] if self.calls_per_sample else None
 
     def settled_totals_ns(self) -> list[float]:
-        """Totals since the loop count last changed: the ones that can be compared."""
+        """Totals since the number of calls last changed: the ones that can be compared."""
         settled = [
-            sum(r) for r, n in zip(self.phase_ns, self.loops, strict=True) if n == self.loop_count
+            sum(r)
+            for r, n in zip(self.phase_ns, self.calls_per_sample, strict=True)
+            if n == self.calls
         ]
-        return [total * self.loop_count for total in settled]
+        return [total * self.calls for total in settled]
 
     def grow(self, min_sample_ns: float) -> bool:
-        """Raise the loop count where the last sample was too short; True if it changed."""
+        """Raise the number of calls where the last sample was too short; True if it changed."""
         per_call_ns = max(sum(self.phase_ns[-1]), 1.0)
-        sample_ns = per_call_ns * self.loop_count
+        sample_ns = per_call_ns * self.calls
         if sample_ns >= 0.8 * min_sample_ns:
             return False
         # Tenfold at the most: the first calls mislead about how long later ones take.
-        wanted = min(min_sample_ns / per_call_ns, 10 * self.loop_count)
-        self.loop_count = max(self.loop_count + 1, round(wanted))
+        wanted = min(min_sample_ns / per_call_ns, 10 * self.calls)
+        self.calls = max(self.calls + 1, round(wanted))
         return True
 
 
@@ -135,7 +138,7 @@ class Series:
 class Outcome:
     warmup_rounds: int
     steady: bool
-    stop: Stop
+    stop_reason: Stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +180,7 @@ class Timing(Protocol):
     def evict(self) -> None:
         """Overwrite the caches."""
 
-    def take_shares(self, loops: int) -> Sequence[Share]:
+    def take_shares(self, calls: int) -> Sequence[Share]:
         """What each rank of a job took in the sample just taken, which was of so many runs; nothing
         where there are no ranks."""
 
@@ -236,8 +239,8 @@ class Sampler:
             steady = self._warm_up()
             self._steady, self._warmup_rounds = steady, self.round
             self._report(None)  # what is sampled from now on is known to be measured
-            stop = self._measure(self.round)
-        return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop=stop)
+            stop_reason = self._measure(self.round)
+        return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop_reason=stop_reason)
 
     def _warm_up(self) -> bool:
         min_sample_ns = max(CLOCK_STEPS * self._target.clock.resolution_ns, MIN_SAMPLE_NS)
@@ -305,23 +308,23 @@ class Sampler:
         self._collector.collect_if_due()
 
     def _take_sample(self, series: Series) -> None:
-        workload, loops = series.workload, series.loop_count
+        workload, calls = series.workload, series.calls
         last_ns = series.last_sample_ns
         if self._evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
             run_once(workload)
-        elapsed_ns = time_phases(workload, loops, self._target.clock, self._evict)
-        phase_ns = [ns / loops for ns in elapsed_ns]
-        series.add(self.round, loops, phase_ns, self._target.take_shares(loops))
+        elapsed_ns = time_phases(workload, calls, self._target.clock, self._evict)
+        phase_ns = [ns / calls for ns in elapsed_ns]
+        series.add(self.round, calls, phase_ns, self._target.take_shares(calls))
 
     def _take_instrumented(self, series: Series) -> None:
         """The sample just taken once more, with instruments."""
-        workload, loops, clock = series.workload, series.loop_count, self._target.clock
+        workload, calls, clock = series.workload, series.calls, self._target.clock
         assert workload.instrument is not None
         stopwatch = ClockStopwatch(clock)
         with workload.instrument(stopwatch):
-            elapsed_ns = time_phases(workload, loops, clock, self._evict)
-        readings = stopwatch.read(loops, workload.phases)
-        series.add_instrumented(sum(elapsed_ns) / loops, readings)
+            elapsed_ns = time_phases(workload, calls, clock, self._evict)
+        readings = stopwatch.read(calls, workload.phases)
+        series.add_instrumented(sum(elapsed_ns) / calls, readings)
 
     def _widest(self, first_round: int) -> float | None:
         """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""
@@ -361,21 +364,21 @@ def run_phases(workload: Workload) -> None:
 
 def time_phases(
     workload: Workload,
-    loops: int,
+    calls: int,
     clock: Clock,
     evict: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Nanoseconds of each phase, over `loops` runs of all of them."""
+    """Nanoseconds of each phase, over `calls` runs of all of them."""
     first, *others = workload.phases.values()
     if not others and workload.reset is None and evict is None:
         marks = [clock.mark()]
-        for _ in repeat(None, loops):
+        for _ in repeat(None, calls):
             first()
         marks.append(clock.mark())
         return clock.elapsed_ns(marks)
     # Every run is a whole one, reset included: without that, the second backward of a loop would
-    # add to the gradients of the first, and a variant's time would depend on its loop count.
-    runs = [mark_phases(workload, clock, evict) for _ in repeat(None, loops)]
+    # add to the gradients of the first, and a variant's time would depend on its number of calls.
+    runs = [mark_phases(workload, clock, evict) for _ in repeat(None, calls)]
     # Read at the end: on a GPU this is where the caller waits for the device.
     return [sum(phase) for phase in zip(*map(clock.elapsed_ns, runs), strict=True)]
 

@@ -17,6 +17,7 @@ import sys
 import traceback
 
 from flopwatch.worker import limits, process
+from flopwatch.worker.messages import decode_request
 
 PACKET_BYTES = 1 << 20
 """Largest request."""
@@ -32,7 +33,7 @@ def serve(connection: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            _become_worker(json.loads(packet), descriptors)
+            _become_worker(packet, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         _send(connection, pid=pid)
@@ -41,10 +42,10 @@ def serve(connection: socket.socket) -> None:
         _send(connection, exit_code=code, peak_bytes=usage.ru_maxrss * MAXRSS_BYTES)
 
 
-def _become_worker(request: process.Request, descriptors: list[int]) -> None:
+def _become_worker(packet: bytes, descriptors: list[int]) -> None:
     exit_code = 1
     try:
-        process.run_worker(request, descriptors)
+        process.run_worker(decode_request(packet), descriptors)
         exit_code = 0
     except BaseException:
         traceback.print_exc()  # to the log, which is all that is left of it

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 import flopwatch
+from flopwatch import env
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, find_shape
-from flopwatch.jobs.parallelism import Parallelism, read_ranks_per_node
+from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import (
     OPTIMIZERS,
     SHARDING_WORDS,
@@ -187,7 +188,9 @@ def make_variant(case: flopwatch.Case) -> TrainingJob:
         grad_accum=grad_accum,
         precision=case.precision,
         optimizer=case.optimizer,
-        parallelism=Parallelism(data=case.ranks, ranks_per_node=read_ranks_per_node(case.ranks)),
+        parallelism=Parallelism(
+            data=case.ranks, ranks_per_node=env.read_ranks_per_node(case.ranks)
+        ),
     )
     return parse_variant(job, case.variant)
 
