@@ -293,7 +293,7 @@ class TestCache:
 
     def test_it_does_not_grow_for_ever(self, torch: FakeTorch) -> None:
         torch.cache_path.parent.mkdir()
-        torch.cache_path.write_text(json.dumps({str(i): {} for i in range(100)}))
+        torch.cache_path.write_text(json.dumps({str(i): {"cpu_flags": []} for i in range(100)}))
 
         torch.probe({})
 

@@ -18,20 +18,19 @@ answer is cached for as long as the machine is up.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flopwatch import env
+from flopwatch import __version__, env
 from flopwatch.devices import instruction_probe, system_files
 from flopwatch.errors import WorkerError
 from flopwatch.lazy import require
@@ -65,21 +64,20 @@ CACHE_ENTRIES = 16
 CACHE_KEY_VARIABLES = (*USER_VARIABLES, "CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY", "LD_PRELOAD")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstructionSet:
+class InstructionSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the CPU announces, and how much of that can be used."""
 
-    cpu_flags: list[str] = field(default_factory=list)
+    cpu_flags: list[str]
     onednn_max_cpu_isa: str | None = None
     """The cap to set; None where none is needed or none helps."""
     capped_because: str | None = None
-    crashes: dict[str, str] = field(default_factory=dict)
+    crashes: dict[str, str] = msgspec.field(default_factory=dict)
     """By matmul, without our cap: the signal that it died of, or "hang"."""
-    unsupported: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = msgspec.field(default_factory=dict)
     """By matmul: the error that torch raised."""
     cpu_capability: str | None = None
     """The kernels that torch chose for this CPU, such as AVX2."""
-    cuda_devices: list[str] = field(default_factory=list)
+    cuda_devices: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,12 +118,12 @@ def probe(
     path = cache_path or env.find_cache_folder(environ) / "isa.json"
     flags = list(system_files.read_cpu_flags() if cpu_flags is None else cpu_flags)
     key = make_cache_key(environ, flags)
-    cached = _recall(_read_cache(path).get(key)) if key else None
-    if cached is not None:
-        return cached
+    cache = _read_cache(path)
+    if key is not None and key in cache:
+        return cache[key]
     found = _examine(run or run_child, flags, environ)
     if key and not set(FROM_OUTSIDE) & set(found.crashes.values()):
-        _write_cache(path, key, asdict(found))
+        _write_cache(path, {**cache, key: found})
     return found
 
 
@@ -136,9 +134,8 @@ def environment(isa: InstructionSet) -> dict[str, str]:
 
 def describe(isa: InstructionSet) -> dict[str, Any]:
     """For the record: what is out of the ordinary. The CPU's flags and devices are elsewhere."""
-    content = asdict(isa)
     names = ("onednn_max_cpu_isa", "capped_because", "crashes", "unsupported")
-    return {name: content[name] for name in names if content[name]}
+    return {name: value for name in names if (value := getattr(isa, name))}
 
 
 def run_child(
@@ -192,11 +189,11 @@ def make_cache_key(environ: env.Environ, flags: Sequence[str]) -> str | None:
         return None
     variables = {name: env.read(name, environ) for name in CACHE_KEY_VARIABLES}
     machine = [boot_id, system_files.read_cpu_model(), list(flags)]
-    return digest([instruction_probe.MATMULS, machine, torch_version, sys.executable, variables])
+    program = [__version__, instruction_probe.MATMULS]
+    return digest([program, machine, torch_version, sys.executable, variables])
 
 
 def _examine(run: Run, flags: list[str], environ: env.Environ) -> InstructionSet:
-    users = next((name for name in USER_VARIABLES if env.read(name, environ)), None)
     outcomes = _find_crashes(run)
     crashes = {step: o.death for o in outcomes if (step := o.died_in) and o.death}
     guilty = {
@@ -205,19 +202,19 @@ def _examine(run: Run, flags: list[str], environ: env.Environ) -> InstructionSet
         if step in instruction_probe.MATMULS and death not in FROM_OUTSIDE
     }
     cap, because = None, None
+    users = next((name for name in USER_VARIABLES if env.read(name, environ)), None)
     if users is not None:
         cap = env.read(users, environ)
         because = f"{users} is set to {cap} in the environment"
     elif guilty:
         cap = _find_cap(run, flags, left_out=[step for step in crashes if step not in guilty])
         because = None if cap is None else _explain(guilty)
-    errors = {m["end"]: m["error"] for o in outcomes for m in o.messages if m.get("error")}
     return InstructionSet(
         cpu_flags=flags,
         onednn_max_cpu_isa=cap,
         capped_because=because,
         crashes=crashes,
-        unsupported=errors,
+        unsupported={m["end"]: m["error"] for o in outcomes for m in o.messages if m.get("error")},
         cpu_capability=outcomes[0].find("cpu_capability"),
         cuda_devices=outcomes[-1].find("cuda_devices") or [],
     )
@@ -229,23 +226,17 @@ def _find_crashes(run: Run) -> list[Outcome]:
     killers: list[str] = []
     while True:
         outcome = run(killers, {})
-        _require_torch(outcome)
+        reason = outcome.find("no_torch") or (None if outcome.find("start") else outcome.death)
+        if reason is not None:
+            raise WorkerError(
+                f"torch cannot be imported by {sys.executable} ({reason}); "
+                "reinstall it with: pip install 'flopwatch[torch]'"
+            )
         outcomes.append(outcome)
         step = outcome.died_in
         if step is None or step in killers:
             return outcomes
         killers.append(step)
-
-
-def _require_torch(outcome: Outcome) -> None:
-    reason = outcome.find("no_torch")
-    if reason is None and outcome.death is not None and outcome.find("start") is None:
-        reason = outcome.death
-    if reason is not None:
-        raise WorkerError(
-            f"torch cannot be imported by {sys.executable} ({reason}); "
-            "reinstall it with: pip install 'flopwatch[torch]'"
-        )
 
 
 def _find_cap(run: Run, flags: Sequence[str], left_out: Sequence[str]) -> str | None:
@@ -268,40 +259,24 @@ def _parse(output: bytes) -> list[dict[str, Any]]:
     """The JSON objects among the lines; libraries may print lines of their own."""
     messages = []
     for line in output.decode(errors="replace").splitlines():
-        with contextlib.suppress(ValueError):
-            content = json.loads(line)
-            if isinstance(content, dict):
-                messages.append(content)
+        with contextlib.suppress(msgspec.MsgspecError):
+            messages.append(msgspec.json.decode(line, type=dict[str, Any]))
     return messages
 
 
-def _recall(entry: Any) -> InstructionSet | None:
-    """A cache entry, unless it is damaged or another version's."""
-    names = {field.name for field in fields(InstructionSet)}
-    if not isinstance(entry, dict) or set(entry) != names:
-        return None
+def _read_cache(path: Path) -> dict[str, InstructionSet]:
+    """By key; empty where it is missing or damaged, since it is only a cache."""
     try:
-        return msgspec.convert(entry, InstructionSet)
-    except msgspec.ValidationError:
-        return None
-
-
-def _read_cache(path: Path) -> dict[str, Any]:
-    """The cache's entries; none where it is missing or damaged, since it is only a cache."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, InstructionSet])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
-def _write_cache(path: Path, key: str, entry: dict[str, Any]) -> None:
-    others = [(k, v) for k, v in _read_cache(path).items() if k != key]
-    newest = dict([*others, (key, entry)][-CACHE_ENTRIES:])
+def _write_cache(path: Path, entries: Mapping[str, InstructionSet]) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(newest))
+        draft.write_bytes(msgspec.json.encode(dict(list(entries.items())[-CACHE_ENTRIES:])))
         draft.replace(path)
     except OSError:  # next time the probe is simply run again
         with contextlib.suppress(OSError):

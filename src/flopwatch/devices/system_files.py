@@ -47,7 +47,7 @@ HYPERVISORS = (
     ("kvm", "KVM"),
     ("hyperv", "Hyper-V"),
 )
-"""Text that betrays a hypervisor, in the maker's name or among the clock sources; first wins."""
+"""Text that shows a hypervisor, in the maker's name or among the clock sources; first wins."""
 
 MEMORY_FILES = (
     ("memory.max", "memory.current"),
@@ -156,10 +156,8 @@ def make_machine_id(root: Path = ROOT) -> str:
 
 def count_usable_cores(quota_cores: float | None) -> int:
     """Cores that this process may keep busy: its affinity, within the control group's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = psutil.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else psutil.cpu_count() or 1
     return cores if quota_cores is None else max(1, min(cores, math.floor(quota_cores)))
 
 
@@ -240,10 +238,8 @@ def find_control_groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
 
 def read_governor(root: Path = ROOT) -> str | None:
     """The frequency governors in use, joined by commas where the cores differ."""
-    found = {
-        read_text(str(file.relative_to(root)), root)
-        for file in (root / CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor")
-    }
+    cores = (root / CPUS).glob("cpu[0-9]*/cpufreq")
+    found = {read_text("scaling_governor", core) for core in cores}
     return ",".join(sorted(name for name in found if name)) or None
 
 
@@ -292,8 +288,7 @@ def read_last_level_caches_bytes(root: Path = ROOT) -> int | None:
 def read_hypervisor(root: Path = ROOT) -> str | None:
     """The kind of virtual machine; "unnamed" where only its existence is known; None: none."""
     flags = read_cpu_fields(root).get("flags")
-    announced = flags is not None and "hypervisor" in flags.split()
-    if flags is not None and not announced:
+    if flags is not None and "hypervisor" not in flags.split():
         return None  # an x86 would say so; the names below are also those of bare-metal clouds
     sources = (
         "sys/hypervisor/type",
@@ -303,7 +298,7 @@ def read_hypervisor(root: Path = ROOT) -> str | None:
     )
     text = " ".join(read_text(source, root) or "" for source in sources).lower()
     named = next((name for mark, name in HYPERVISORS if mark in text), None)
-    return named or ("unnamed" if announced else None)
+    return named or (None if flags is None else "unnamed")
 
 
 def read_container(root: Path = ROOT, environ: env.Environ = None) -> str | None:
