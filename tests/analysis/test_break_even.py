@@ -9,7 +9,7 @@ import pytest
 from flopwatch.analysis.break_even import as_dict, find_break_evens
 from flopwatch.analysis.summary import summarize
 from flopwatch.output.case_tables import describe_break_even, make_break_even_sheets
-from flopwatch.output.layouts.layouts import lay_out_plain
+from flopwatch.output.layouts import lay_out_plain
 from flopwatch.output.page import render_page
 from flopwatch.output.plots import choose_plots
 from flopwatch.output.plots.svg import draw_svg
@@ -102,7 +102,7 @@ THREE = [
 def test_the_table_has_the_speedups_side_by_side() -> None:
     (sheet,) = make_break_even_sheets(summarize(THREE))
     assert sheet.title == "switchback level=layer shape=768x3072, speedup by tokens"
-    assert sheet.columns == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "break-even"]
+    assert sheet.headings == ["dtype", "variant", "16", "64", "256", "crosses 1 at", "break-even"]
     first, second = sheet.groups
     assert first[0] == [
         "float32", "fast", "0.50x", "0.90x", "1.20x", "106 [106, 106]",

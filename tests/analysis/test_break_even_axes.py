@@ -98,7 +98,7 @@ def test_how_a_series_comes_out(
     assert describe_break_even(found) == words
     (sheet,) = make_break_even_sheets(rows, "batch_size")
     assert sheet.title == "demo, speedup by batch_size"
-    cells = dict(zip(sheet.columns, sheet.groups[0][0], strict=True))
+    cells = dict(zip(sheet.headings, sheet.groups[0][0], strict=True))
     assert cells.get("crosses 1 at", "") == ", ".join(crossings)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from flopwatch.analysis.part_times import estimate_instruments, look_inside
 from flopwatch.analysis.summary import as_dict, summarize
 from flopwatch.output.case_tables import make_sheets
-from flopwatch.output.tables import draw, fit
+from flopwatch.output.console import draw, fit
 from flopwatch.records.record import Record, Region
 from tests.conftest import make_record
 

@@ -13,10 +13,11 @@ from rich.console import Console
 from flopwatch.analysis.summary import as_dict, compare_wholes, summarize
 from flopwatch.layers.published_sums import WHOLES
 from flopwatch.output.case_tables import make_sheets, make_whole_sheets
+from flopwatch.output.console import draw, fit
 from flopwatch.output.headlines import describe_suite
-from flopwatch.output.layouts.layouts import lay_out_plain
+from flopwatch.output.layouts import lay_out_plain
 from flopwatch.output.page import render_page
-from flopwatch.output.tables import Sheet, draw, fit
+from flopwatch.output.tables import Sheet
 from flopwatch.records.record import Record
 from flopwatch.suites.case import case_id, group_id
 from tests.conftest import make_record
@@ -86,7 +87,7 @@ SMALL = [
 
 def test_phases_that_the_baseline_lacks_have_a_table_of_their_own() -> None:
     cases, parts = make_sheets(summarize(SMALL))
-    assert cases.columns == ["variant", "forward", "backward", "total", "±", "speedup", "verdict"]
+    assert cases.headings == ["variant", "forward", "backward", "total", "±", "speedup", "verdict"]
     assert [[cells[0], *cells[1:4], cells[-1]] for cells in cases.groups[0]] == [
         ["dense", "10.2 ms", "20.4 ms", "30.6 ms", "baseline"],
         ["fast", "5.10 ms", "10.2 ms", "15.3 ms", "faster"],
@@ -155,16 +156,16 @@ def test_a_whole_run_that_is_divided_otherwise_still_is_one(
 def test_a_phase_of_its_own_is_a_part() -> None:
     own = {"forward": 5.0, "recompute": 1.0, "backward": 4.0}
     cases, parts = make_sheets(summarize([layer_record("dense", DENSE), layer_record("a", own)]))
-    assert cases.columns[1:3] == ["forward", "backward"]
+    assert cases.headings[1:3] == ["forward", "backward"]
     assert parts.groups == [[["a", "recompute", "1.02 ms", "±2.0 %", "10.0 %"]]]
     (only,) = make_sheets(summarize([layer_record("dense", DENSE), layer_record("a", {"s": 1.0})]))
-    assert only.columns[1:3] == ["forward", "backward"]
+    assert only.headings[1:3] == ["forward", "backward"]
 
 
 def test_without_a_baseline_the_first_that_was_measured_gives_the_columns() -> None:
     crashed = failed("dense", "crash", "died")
     cases, parts = make_sheets(summarize([crashed, *SMALL[1:]]))
-    assert cases.columns[1:4] == ["forward", "backward", "total"]
+    assert cases.headings[1:4] == ["forward", "backward", "total"]
     assert [cells[0] for cells in parts.groups[0]] == ["parts:standard"] * 3
     assert [cells[-1] for cells in cases.groups[0]] == ["", "", "in parts", "in parts"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from flopwatch.analysis.quality import Quality, as_dict, assess, find_step
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.tables import draw, fit
+from flopwatch.output.console import draw, fit
 from flopwatch.output.training_tables import make_quality_sheets
 from flopwatch.records.record import Record
 from tests.conftest import make_record
@@ -177,7 +177,7 @@ def test_the_table_is_exactly_this() -> None:
     )
     (sheet,) = make_quality_sheets(rows)
     assert sheet.title == "demo size=4, loss"
-    assert sheet.columns == [
+    assert sheet.headings == [
         "variant", "parameters", "step time", "±", "loss",
         "vs dense", "time to dense's loss", "gain at equal loss",
     ]  # fmt: skip
@@ -204,7 +204,12 @@ def test_the_table_is_exactly_this() -> None:
 def test_the_table_fits_a_narrow_terminal() -> None:
     (sheet,) = make_quality_sheets(summarize([DENSE, trained("fast", 5e6, [5.0, 2.5])]))
     (narrow,) = fit(sheet, 80)
-    assert narrow.columns[-4:] == ["loss", "vs dense", "time to dense's loss", "gain at equal loss"]
+    assert narrow.headings[-4:] == [
+        "loss",
+        "vs dense",
+        "time to dense's loss",
+        "gain at equal loss",
+    ]
     console = Console(file=io.StringIO(), width=80)
     console.print(draw(narrow))
     assert isinstance(console.file, io.StringIO)

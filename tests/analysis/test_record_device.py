@@ -114,7 +114,7 @@ def test_a_gpu_that_rounds_the_products_of_float32_has_the_peak_of_tf32() -> Non
 )
 def test_where_a_peak_is_missing_there_is_no_share(record: Record) -> None:
     assert read_row(record).of_peak == {}
-    assert not any("peak" in column for column in read_sheet(record).columns)
+    assert not any("peak" in column for column in read_sheet(record).headings)
 
 
 def test_a_cpu_s_threads_have_one_peak_however_many_ranks_share_them() -> None:
@@ -134,7 +134,7 @@ def test_both_peaks_have_a_column_and_a_source() -> None:
     record = on_gpu("NVIDIA H100 PCIe", flops={"call": {"bfloat16": 378e12}})
     sheet = read_sheet(with_peaks(record, bfloat16=504e12))
     ((cells,),) = sheet.groups
-    shown = dict(zip(sheet.columns, cells, strict=True))
+    shown = dict(zip(sheet.headings, cells, strict=True))
     assert (shown["of peak"], shown["of measured peak"]) == ("50.0 %", "75.0 %")
     nominal, measured = sheet.remarks
     assert nominal.startswith("of peak: bfloat16 756 TFLOP/s (NVIDIA H100 ")
@@ -203,7 +203,7 @@ def count_token_flops() -> float:
 def test_a_training_job_has_mfu_and_hfu() -> None:
     sheet = read_sheet(on_gpu("NVIDIA A100-SXM4-80GB", **JOB))
     ((cells,),) = sheet.groups
-    shown = dict(zip(sheet.columns, cells, strict=True))
+    shown = dict(zip(sheet.headings, cells, strict=True))
     expected = count_token_flops() * TOKENS / (4 * 312e12)
     assert shown["MFU"] == f"{100 * expected:.1f} %"
     assert not {"HFU", "of peak"} & set(shown)  # nothing is recomputed, and MFU says it all
@@ -217,7 +217,7 @@ def test_what_is_recomputed_has_an_hfu() -> None:
     job = {**JOB, "job": replace(DESCRIBED, recompute="full").to_dict()}
     sheet = read_sheet(on_gpu("NVIDIA A100-SXM4-80GB", **job))
     ((cells,),) = sheet.groups
-    shown = dict(zip(sheet.columns, cells, strict=True))
+    shown = dict(zip(sheet.headings, cells, strict=True))
     mfu, hfu = (float(shown[name].removesuffix(" %")) for name in ("MFU", "HFU"))
     assert mfu < hfu < 4 / 3 * mfu
 
@@ -231,7 +231,7 @@ def test_on_a_cpu_they_are_those_of_the_measured_peak() -> None:
     unknown = read_row(with_peaks(job, float32=1e15))
     assert unknown.utilisation is not None
     assert unknown.utilisation.mfu is None
-    assert "MFU" not in read_sheet(unknown.record).columns
+    assert "MFU" not in read_sheet(unknown.record).headings
 
 
 def test_a_rank_s_share_of_a_measured_peak_is_called_one() -> None:

@@ -270,7 +270,14 @@ def test_mfu_without_a_peak_says_why() -> None:
 def test_sheets_have_raw_values_and_json_has_all() -> None:
     found = put(measure_layers(), "switchback")
     (sheet,) = make_published_comparison_sheets(found)
-    assert sheet.columns == ["variant", "ratio", "here", "published", "here over published", "fair"]
+    assert sheet.headings == [
+        "variant",
+        "ratio",
+        "here",
+        "published",
+        "here over published",
+        "fair",
+    ]
     assert sheet.values[0][0][2] == 1.25
     assert sheet.values[0][0][4] == pytest.approx(1.25 / 0.46664593)
     assert "Z80; published: SwitchBack" in sheet.conditions

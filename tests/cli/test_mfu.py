@@ -14,8 +14,8 @@ from flopwatch import api
 from flopwatch.cli.main import main
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.output.console import draw, fit
 from flopwatch.output.job_tables import list_mfu_sheets as list_sheets
-from flopwatch.output.tables import draw, fit
 from tests.cli.test_main import assert_refused, flopwatch
 
 SEVEN_OPTIONS = ("mfu", "--model", "7b", "--seq-len", "2048")
@@ -97,7 +97,7 @@ def test_no_number_is_cut_off(columns: int) -> None:
             for cells in narrow.groups[0]:
                 assert all(cell in drawn for cell in cells)
             if narrow.title.startswith("mfu"):
-                assert {"convention", "MFU", "HFU"} <= set(narrow.columns)
+                assert {"convention", "MFU", "HFU"} <= set(narrow.headings)
 
 
 def test_the_command_turns_an_mfu_into_tokens(tmp_path: Path) -> None:

@@ -235,9 +235,9 @@ def test_a_known_gpu_has_its_nominal_peaks_beside() -> None:
     setup = replace(make_peaks().setup, device="cuda", gpu_name="NVIDIA A100-SXM4-80GB")
     curve = make_curve("bfloat16", 156e12)
     best, _, memory, *_ = list_sheets(make_peaks(setup=setup, matmuls=[curve]))
-    assert best.columns[-2:] == ["nominal", "of it"]
+    assert best.headings[-2:] == ["nominal", "of it"]
     assert best.groups[0][0][-2:] == ["312 TFLOP/s", "50%"]
-    assert memory.columns[-1] == "nominal"
+    assert memory.headings[-1] == "nominal"
     assert memory.groups[0][0][-1] == "2039 GB/s"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from dataclasses import replace
+from operator import itemgetter
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from flopwatch.analysis.summary import summarize
 from flopwatch.output.case_tables import make_sheets
 from flopwatch.output.columns import describe_case
+from flopwatch.output.console import draw, fit
 from flopwatch.output.progress import (
     PlainWatcher,
     TerminalWatcher,
@@ -20,7 +22,7 @@ from flopwatch.output.progress import (
     describe_records,
     make_watcher,
 )
-from flopwatch.output.tables import Sheet, draw, fit
+from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record
 from flopwatch.runner.record_builder import explain_death, explain_hang
 from flopwatch.runner.schedule import Group
@@ -108,7 +110,7 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
 def columns(records: list[Record], width: int) -> str:
     (sheet,) = make_sheets(summarize(records))
     assert max(map(len, drawn(records, width))) <= width
-    return " ".join(fit(sheet, width)[0].columns)
+    return " ".join(fit(sheet, width)[0].headings)
 
 
 def test_a_narrow_terminal_does_without_some_columns(records: list[Record]) -> None:
@@ -177,7 +179,7 @@ def test_columns_give_way_by_their_importance(
 
 def test_behind_every_text_is_its_value(described: list[Record]) -> None:
     (sheet,) = make_sheets(summarize(described))
-    dense, fast = (dict(zip(sheet.columns, cells, strict=True)) for cells in sheet.values[0])
+    dense, fast = (dict(zip(sheet.headings, cells, strict=True)) for cells in sheet.values[0])
     assert fast["variant"] == "fast"
     assert fast["total"] == pytest.approx(1.5e6)
     assert fast["±"] == pytest.approx(0.01)
@@ -185,14 +187,15 @@ def test_behind_every_text_is_its_value(described: list[Record]) -> None:
     assert (fast["peak memory"], fast["parameters"], fast["limit"]) == (10**9, 60e6, 4)
     assert (dense["speedup"], dense["verdict"]) == (None, None)
     (narrow,) = fit(sheet, 60)
-    assert [len(cells) for cells in narrow.values[0]] == [len(narrow.columns)] * 2
+    assert [len(cells) for cells in narrow.values[0]] == [len(narrow.headings)] * 2
 
 
 def test_a_sheet_of_texts_has_them_as_values() -> None:
-    sheet = Sheet(
-        title="", conditions="", columns=["a", "b"], text_columns=1, words=[True, False], optional=[], remarks=[],
-        groups=[[["x", ""]]],
-    )  # fmt: skip
+    columns: list[Column[tuple[str, str]]] = [
+        Column("a", itemgetter(0), "word"),
+        Column("b", itemgetter(1)),
+    ]
+    sheet = Sheet(columns=columns, items=[[("x", "")]])
     assert sheet.values == [[["x", None]]]
 
 
@@ -204,7 +207,7 @@ def test_figures_are_those_that_the_interval_supports() -> None:
         calls_per_sample=[1] * 30,
     )
     (sheet,) = make_sheets(summarize([rough]))
-    assert sheet.groups[0][0][sheet.columns.index("time")] == "1.7 ms"
+    assert sheet.groups[0][0][sheet.headings.index("time")] == "1.7 ms"
 
 
 def test_facts_that_do_not_tell_variants_apart_are_no_column(records: list[Record]) -> None:
@@ -213,20 +216,20 @@ def test_facts_that_do_not_tell_variants_apart_are_no_column(records: list[Recor
     facts = [{} if n is None else {"layers": float(n)} for n in layers]
     known = [replace(record, facts=f) for record, f in zip(records, facts, strict=True)]
     (sheet,) = make_sheets(summarize(known))
-    assert "layers" not in sheet.columns
+    assert "layers" not in sheet.headings
 
 
 def test_facts_that_only_some_variants_have_are_a_column(records: list[Record]) -> None:
     known = [records[0], replace(records[1], facts={"compile_s": 19.4}), *records[2:]]
     (sheet,) = make_sheets(summarize(known))
-    place = sheet.columns.index("compile (s)")
+    place = sheet.headings.index("compile (s)")
     assert [cells[place] for cells in sheet.groups[0]] == ["", "19.4"]
 
 
 def test_facts_that_are_sizes_read_as_such(records: list[Record]) -> None:
     known = [replace(r, facts={"kept_bytes": 2.0**20 * n}) for n, r in enumerate(records, 1)]
     (sheet,) = make_sheets(summarize(known))
-    place = sheet.columns.index("kept")
+    place = sheet.headings.index("kept")
     assert [cells[place] for cells in sheet.groups[0]] == ["1.00 MiB", "2.00 MiB"]
 
 
@@ -238,7 +241,7 @@ def test_other_axes_make_another_sheet(records: list[Record]) -> None:
     assert first.title == "demo dtype=float32"
     assert len(first.groups) == 2
     assert second.title == "demo model=small"
-    assert second.columns[0] == "variant"
+    assert second.headings[0] == "variant"
 
 
 def test_a_very_narrow_terminal_has_a_table_a_group(records: list[Record]) -> None:

@@ -16,10 +16,10 @@ from flopwatch.output.columns import (
     list_columns,
     quantity,
 )
+from flopwatch.output.console import fit
 from flopwatch.output.page import render_page
 from flopwatch.output.selection import query_results, select_rows
 from flopwatch.output.table_request import WRITERS, Request, answer
-from flopwatch.output.tables import fit
 from flopwatch.records.record import encode
 from tests.output.test_case_tables import sampled
 
@@ -46,7 +46,7 @@ def write(rows: list[Row], form: str, **asked: str) -> str:
 
 def test_a_registered_column_is_in_the_usual_table(rows: list[Row]) -> None:
     sheet, *_ = answer(rows, Request(), "terminal").make_sheets()
-    place = sheet.columns.index("energy j")
+    place = sheet.headings.index("energy j")
     assert [cells[place] for cells in sheet.groups[0]] == ["35", "28"]
 
 
@@ -100,10 +100,10 @@ def test_words_may_stand_anywhere_in_a_table(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS[:-1], entry))
     records = [sampled(1e6, 2e6, case_id="1", variant="dense", params=PARAMS, group_id="g")]
     sheet, *_ = answer(summarize(records), Request(), "terminal").make_sheets()
-    assert sheet.columns[-1] == "kernel"
-    assert sheet.words == [name in ("variant", "verdict", "kernel") for name in sheet.columns]
+    assert sheet.headings[-1] == "kernel"
+    assert sheet.words == [name in ("variant", "verdict", "kernel") for name in sheet.headings]
     assert sheet.text_columns == 1
-    assert all("kernel" not in narrow.columns for narrow in fit(sheet, 45))
+    assert all("kernel" not in narrow.headings for narrow in fit(sheet, 45))
 
 
 def test_every_column_has_a_meaning_and_a_name_of_its_own() -> None:

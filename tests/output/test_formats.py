@@ -14,9 +14,9 @@ from rich.console import Console
 
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
+from flopwatch.output.console import draw, fit
 from flopwatch.output.formats import escape_latex, write_csv, write_result
 from flopwatch.output.table_request import WRITERS, Request, answer
-from flopwatch.output.tables import draw, fit
 from flopwatch.records.published import load
 from flopwatch.records.record import encode
 from flopwatch.suites.case import case_id

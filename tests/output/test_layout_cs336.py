@@ -12,8 +12,8 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError
+from flopwatch.output.layouts import Printout, make_printout
 from flopwatch.output.layouts.layout_cs336 import draw_grid, make_headings
-from flopwatch.output.layouts.layouts import LAYOUTS, Printout
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
 from tests.analysis.test_warmup import FAILED, STEPS, step_record
@@ -22,7 +22,7 @@ from tests.conftest import make_record
 
 
 def lay_out(*records: Record) -> Printout:
-    return LAYOUTS["cs336"](summarize(records))
+    return make_printout(summarize(records), "cs336")
 
 
 def lines(*records: Record) -> str:

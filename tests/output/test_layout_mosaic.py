@@ -14,7 +14,7 @@ from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.output.layouts.layouts import LAYOUTS, Printout
+from flopwatch.output.layouts import Printout, make_printout
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
 from tests.analysis.test_record_device import with_peaks
@@ -31,7 +31,7 @@ TITLES, *LINES = read_mosaic_cells()
 
 
 def lay_out(*records: Record) -> Printout:
-    return LAYOUTS["mosaic"](summarize(records))
+    return make_printout(summarize(records), "mosaic")
 
 
 def test_a_table_is_exactly_this() -> None:
@@ -79,7 +79,9 @@ def test_a_published_row_is_laid_out_as_published() -> None:
         "gpt125m": "gpt-125m", "8xA100_80GB": "8xA100_SXM_80GB", "a100_80gb": "a100_sxm_80gb",
         "DEFAULT": "", "r1z1": "",
     }  # fmt: skip
-    (ours,) = lay_out(make_job(samples_ns={"step": [step_ns] * 20}, facts=facts)).tables[0].rows
+    (ours,) = (
+        lay_out(make_job(samples_ns={"step": [step_ns] * 20}, facts=facts)).tables[0].groups[0]
+    )
     assert ours == [others.get(cell, cell) for cell in published]
 
 
@@ -118,7 +120,7 @@ def test_a_measured_peak_serves_where_no_nominal_one_is_known() -> None:
 
 def test_what_failed_shows_its_status_where_its_speed_would_be() -> None:
     printed = lay_out(make_job(), make_job("ddp", **FAILED))
-    _, failed = (dict(zip(TITLES, cells, strict=True)) for cells in printed.tables[0].rows)
+    _, failed = (dict(zip(TITLES, cells, strict=True)) for cells in printed.tables[0].groups[0])
     assert (failed["Throughput (T/s)"], failed["MFU"], failed["Throughput (S/s)"]) == (
         "oom",
         "",
@@ -152,7 +154,7 @@ def test_the_batch_of_what_failed_is_told_as_far_as_it_follows(
     keys = ("global_batch_tokens", "global_batch_sequences", "micro_batch", "grad_accum")
     assert tuple(printed.content[0][key] for key in keys) == expected
     columns = ["GlobalBatchSize (T)", "GlobalBatchSize (S)", "MicroBatchSize (S)", "GradAccum"]
-    shown = dict(zip(TITLES, *printed.tables[0].rows, strict=True))
+    shown = dict(zip(TITLES, *printed.tables[0].groups[0], strict=True))
     assert [shown[c] for c in columns] == ["" if e is None else str(e) for e in expected]
 
 

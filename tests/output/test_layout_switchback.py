@@ -11,7 +11,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts.layouts import LAYOUTS, Printout
+from flopwatch.output.layouts import Printout, make_printout
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
 from tests.analysis.test_parts import ALL, CASTS, GLOBAL, ROWWISE, STANDARD, failed, layer_record
@@ -41,7 +41,7 @@ def parts(**changes: Any) -> list[Record]:
 
 
 def lay_out(records: list[Record]) -> Printout:
-    return LAYOUTS["switchback"](summarize(records))
+    return make_printout(summarize(records), "switchback")
 
 
 def read_line(records: list[Record]) -> dict[str, Any]:

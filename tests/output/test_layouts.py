@@ -10,7 +10,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts.layouts import LAYOUTS
+from flopwatch.output.layouts import make_printout
 from flopwatch.records.record import Record, Region, encode
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
@@ -62,7 +62,7 @@ def model_record(variant: str, forward_ms: float, backward_ms: float, **changes:
 
 
 def lines(records: list[Record]) -> str:
-    return "\n".join(LAYOUTS["dyad"](summarize(records)).lines)
+    return "\n".join(make_printout(summarize(records), "dyad").lines)
 
 
 def test_the_dyad_layout_is_exactly_this() -> None:
@@ -171,7 +171,7 @@ def test_a_model_that_was_not_instrumented_has_no_averages() -> None:
 )
 def test_without_models_it_says_how_to_make_them(record: Record) -> None:
     with pytest.raises(UsageError, match="flopwatch run dyad --filter level=model"):
-        LAYOUTS["dyad"](summarize([record]))
+        make_printout(summarize([record]), "dyad")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from flopwatch.analysis.summary import summarize
-from flopwatch.output.layouts.layouts import LAYOUTS, Printout
+from flopwatch.output.layouts import Printout, make_printout
 from flopwatch.records.published import load, read_text
 from flopwatch.records.record import decode, encode
 
@@ -16,7 +16,7 @@ from flopwatch.records.record import decode, encode
 def lay_out(name: str) -> Printout:
     """As read back from a results file."""
     records = [decode(encode(record)) for record in load(name)]
-    return LAYOUTS[name](summarize(records))
+    return make_printout(summarize(records), name)
 
 
 def test_the_dyad_text_is_printed_as_it_was() -> None:

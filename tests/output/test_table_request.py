@@ -12,10 +12,19 @@ from rich.console import Console
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
 from flopwatch.output.columns import list_columns
-from flopwatch.output.pivot import choose_columns, make_chosen_sheet, make_pivot, make_pivot_sheets
+from flopwatch.output.console import draw
 from flopwatch.output.selection import select_rows
-from flopwatch.output.table_request import WRITERS, Answer, Request, answer
-from flopwatch.output.tables import Sheet, draw
+from flopwatch.output.table_request import (
+    WRITERS,
+    Answer,
+    Request,
+    answer,
+    choose_columns,
+    make_chosen_sheet,
+    make_pivot,
+    make_pivot_sheets,
+)
+from flopwatch.output.tables import Sheet
 from flopwatch.records.record import Record, encode
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
@@ -159,7 +168,7 @@ def test_chosen_columns_are_one_table_with_headings_and_units(rows: list[Row]) -
         rows, columns="variant,total_ns,speedup,verdict,parameters", where="tokens = 512"
     ).make_sheets()
     assert sheet.title == "demo shape=768x3072 tokens=512"
-    assert sheet.columns == ["variant", "total", "speedup", "verdict", "parameters"]
+    assert sheet.headings == ["variant", "total", "speedup", "verdict", "parameters"]
     assert cells(sheet) == [
         ["dense", "3.00 ms", "", "baseline", "15.4k"],
         ["dyad:4", "1.50 ms", "2.00x [2.00, 2.00]", "faster", "15.4k"],
@@ -199,9 +208,10 @@ def test_a_sorted_table_has_no_sections(rows: list[Row]) -> None:
 def test_a_pivot_is_a_table_for_all_that_is_neither_row_nor_column(rows: list[Row]) -> None:
     (sheet,) = ask(rows, pivot="row=variant,col=tokens,value=speedup").make_sheets()
     assert sheet.title == "demo shape=768x3072, speedup by tokens"
-    assert sheet.columns == ["variant \\ tokens", "64", "512"]
+    assert sheet.headings == ["variant \\ tokens", "64", "512"]
     assert cells(sheet) == [["dyad:4", "1.50x", "2.00x"], ["dyad:8", "oom", "0.50x"]]
-    assert sheet.tones == [[["", "faster", "faster"], ["", "", "slower"]]]
+    tones = [[column.tone(row) for column in sheet.columns] for row in sheet.items[0]]
+    assert tones == [[None, "faster", "faster"], [None, None, "slower"]]
     first, second = ask(rows, pivot="row=shape,col=tokens,value=speedup").make_sheets()
     assert first.title == "demo variant=dyad:4, speedup by tokens"
     assert cells(first) == [["768x3072", "1.50x", "2.00x"]]
@@ -211,7 +221,7 @@ def test_a_pivot_is_a_table_for_all_that_is_neither_row_nor_column(rows: list[Ro
 def test_a_pivot_keeps_a_wanted_order(rows: list[Row]) -> None:
     asked = {"pivot": "row=variant,col=tokens,value=total_ns", "sort": "-tokens,-variant"}
     (sheet,) = ask(rows, **asked).make_sheets()
-    assert sheet.columns[1:] == ["512", "64"]
+    assert sheet.headings[1:] == ["512", "64"]
     assert [row[0] for row in cells(sheet)] == ["dyad:8", "dyad:4", "dense"]
 
 
@@ -228,7 +238,7 @@ def test_a_pivot_never_hides_a_case() -> None:
     model = sampled(1e6, 2e6, case_id="m", variant="dense", params={"model": "small"}, group_id="m")
     found = ask(summarize([layer, model]), pivot="row=variant,col=tokens,value=total_ns")
     assert found.remarks == ["left out: 1 case with no tokens"]
-    assert [sheet.columns for sheet in found.make_sheets()] == [["variant \\ tokens", "64"]]
+    assert [sheet.headings for sheet in found.make_sheets()] == [["variant \\ tokens", "64"]]
     nothing = ask(summarize([layer]), pivot="row=variant,col=tokens,value=speedup")
     assert (nothing.remarks, nothing.make_sheets()) == (["no case has a value of speedup"], [])
 

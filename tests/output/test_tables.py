@@ -6,12 +6,14 @@ import os
 import pty
 import subprocess
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from flopwatch.cli.main import main
-from flopwatch.output.tables import Sheet, fit
+from flopwatch.output.console import fit
+from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record, encode
 from tests.conftest import make_record
 
@@ -141,16 +143,16 @@ def test_in_a_pipe_nothing_is_split(results: str, capsys: pytest.CaptureFixture[
 
 
 def test_words_that_a_group_does_not_share_are_in_no_title() -> None:
-    sheet = Sheet(
-        title="t",
-        conditions="",
-        columns=["size", "variant", "part", "time"],
-        text_columns=3,
-        words=[True, True, True, False],
-        optional=[],
-        groups=[[["4", "a", "x" * 30, "1 ms"], ["4", "b", "y" * 30, "2 ms"]]],
-        remarks=["r"],
-    )
+    names = ("size", "variant", "part")
+    columns: list[Column[dict[str, str]]] = [
+        *(Column(name, itemgetter(name), "word") for name in names),
+        Column("time", itemgetter("time")),
+    ]
+    rows = [
+        {"size": "4", "variant": "a", "part": "x" * 30, "time": "1 ms"},
+        {"size": "4", "variant": "b", "part": "y" * 30, "time": "2 ms"},
+    ]
+    sheet = Sheet(title="t", columns=columns, items=[rows], remarks=["r"])
     (narrow,) = fit(sheet, 50)
     assert narrow.title == "t size=4"
     assert [cells[0] for cells in narrow.groups[0]] == ["a", "b"]

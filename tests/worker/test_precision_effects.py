@@ -46,7 +46,7 @@ def test_autocast_leaves_parameters_and_gradients_alone(observed: Observed) -> N
 def test_the_tables_have_all_that_was_seen(observed: Observed) -> None:
     sums, casts = make_precision_sheets(observed)
     for row, made in zip(sums.groups[0], observed.sums, strict=True):
-        assert len(row) == len(sums.columns)
+        assert len(row) == len(sums.headings)
         assert {made.shown, made.exact, made.bits} <= set(row)
     assert len(sums.remarks) == 4
     assert [row[0] for row in casts.groups[0]] == list(observed.casts[0].dtypes)

@@ -257,7 +257,7 @@ def list_rows(profile: Profile, sheet: int) -> dict[str, list[str]]:
 def test_the_table_of_regions_adds_up() -> None:
     sheet = list_sheets(make_profile())[0]
     assert sheet.title == "profile small, 4 x 128 tokens, fp32, plain attention, adamw"
-    assert sheet.columns == ["region", "forward", "backward", "optimizer", "total", "share"]
+    assert sheet.headings == ["region", "forward", "backward", "optimizer", "total", "share"]
     assert list_rows(make_profile(), 0) == {
         "attention": ["20.0 ms", "60.0 ms", "", "80.0 ms", "80.0 %"],
         "  qkv": ["10.0 ms", "60.0 ms", "", "70.0 ms", "70.0 %"],
@@ -332,7 +332,7 @@ def test_what_a_gpu_does_not_do_is_called_idle() -> None:
     profile = make_profile(device="cuda")
     assert "idle" in list_rows(profile, 0)
     assert "idle" in list_rows(profile, 1)
-    assert list_sheets(profile)[2].columns[0] == "kernel"
+    assert list_sheets(profile)[2].headings[0] == "kernel"
 
 
 @pytest.fixture

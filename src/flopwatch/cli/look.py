@@ -19,7 +19,7 @@ from flopwatch.cli.options import (
     refuse_idle,
 )
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts.layouts import AS_PUBLISHED, LAYOUTS
+from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
@@ -208,7 +208,7 @@ def print_fields(rows: Sequence[Row]) -> None:
 def print_records(records: Sequence[Record], as_json: bool) -> None:
     from flopwatch.analysis.summary import summarize
     from flopwatch.output.console import print_rows
-    from flopwatch.output.layouts.layouts import lay_out_plain
+    from flopwatch.output.layouts import lay_out_plain
 
     rows = summarize(records)
     if as_json:

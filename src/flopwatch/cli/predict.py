@@ -324,7 +324,7 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     flopwatch validate
     flopwatch validate results/steps.jsonl results/training.jsonl
     """
-    from flopwatch.output import score_tables as report
+    from flopwatch.output import prediction_tables as report
 
     if results:
         from flopwatch.prediction.validation import judge_all, tally
@@ -362,7 +362,7 @@ def calibrate(
     flopwatch calibrate results/steps.jsonl
     flopwatch predict --hardware here --model small --seq-len 128 --micro-batch 4 --precision fp32
     """
-    from flopwatch.output import score_tables as report
+    from flopwatch.output import prediction_tables as report
     from flopwatch.prediction.calibration import append, find_file
     from flopwatch.prediction.calibration import calibrate as fit_records
 

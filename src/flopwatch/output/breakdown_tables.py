@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flopwatch.analysis.hardware_limits import Limits, Operation
+from flopwatch.analysis.hardware_limits import Operation
 from flopwatch.analysis.step_breakdown import (
     BreakdownRow,
     Moved,
@@ -17,21 +17,17 @@ from flopwatch.analysis.step_breakdown import (
     make_breakdown,
 )
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import NOT_COMPARABLE, axis_column
-from flopwatch.output.compare_tables import format_time_change, list_differences, name_some
-from flopwatch.output.tables import (
-    Column,
-    Item,
-    Kind,
-    Sheet,
-    choose_axes,
-    divide,
-    lay_out,
-    plain_time_column,
-    rate_column,
-    share_column,
+from flopwatch.output.columns import label_columns
+from flopwatch.output.compare_tables import count_differences, describe_left, differences_as_dict
+from flopwatch.output.tables import Column, Item, Kind, Sheet, choose_axes, divide, number
+from flopwatch.output.units import (
+    format_rate,
+    format_signed_share,
+    format_signed_time,
+    format_time,
+    plural,
+    three_figures,
 )
-from flopwatch.output.units import format_rate, format_share, format_time, plural, three_figures
 from flopwatch.records.record import Record
 
 MOST_CASES = 12
@@ -122,11 +118,10 @@ def make_roof_sheets(rows: Sequence[Row], most: int) -> list[Sheet]:
 def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], left: int) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
     columns: list[Column[Line]] = [
-        *(axis_column(axis, lambda line: line.case.record) for axis in axes),
-        Column("variant", lambda line: line.case.record.variant, "word"),
+        *label_columns(axes, lambda line: line.case.record),
         Column("part", lambda line: line.row.name if line.row else WHOLE, "word"),
         _time_column("time", _find_time_ns),
-        Column("share", lambda line: format_signed_share(_find_share(line)), value=_find_share),
+        _share_column("share", lambda line: _find_time_ns(line) / line.breakdown.total_ns),
         _time_column("to gain", lambda line: line.row.gain_ns if line.row else None, "throughput"),
         Column("bound by", lambda line: line.row.bound if line.row else "", "fact", has_words=True),
         Column(
@@ -137,14 +132,14 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
         ),
     ]
     more = f"`flopwatch explain --most {len(explained) + left}`"
-    sections = [
-        [Line(row, breakdown, each) for each in (None, *breakdown.rows)]
-        for row, breakdown in explained
-    ]
     return Sheet(
         title=f"{title}, {TITLE}",
+        columns=columns,
+        items=[
+            [Line(row, breakdown, each) for each in (None, *breakdown.rows)]
+            for row, breakdown in explained
+        ],
         conditions=CONDITIONS,
-        **lay_out(columns, sections),
         remarks=[
             *([f"{plural(left, 'more case')} like that: {more}"] if left > 0 else []),
             *_list_remarks([breakdown for _, breakdown in explained]),
@@ -155,24 +150,24 @@ def _make_breakdown_sheet(rows: Sequence[Row], explained: Sequence[Explained], l
 def _make_roof_sheet(rows: Sequence[Row], sections: Sequence[Sequence[Roof]]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
     columns: list[Column[Roof]] = [
-        *(axis_column(axis, lambda roof: roof.case.record) for axis in axes),
-        Column("variant", lambda roof: roof.case.record.variant, "word"),
+        *label_columns(axes, lambda roof: roof.case.record),
         Column("operation", lambda roof: roof.operation.name, "word"),
-        plain_time_column("time", lambda roof: roof.operation.time_ns),
+        number("time", "ns", lambda roof: roof.operation.time_ns),
         Column(
             "FLOPs/byte",
             lambda roof: three_figures(roof.operation.intensity),
             value=lambda roof: roof.operation.intensity,
         ),
-        rate_column("reached", lambda roof: roof.operation.reached_flops_per_s, "rate", "FLOP/s"),
-        rate_column("limit", lambda roof: roof.operation.limit_flops_per_s, "rate", "FLOP/s"),
-        share_column("of limit", lambda roof: roof.operation.share),
+        number("reached", "FLOP/s", lambda roof: roof.operation.reached_flops_per_s, "rate"),
+        number("limit", "FLOP/s", lambda roof: roof.operation.limit_flops_per_s, "rate"),
+        number("of limit", "share", lambda roof: roof.operation.share),
         Column("bound by", lambda roof: roof.operation.bound, "fact", has_words=True),
     ]
     return Sheet(
         title=f"{title}, roofline",
+        columns=columns,
+        items=sections,
         conditions=ROOF_CONDITIONS,
-        **lay_out(columns, sections),
         remarks=_list_above([roof.operation for section in sections for roof in section]),
     )
 
@@ -194,38 +189,17 @@ def _find_time_ns(line: Line) -> float:
     return line.row.time_ns if line.row else line.breakdown.total_ns
 
 
-def _find_share(line: Line) -> float:
-    return _find_time_ns(line) / line.breakdown.total_ns
-
-
 def _time_column(
     name: str, find_ns: Callable[[Item], float | None], kind: Kind = "number"
 ) -> Column[Item]:
+    """A part may be less than nothing, where others were counted too high."""
     return Column(name, lambda item: format_signed_time(find_ns(item)), kind, find_ns)
 
 
-ROUNDING_NS = 1e-3
-"""Less is what sums of times are rounded by."""
-
-
-def format_signed_time(time_ns: float | None) -> str:
-    """
-    >>> [format_signed_time(time_ns) for time_ns in (2.5e6, -2.5e6, -1e-9, None)]
-    ['2.50 ms', '−2.50 ms', '0', '']
-    """
-    if time_ns is None:
-        return ""
-    if abs(time_ns) < ROUNDING_NS:
-        return "0"
-    return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
-
-
-def format_signed_share(share: float | None) -> str:
-    """
-    >>> format_signed_share(-0.123)
-    '−12.3 %'
-    """
-    return format_share(share).replace("-", "−")
+def _share_column(
+    name: str, find: Callable[[Item], float | None], kind: Kind = "number"
+) -> Column[Item]:
+    return Column(name, lambda item: format_signed_share(find(item), sign="-"), kind, find)
 
 
 def _list_remarks(breakdowns: Sequence[StepBreakdown]) -> list[str]:
@@ -234,7 +208,7 @@ def _list_remarks(breakdowns: Sequence[StepBreakdown]) -> list[str]:
     for breakdown in breakdowns:
         for remark in breakdown.remarks:
             missing.setdefault(remark, []).append(breakdown.record.variant)
-    told = [
+    unknown = [
         remark
         if len(variants) == len(breakdowns)
         else f"{', '.join(dict.fromkeys(variants))}: {remark}"
@@ -243,7 +217,7 @@ def _list_remarks(breakdowns: Sequence[StepBreakdown]) -> list[str]:
     rates = dict.fromkeys(
         _describe_rates(breakdown) for breakdown in breakdowns if breakdown.is_explained
     )
-    return [*told, *_describe_spread(breakdowns), *rates]
+    return [*unknown, *_describe_spread(breakdowns), *rates]
 
 
 def _describe_spread(breakdowns: Sequence[StepBreakdown]) -> list[str]:
@@ -278,25 +252,42 @@ def _describe_rates(breakdown: StepBreakdown) -> str:
 def as_dict(explained: Explained) -> dict[str, Any]:
     """For ``--json``."""
     _, breakdown = explained
-    record = breakdown.record
+    record, limits = breakdown.record, breakdown.limits
     return {
-        "suite": record.suite,
-        "params": record.params,
-        "variant": record.variant,
+        **_case_as_dict(record),
         "total_ns": breakdown.total_ns,
         "fastest_ns": breakdown.fastest_ns,
-        "rows": [row_as_dict(row, breakdown.total_ns) for row in breakdown.rows],
+        "rows": _rows_as_dicts(breakdown),
         "operations": [_operation_as_dict(each) for each in breakdown.operations],
-        "limits": _limits_as_dict(breakdown.limits),
+        "limits": {
+            "peaks": {
+                name: {"flops_per_s": peak.flops_per_s, "source": peak.source}
+                for name, peak in limits.peaks.items()
+            },
+            "bandwidth_bytes_per_s": limits.bandwidth and limits.bandwidth.bytes_per_s,
+            "bandwidth_source": limits.bandwidth and limits.bandwidth.source,
+            "cost_model": limits.stack,
+        },
         "remarks": list(breakdown.remarks),
         "run_id": record.run_id,
         "case_id": record.case_id,
     }
 
 
-def row_as_dict(row: BreakdownRow, total_ns: float) -> dict[str, Any]:
-    derived = {"name": row.name, "share": row.time_ns / total_ns, "gain_ns": row.gain_ns}
-    return {**asdict(row), **derived}
+def _case_as_dict(record: Record) -> dict[str, Any]:
+    return {"suite": record.suite, "params": record.params, "variant": record.variant}
+
+
+def _rows_as_dicts(breakdown: StepBreakdown) -> list[dict[str, Any]]:
+    return [
+        {
+            **asdict(row),
+            "name": row.name,
+            "share": row.time_ns / breakdown.total_ns,
+            "gain_ns": row.gain_ns,
+        }
+        for row in breakdown.rows
+    ]
 
 
 def _operation_as_dict(operation: Operation) -> dict[str, Any]:
@@ -307,19 +298,6 @@ def _operation_as_dict(operation: Operation) -> dict[str, Any]:
         "limit_flops_per_s": operation.limit_flops_per_s,
         "share_of_limit": operation.share,
         "bound": operation.bound,
-    }
-
-
-def _limits_as_dict(limits: Limits) -> dict[str, Any]:
-    bandwidth = limits.bandwidth
-    return {
-        "peaks": {
-            name: {"flops_per_s": peak.flops_per_s, "source": peak.source}
-            for name, peak in limits.peaks.items()
-        },
-        "bandwidth_bytes_per_s": None if bandwidth is None else bandwidth.bytes_per_s,
-        "bandwidth_source": None if bandwidth is None else bandwidth.source,
-        "cost_model": limits.stack,
     }
 
 
@@ -347,28 +325,23 @@ def make_moved_sheets(moved: Moved, most: int) -> list[Sheet]:
 def _make_moved_sheet(movements: Sequence[Movement], left: int) -> Sheet:
     title, axes = choose_axes([one.new.record for one in movements])
     columns: list[Column[MovedLine]] = [
-        *(axis_column(axis, lambda line: line.movement.new.record) for axis in axes),
-        Column("variant", lambda line: line.movement.new.record.variant, "word"),
+        *label_columns(axes, lambda line: line.movement.new.record),
         Column("part", lambda line: line.row.name, "word"),
         _time_column("old", lambda line: line.row.old_ns),
         _time_column("new", lambda line: line.row.new_ns),
         Column(
             "change",
-            lambda line: format_time_change(line.row.change_ns) if line.row.change_ns else "0",
+            lambda line: format_signed_time(line.row.change_ns, plus="+"),
             value=lambda line: line.row.change_ns,
         ),
-        Column(
-            "of the change",
-            lambda line: format_signed_share(_find_moved_share(line)),
-            "share",
-            _find_moved_share,
-        ),
+        _share_column("of the change", _find_moved_share, "share"),
     ]
     return Sheet(
         title=f"{title}, what moved",
+        columns=columns,
+        items=[_list_lines(movement) for movement in movements],
         conditions=MOVED_CONDITIONS,
         remarks=[f"{plural(left, 'more case')}: --most shows them"] if left > 0 else [],
-        **lay_out(columns, [_list_lines(movement) for movement in movements]),
     )
 
 
@@ -384,39 +357,28 @@ def _find_moved_share(line: MovedLine) -> float | None:
 
 
 def describe_moved(moved: Moved) -> list[str]:
-    """What a reader should know beside the tables."""
-    found: dict[str, int] = {}
-    for one in moved.movements:
-        for difference in list_differences(one.differences):
-            found[difference] = found.get(difference, 0) + 1
-    total, matched = len(moved.movements), moved.matched
-    differences = [
-        f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
-        for difference, count in found.items()
+    """What the tables do not say."""
+    movements, matched = moved.movements, moved.matched
+    remarks = dict.fromkeys(r for one in movements for r in (*one.old.remarks, *one.new.remarks))
+    left = {
+        "no longer measured": matched.broken,
+        "only in the old results": matched.only_old,
+        "only in the new results": matched.only_new,
+    }
+    return [
+        *count_differences([one.differences for one in movements]),
+        *remarks,
+        *describe_left(left),
+        *([NOISE] if movements else []),
     ]
-    remarks = dict.fromkeys(
-        r for one in moved.movements for r in (*one.old.remarks, *one.new.remarks)
-    )
-    left = [
-        f"{plural(len(records), 'case')} {what}: {name_some(records)}"
-        for what, records in (
-            ("no longer measured", matched.broken),
-            ("only in the old results", matched.only_old),
-            ("only in the new results", matched.only_new),
-        )
-        if records
-    ]
-    return [*differences, *remarks, *left, *([NOISE] if total else [])]
 
 
 def moved_as_dict(moved: Moved) -> dict[str, Any]:
     """For ``--json``."""
-    matched = moved.matched
+    sides = ("broken", "only_old", "only_new")
     return {
         "movements": [_movement_as_dict(one) for one in moved.movements],
-        "broken": [_case_as_dict(record) for record in matched.broken],
-        "only_old": [_case_as_dict(record) for record in matched.only_old],
-        "only_new": [_case_as_dict(record) for record in matched.only_new],
+        **{side: list(map(_case_as_dict, getattr(moved.matched, side))) for side in sides},
     }
 
 
@@ -428,13 +390,7 @@ def _movement_as_dict(one: Movement) -> dict[str, Any]:
         "new_ns": one.new.total_ns,
         "change_ns": one.change_ns,
         "rows": [{**asdict(row), "change_ns": row.change_ns} for row in one.rows],
-        "old_rows": [row_as_dict(row, one.old.total_ns) for row in one.old.rows],
-        "new_rows": [row_as_dict(row, one.new.total_ns) for row in one.new.rows],
-        "differences": {
-            name: {"old": old, "new": new} for name, (old, new) in one.differences.items()
-        },
+        "old_rows": _rows_as_dicts(one.old),
+        "new_rows": _rows_as_dicts(one.new),
+        "differences": differences_as_dict(one.differences),
     }
-
-
-def _case_as_dict(record: Record) -> dict[str, Any]:
-    return {"suite": record.suite, "params": record.params, "variant": record.variant}

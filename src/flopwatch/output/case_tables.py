@@ -5,7 +5,7 @@ their parts, and break-even points; and SHEET_MAKERS, the list of all tables tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from flopwatch.analysis.break_even import AXIS, BreakEven, Crossing, find_break_evens, other_params
@@ -14,18 +14,12 @@ from flopwatch.analysis.statistics import CONFIDENCE, Verdict, judge
 from flopwatch.analysis.summary import Row, Whole, compare_wholes
 from flopwatch.output.columns import (
     NOT_COMPARABLE,
-    axis_column,
     case_columns,
     choose_phases,
     describe_verdict,
+    label_columns,
 )
-from flopwatch.output.remarks import (
-    case_remarks,
-    describe_conditions,
-    group_remarks,
-    instrument_remarks,
-    peak_remarks,
-)
+from flopwatch.output.remarks import describe_conditions, instrument_remarks, list_remarks
 from flopwatch.output.tables import (
     Column,
     Sheet,
@@ -33,19 +27,15 @@ from flopwatch.output.tables import (
     divide,
     drop_empty,
     interval_column,
-    lay_out,
-    limit_column,
-    rate_column,
-    share_column,
-    speedup_column,
-    time_column,
+    number,
+    verdict_column,
 )
 from flopwatch.output.training_tables import (
     make_memory_sheets,
     make_quality_sheets,
     make_rank_sheets,
 )
-from flopwatch.output.units import format_change, format_ratio
+from flopwatch.output.units import format_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,130 +58,85 @@ class Place:
 def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
     of their regions, if any."""
-    return [sheet for alike in divide(rows) for sheet in _make_sheets(alike)]
+    sheets = []
+    for alike in divide(rows):
+        groups = [list(group) for _, group in groupby(alike, lambda row: row.record.group_id)]
+        sheets += [
+            _make_sheet(alike, groups),
+            *_make_part_sheet(alike),
+            *_make_region_sheet(groups),
+        ]
+    return sheets
 
 
 def make_sorted_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The tables of cases, in the order of the rows, without sections."""
-    return [_make_sorted_sheet(alike) for alike in divide(rows)]
+    """The tables of cases, in the order of the rows, without sections. Their rows share no words
+    that a title could have instead."""
+    return [_make_sheet(alike, [alike], labels=1) for alike in divide(rows)]
 
 
-def _make_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    title, shown = choose_axes([row.record for row in rows])
-    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
-    cases = Sheet(
+def _make_sheet(
+    rows: Sequence[Row], groups: Sequence[Sequence[Row]], labels: int | None = None
+) -> Sheet:
+    title, _ = choose_axes([row.record for row in rows])
+    return Sheet(
         title=title,
+        columns=case_columns(rows),
+        items=groups,
         conditions=describe_conditions(rows[0].record),
-        remarks=_list_remarks(rows),
-        **lay_out(case_columns(rows), groups),
+        remarks=list_remarks(rows),
+        labels=labels,
     )
-    return [cases, *_make_part_sheet(rows, title, shown), *_make_region_sheet(groups, title, shown)]
 
 
-def _make_sorted_sheet(rows: Sequence[Row]) -> Sheet:
-    title, shown = choose_axes([row.record for row in rows])
-    sheet = Sheet(
-        title=title,
-        conditions=describe_conditions(rows[0].record),
-        remarks=_list_remarks(rows),
-        **lay_out(case_columns(rows), [rows]),
-    )
-    # Its rows share no words that a title could tell instead.
-    return replace(sheet, text_columns=1)
-
-
-def _list_remarks(rows: Sequence[Row]) -> list[str]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.record.group_id, []).append(row)
-    return [
-        *(remark for group in groups.values() for remark in group_remarks(group)),
-        *case_remarks(rows),
-        *peak_remarks(rows),
-    ]
-
-
-def _make_part_sheet(rows: Sequence[Row], title: str, shown: Sequence[str]) -> list[Sheet]:
+def _make_part_sheet(rows: Sequence[Row]) -> list[Sheet]:
     """Phases that have no column of their own, variant by variant; none or one."""
+    title, axes = choose_axes([row.record for row in rows])
     columned = choose_phases(rows)
-    # What has one phase only is told by its total.
+    # Of what has one phase only, the total says all.
     several = [row for row in rows if len(row.phases_ns) > 1]
     found = [[Part(row, ph) for ph in row.phases_ns if ph not in columned] for row in several]
     sections = [section for section in found if section]
-    if not sections:
-        return []
-    parts = [part for section in sections for part in section]
-    return [
-        Sheet(
-            title=f"{title}, parts",
-            conditions="",  # those of the sheet above
-            remarks=[],
-            **lay_out(part_columns(parts, shown), sections),
-        )
-    ]
-
-
-def _make_region_sheet(
-    groups: Sequence[Sequence[Row]], title: str, shown: Sequence[str]
-) -> list[Sheet]:
-    """What instruments saw; none or one."""
-    sections = [section for group in groups for section in _by_region(group)]
-    if not sections:
-        return []
-    places = [place for section in sections for place in section]
-    return [
-        Sheet(
-            title=f"{title}, inside",
-            conditions="",  # those of the sheet above
-            remarks=[remark for group in groups for remark in instrument_remarks(group)],
-            **lay_out(region_columns(places, shown), sections),
-        )
-    ]
-
-
-def _by_region(group: Sequence[Row]) -> list[list[Place]]:
-    """The variants of a group, region by region."""
-    regions = dict.fromkeys(region for row in group for region in row.regions)
-    return [
-        [Place(row, region, row.regions[region]) for row in group if region in row.regions]
-        for region in regions
-    ]
-
-
-def part_columns(parts: Sequence[Part], axes: Sequence[str]) -> list[Column[Part]]:
-    """Of a table with a line for every phase that has no column in the table of cases."""
     columns: list[Column[Part]] = [
-        *(axis_column(axis, lambda part: part.row.record) for axis in axes),
-        Column("variant", lambda part: part.row.record.variant, "word"),
+        *label_columns(axes, lambda part: part.row.record),
         Column("part", lambda part: part.phase, "word"),
-        time_column("time", lambda part: part.row.phases_ns[part.phase]),
+        number("time", "ns", lambda part: part.row.phases_ns[part.phase]),
         interval_column(lambda part: part.row.phases_ns[part.phase]),
-        share_column("share", _find_share, "share"),
+        number("share", "share", _find_share, "share"),
     ]
-    return drop_empty(columns, parts)
-
-
-def region_columns(places: Sequence[Place], axes: Sequence[str]) -> list[Column[Place]]:
-    """Of a table with a line for every region of every case."""
-    columns: list[Column[Place]] = [
-        *(axis_column(axis, lambda place: place.row.record) for axis in axes),
-        Column("region", lambda place: place.region, "word"),
-        Column("variant", lambda place: place.row.record.variant, "word"),
-        Column("calls", lambda p: str(p.inside.calls), "fact", lambda p: p.inside.calls),
-        time_column("each call", lambda place: place.inside.call_ns),
-        interval_column(lambda place: place.inside.call_ns),
-        share_column("share", lambda place: place.inside.share.value, "share"),
-        rate_column("FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
-        limit_column(lambda place: place.inside.limit),
-        speedup_column("speedup", lambda place: place.inside.speedup),
-        Column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict), "word"),
-    ]
-    return drop_empty(columns, places)
+    columns = drop_empty(columns, [part for section in sections for part in section])
+    return [Sheet(title=f"{title}, parts", columns=columns, items=sections)] if sections else []
 
 
 def _find_share(part: Part) -> float | None:
     total_ns = part.row.total_ns
     return None if total_ns is None else part.row.phases_ns[part.phase].value / total_ns.value
+
+
+def _make_region_sheet(groups: Sequence[Sequence[Row]]) -> list[Sheet]:
+    """What instruments saw: the variants of each group, region by region; none or one."""
+    title, axes = choose_axes([row.record for group in groups for row in group])
+    sections = [
+        [Place(row, region, row.regions[region]) for row in group if region in row.regions]
+        for group in groups
+        for region in dict.fromkeys(region for row in group for region in row.regions)
+    ]
+    region: Column[Place] = Column("region", lambda place: place.region, "word")
+    columns: list[Column[Place]] = [
+        *label_columns(axes, lambda place: place.row.record, region),
+        number("calls", "integer", lambda place: place.inside.calls, "fact"),
+        number("each call", "ns", lambda place: place.inside.call_ns),
+        interval_column(lambda place: place.inside.call_ns),
+        number("share", "share", lambda place: place.inside.share.value, "share"),
+        number("FLOP/s", "FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
+        number("limit", "ratio", lambda place: place.inside.limit, "limit"),
+        number("speedup", "ratio", lambda place: place.inside.speedup),
+        verdict_column("verdict", lambda p: describe_verdict(p.row, p.inside.verdict)),
+    ]
+    columns = drop_empty(columns, [place for section in sections for place in section])
+    remarks = [remark for group in groups for remark in instrument_remarks(group)]
+    sheet = Sheet(title=f"{title}, inside", columns=columns, items=sections, remarks=remarks)
+    return [sheet] if sections else []
 
 
 TAKES: dict[Verdict, str] = {
@@ -205,33 +150,30 @@ TAKES: dict[Verdict, str] = {
 def make_whole_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One for every table of cases in which layers were measured in parts too."""
     return [
-        _make_parts_sheet(alike, groups)
+        _make_whole_sheet(alike, groups)
         for alike in divide(rows)
         if (groups := compare_wholes(alike))
     ]
 
 
-def _make_parts_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet:
+def _make_whole_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
     baseline = rows[0].record.baseline
     columns: list[Column[Whole]] = [
-        *(axis_column(axis, lambda whole: whole.row.record) for axis in axes),
-        Column("variant", lambda whole: whole.row.record.variant, "word"),
-        time_column("whole", lambda whole: whole.row.total_ns, "phase"),
-        time_column("sum of parts", lambda whole: whole.parts.total_ns, "phase"),
-        speedup_column("speedup", lambda whole: whole.row.speedup, "detail"),
-        speedup_column("speedup of sums", lambda whole: whole.parts_speedup, "detail"),
+        *label_columns(axes, lambda whole: whole.row.record),
+        number("whole", "ns", lambda whole: whole.row.total_ns, "phase"),
+        number("sum of parts", "ns", lambda whole: whole.parts.total_ns, "phase"),
+        number("speedup", "ratio", lambda whole: whole.row.speedup, "detail"),
+        number("speedup of sums", "ratio", lambda whole: whole.parts_speedup, "detail"),
         Column("difference", lambda w: format_change(w.ratio), value=lambda w: w.ratio.value - 1),
-        Column("the whole takes", lambda whole: TAKES[judge(whole.ratio.inverse())], "word"),
+        verdict_column("the whole takes", lambda whole: TAKES[judge(whole.ratio.inverse())]),
     ]
     return Sheet(
         title=f"{title}, whole and sum of parts",
-        conditions=(
-            f"speedup: of the whole layer over {baseline}; of sums: of its parts over {baseline}'s "
-            "parts, the published way; difference: of the whole from the sum"
-        ),
-        remarks=[],
-        **lay_out(columns, groups),
+        columns=columns,
+        items=groups,
+        conditions=f"speedup: of the whole layer over {baseline}; of sums: of its parts over "
+        f"{baseline}'s parts, the published way; difference: of the whole from the sum",
     )
 
 
@@ -269,26 +211,26 @@ def list_tokens(break_evens: Sequence[BreakEven]) -> list[int]:
 def _make_break_even_sheet(rows: Sequence[Row], break_evens: Sequence[BreakEven]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
     axis, baseline = break_evens[0].axis, rows[0].record.baseline
+    others = [name for name in axes if name != axis]
     columns: list[Column[BreakEven]] = [
-        *(
-            axis_column(name, lambda break_even: break_even.rows[0].record)
-            for name in axes
-            if name != axis
-        ),
-        Column("variant", lambda break_even: break_even.rows[0].record.variant, "word"),
+        *label_columns(others, lambda break_even: break_even.rows[0].record),
         *map(_value_column, list_tokens(break_evens)),
     ]
     remarks = []
     if any(break_even.crossings for break_even in break_evens):
         columns.append(Column("crosses 1 at", _crossing_cell, "number", _crossing_value))
         remarks.append(_explain_crossings(break_evens))
-    columns.append(Column("break-even", describe_break_even, "word"))
+    columns.append(verdict_column("break-even", describe_break_even))
+    is_bare = all(break_even.is_bare for break_even in break_evens)
+    ground = "by single values, without a verdict," if is_bare else "by its verdict"
+    values = "batches" if axis == AXIS else f"values of {axis}"
     return Sheet(
         title=f"{title}, speedup by {axis}",
-        conditions=f"break-even: {_name_ground(break_evens)} faster than {baseline}, at all "
-        f"{_name_values(axis)} measured from there on",
+        columns=columns,
+        items=group_break_evens(break_evens),
+        conditions=f"break-even: {ground} faster than {baseline}, at all {values} measured from "
+        "there on",
         remarks=remarks,
-        **lay_out(columns, group_break_evens(break_evens)),
     )
 
 
@@ -303,21 +245,12 @@ def _explain_crossings(break_evens: Sequence[BreakEven]) -> str:
     )
 
 
-def _name_ground(break_evens: Sequence[BreakEven]) -> str:
-    is_bare = all(break_even.is_bare for break_even in break_evens)
-    return "by single values, without a verdict," if is_bare else "by its verdict"
-
-
-def _name_values(axis: str) -> str:
-    return "batches" if axis == AXIS else f"values of {axis}"
-
-
 def _value_column(value: int) -> Column[BreakEven]:
     def find(break_even: BreakEven) -> float | None:
         row = next((row for row in break_even.rows if break_even.place(row) == value), None)
         return None if row is None or row.speedup is None else row.speedup.value
 
-    return Column(str(value), lambda break_even: format_ratio(find(break_even)), "detail", find)
+    return number(str(value), "ratio", find, "detail")
 
 
 def _crossing_cell(break_even: BreakEven) -> str:

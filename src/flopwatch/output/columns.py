@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, cast, get_args
 
 from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.record_device import Standard
@@ -24,23 +24,20 @@ from flopwatch.analysis.statistics import Estimate, Verdict
 from flopwatch.analysis.summary import Row, as_dict
 from flopwatch.devices.environment import look_up
 from flopwatch.errors import UsageError
-from flopwatch.output.tables import Column, Item, Kind, Value, drop_empty, interval_column
-from flopwatch.output.units import (
-    format_bytes,
-    format_count,
-    format_measured_ratio,
-    format_measured_time,
-    format_rate,
-    format_ratio,
-    format_share,
-    format_speedup,
-    format_time,
+from flopwatch.output.tables import (
+    Column,
+    Item,
+    Kind,
+    Unit,
+    Value,
+    drop_empty,
+    interval_column,
+    number,
+    verdict_word,
 )
+from flopwatch.output.units import format_measured_ratio, format_measured_time, format_speedup
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
-
-Unit = Literal["", "ns", "bytes", "FLOP/s", "tokens/s", "B/s", "share", "ratio", "count"]
-"""Of raw values; a share is 1 for 100 %. Without a unit, a column has words."""
 
 NOT_COMPARABLE = "not comparable"
 OF_PEAK: dict[Standard, str] = {"nominal": "of peak", "measured": "of measured peak"}
@@ -149,24 +146,13 @@ def axis_column(axis: str, record_of: Callable[[Item], Record]) -> Column[Item]:
     )
 
 
-# What the entries of the registry are made of.
-
-FORMATS: dict[str, Callable[[Any], str]] = {
-    "": format_value,
-    "ns": format_time,
-    "bytes": format_bytes,
-    "FLOP/s": lambda rate: format_rate(rate, "").rstrip(),
-    "tokens/s": lambda rate: format_rate(rate, "").rstrip(),
-    "B/s": lambda rate: format_rate(rate, "B/s"),
-    "share": format_share,
-    "ratio": format_ratio,
-    "count": format_count,
-}
-"""How a value is written; headings have the units of the rates that are written without."""
-MEASURED_FORMATS: dict[Unit, Callable[[Estimate], str]] = {
-    "ns": format_measured_time,
-    "ratio": format_speedup,
-}
+def label_columns(
+    axes: Iterable[str], record_of: Callable[[Item], Record], *between: Column[Item]
+) -> list[Column[Item]]:
+    """What the rows of most tables begin with: their axes and their variant. What a group has in
+    common comes before the variant."""
+    variant: Column[Item] = Column("variant", lambda item: record_of(item).variant, "word")
+    return [*(axis_column(axis, record_of) for axis in axes), *between, variant]
 
 
 def quantity(
@@ -179,27 +165,14 @@ def quantity(
 ) -> Column[Row]:
     """An entry of the registry. Without an importance it is shown on request only; details are
     other fields of a Column, where what follows from the unit does not do."""
-
-    def find_value(row: Row) -> Value:
-        found = find(row)
-        return found.value if isinstance(found, Estimate) else found
-
-    heading = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-    fields: dict[str, Any] = {
-        "cell": lambda row: _form(find(row), unit),
-        "kind": importance or ("number" if unit else "word"),
-        "value": find_value,
-        "heading": heading,
+    fields = {
+        "heading": name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "),
         "has_words": not unit,
         "in_table": lambda _: importance is not None,
+        **details,
     }
-    return Column(name, unit=unit, meaning=meaning, **{**fields, **details})
-
-
-def _form(found: Estimate | Value, unit: Unit) -> str:
-    if found is None:
-        return ""
-    return MEASURED_FORMATS[unit](found) if isinstance(found, Estimate) else FORMATS[unit](found)
+    kind = importance or ("number" if unit else "word")
+    return number(name, unit, find, kind, meaning=meaning, **fields)
 
 
 def _list_differing_axes(rows: Sequence[Row]) -> list[str]:
@@ -259,27 +232,22 @@ def _suite_column(name: str, rows: Sequence[Row]) -> Column[Row]:
     """One that the suite declares: in any unit, with numbers or with words."""
     known = [row.record.columns[name] for row in rows if name in row.record.columns]
     unit = known[0].unit
+    is_known = unit in get_args(Unit)
+    title = name.removesuffix(f"_{unit.lower()}").replace("_", " ")
 
     def find(row: Row) -> Value:
         return row.record.columns[name].value if name in row.record.columns else None
 
-    def form(row: Row) -> str:
-        value = find(row)
-        if value is None or isinstance(value, str | bool):
-            return "" if value is None else format_value(value)
-        return FORMATS.get(unit or "count", format_count)(value)
-
-    title = name.removesuffix(f"_{unit.lower()}").replace("_", " ")
-    return Column(
+    column = number(
         name,
-        form,
-        "throughput",  # among the last that a narrow terminal leaves out
+        cast(Unit, unit) if unit and is_known else "count",
         find,
-        heading=title if unit in FORMATS else f"{title} ({unit})",
-        unit=unit,
+        "throughput",  # among the last that a narrow terminal leaves out
+        heading=title if is_known else f"{title} ({unit})",
         meaning=known[0].meaning,
-        has_words=all(isinstance(column.value, str | bool) for column in known),
+        has_words=all(isinstance(each.value, str | bool) for each in known),
     )
+    return replace(column, unit=unit)
 
 
 def name_fact(name: str) -> str:
@@ -310,9 +278,11 @@ def _peak_share(standard: Standard) -> Callable[[Row], float | None]:
 
 
 def _brief_speedup(row: Row) -> str:
-    if row.speedup is None or row.speedup.low is None:
-        return _form(row.speedup, "ratio")  # that there is no interval is said everywhere
-    return format_measured_ratio(row.speedup)
+    if row.speedup is None:
+        return ""
+    # That there is no interval is said everywhere.
+    write = format_speedup if row.speedup.low is None else format_measured_ratio
+    return write(row.speedup)
 
 
 def _end(name: str, end: str) -> Callable[[Row], float | None]:
@@ -396,7 +366,7 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("speedup_low", "ratio", "low end of speedup's interval", _end("speedup", "low")),
     quantity("speedup_high", "ratio", "high end of speedup's interval", _end("speedup", "high")),
     quantity("verdict", "", "faster, slower, same or unclear", lambda row: row.verdict, "word",
-             cell=_verdict_cell),
+             cell=_verdict_cell, tone=lambda row: verdict_word(_verdict_cell(row))),
     quantity("comparable", "", "whether case and baseline ran under the same conditions",
              lambda row: None if row.against is None else not row.differences),
     quantity("samples", "count", "samples after warm-up",

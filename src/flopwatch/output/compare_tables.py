@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.ratio_tests import Missing
-from flopwatch.analysis.statistics import Estimate, Verdict, as_interval
+from flopwatch.analysis.statistics import Verdict, as_interval
 from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
-from flopwatch.output.columns import NOT_COMPARABLE, axis_column
-from flopwatch.output.tables import Column, Sheet, choose_axes, lay_out, speedup_column
-from flopwatch.output.units import format_change, format_ratio, format_time, plural
+from flopwatch.output.columns import NOT_COMPARABLE, label_columns
+from flopwatch.output.tables import Column, Sheet, choose_axes, number, verdict_column
+from flopwatch.output.units import (
+    format_change,
+    format_signed_share,
+    format_signed_time,
+    plural,
+)
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 
@@ -49,48 +54,41 @@ def _make_sheet(
     baselines = (
         [] if is_between_runs else list(dict.fromkeys(one.old.variant for one in comparisons))
     )
+    names = ("old", "new") if is_between_runs else ("baseline", "time")
+    over: Column[Comparison] = Column("over", lambda one: one.old.variant, "word")
     columns: list[Column[Comparison]] = [
-        *(axis_column(axis, lambda one: one.new) for axis in axes),
-        # The variant comes last of the labels: what stands before it a group has in common.
-        *([Column("over", lambda one: one.old.variant, "word")] if len(baselines) > 1 else []),
-        Column("variant", lambda one: one.new.variant, "word"),
-        *_time_columns(judgement, is_between_runs),
+        *label_columns(axes, lambda one: one.new, *([over] if len(baselines) > 1 else [])),
+        *(_middle_column(name, place, judgement.measure) for place, name in enumerate(names)),
         _ratio_column(is_between_runs),
-        Column("verdict", describe_verdict, "word"),
+        verdict_column("verdict", describe_verdict),
     ]
     groups = [list(group) for _, group in groupby(comparisons, lambda one: one.new.group_id)]
     if len(groups) == len(comparisons):  # a rule below every line would only be in the way
         groups = [list(comparisons)]
     return Sheet(
         title=f"{title} over={baselines[0]}" if len(baselines) == 1 else title,
+        columns=columns,
+        items=groups,
         conditions=CAPTIONS[judgement.measure] if is_between_runs else "",
-        remarks=[],
-        **lay_out(columns, groups),
     )
 
 
-def _time_columns(judgement: Judgement, is_between_runs: bool) -> list[Column[Comparison]]:
-    names = ("old", "new") if is_between_runs else ("baseline", "time")
-    return [_middle_column(name, place, judgement.measure) for place, name in enumerate(names)]
-
-
 def _middle_column(name: str, place: int, measure: Measure) -> Column[Comparison]:
-    def find(one: Comparison) -> float:
-        # A ratio to the baseline's time is told as a speedup over it, like everywhere.
-        return one.middles[place] if measure == "time" else 1 / one.middles[place]
-
-    write = format_time if measure == "time" else format_ratio
-    return Column(name, lambda one: write(find(one)), value=find)
+    if measure == "time":
+        return number(name, "ns", lambda one: one.middles[place])
+    # A ratio to the baseline's time is shown as a speedup over it, like everywhere.
+    return number(name, "ratio", lambda one: 1 / one.middles[place])
 
 
 def _ratio_column(is_between_runs: bool) -> Column[Comparison]:
     """Between runs the change of the time; between variants the speedup."""
-    if is_between_runs:
-        return Column(
-            "time", lambda one: format_change(one.speedup.inverse()),
-            value=lambda one: one.speedup.inverse().value - 1,
-        )  # fmt: skip
-    return speedup_column("speedup", lambda one: one.speedup)
+    if not is_between_runs:
+        return number("speedup", "ratio", lambda one: one.speedup)
+    return Column(
+        "time",
+        lambda one: format_change(one.speedup.inverse()),
+        value=lambda one: one.speedup.inverse().value - 1,
+    )
 
 
 def describe_verdict(one: Comparison) -> str:
@@ -131,9 +129,10 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
     if not comparisons:  # which is told as an error
         return _describe_unmatched(judgement)
     has_intervals = any(one.speedup.low is not None for one in comparisons)
+    sides = ("before", "now") if is_between_runs else ("in the baseline", "here")
     return [
         count_verdicts(comparisons),
-        *_describe_differences(comparisons, is_between_runs),
+        *count_differences([one.differences for one in comparisons], sides),
         *_limit(_list_moved(comparisons)),
         *_describe_common(judgement),
         *_describe_unclear(comparisons),
@@ -159,30 +158,22 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
     return "nothing was comparable: no case was measured on both sides"
 
 
-def _describe_differences(comparisons: Sequence[Comparison], is_between_runs: bool) -> list[str]:
-    """Each difference once, with how many it concerns."""
-    sides = ("before", "now") if is_between_runs else ("in the baseline", "here")
-    found: dict[str, int] = {}
-    for one in comparisons:
-        for difference in list_differences(one.differences, sides):
-            found[difference] = found.get(difference, 0) + 1
-    total = len(comparisons)
-    return [
-        f"{NOT_COMPARABLE}{'' if count == total else f' in {count} of {total}'}: {difference}"
-        for difference, count in found.items()
-    ]
-
-
-def list_differences(
-    differences: Differences, sides: tuple[str, str] = ("before", "now")
+def count_differences(
+    found: Sequence[Differences], sides: tuple[str, str] = ("before", "now")
 ) -> list[str]:
+    """Each difference once, with how many it concerns.
+
+    >>> count_differences([{"settings.threads": ("2", "1")}, {}])
+    ['not comparable in 1 of 2: settings.threads 2 before, 1 now']
     """
-    >>> list_differences({"settings.threads": ("2", "1"), "isa": (None, "AVX2")})
-    ['settings.threads 2 before, 1 now', 'isa unknown before, AVX2 now']
-    """
-    return [
+    counts = Counter(
         f"{name} {old or 'unknown'} {sides[0]}, {new or 'unknown'} {sides[1]}"
+        for differences in found
         for name, (old, new) in differences.items()
+    )
+    return [
+        f"{NOT_COMPARABLE}{'' if n == len(found) else f' in {n} of {len(found)}'}: {difference}"
+        for difference, n in counts.items()
     ]
 
 
@@ -195,7 +186,7 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
         moved.sort(key=lambda one: one.speedup.value, reverse=verdict == "faster")
         if len(moved) > MOST_SENTENCES:
             shares = find_common_parts([one.parts for one in moved])
-            told = [f"{name} {_percent(share)}" for name, share in shares.items()]
+            told = [f"{name} {format_signed_share(s, 0, '-')}" for name, s in shares.items()]
             sentences.append(
                 f"the {len(moved)} {verdict} ones: of the change, on average, "
                 f"{', '.join(told[:MOST_PARTS])}"
@@ -209,25 +200,10 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _list_parts(parts: Sequence[MovedPart]) -> str:
     return ", ".join(
-        f"{part.name} {format_time_change(part.change_ns)} ({_percent(part.share)} of it)"
+        f"{part.name} {format_signed_time(part.change_ns, plus='+')} "
+        f"({format_signed_share(part.share, 0, '-')} of it)"
         for part in parts[:MOST_PARTS]
     )
-
-
-def _percent(share: float) -> str:
-    """
-    >>> _percent(0.64), _percent(-0.11)
-    ('64 %', '−11 %')
-    """
-    return f"{100 * share:.0f} %".replace("-", "−")
-
-
-def format_time_change(change_ns: float) -> str:
-    """
-    >>> format_time_change(-2.5e6)
-    '−2.50 ms'
-    """
-    return f"{'−' if change_ns < 0 else '+'}{format_time(abs(change_ns))}"
 
 
 def _describe_common(judgement: Judgement) -> list[str]:
@@ -235,13 +211,13 @@ def _describe_common(judgement: Judgement) -> list[str]:
     common = judgement.common
     if common is None or 1 / (1 + judgement.threshold) < common < 1 + judgement.threshold:
         return []
-    change = format_change(Estimate(value=1 / common, low=None, high=None, samples=0))
-    sentence = f"the cases together moved by {change.removesuffix(' [?]')} (median)"
+    change = format_signed_share(1 / common - 1)
+    shared = f"the cases together moved by {change} (median): something that all of them share"
     if judgement.measure == "relative":
-        return [f"{sentence}: something that all of them share"]
+        return [shared]
     return [
-        f"{sentence}: something that all of them share, or the machine itself; --relative compares "
-        "each case's ratio to its baseline instead, which the machine's speed does not change"
+        f"{shared}, or the machine itself; --relative compares each case's ratio to its baseline "
+        "instead, which the machine's speed does not change"
     ]
 
 
@@ -264,12 +240,21 @@ def _describe_unmatched(judgement: Judgement) -> list[str]:
     ]
     fixed = [f"{name_case(record)}: failed before, measured now" for record in judgement.fixed]
     few = [f"{name_case(r)}: too few samples for a verdict" for r in judgement.too_few]
-    left = [
-        f"{plural(len(records), 'case')} only in the {side} results: {name_some(records)}"
-        for side, records in (("old", judgement.only_old), ("new", judgement.only_new))
-        if records
-    ]
-    return [*_limit(broken), *_limit(fixed), *_limit(few), *left]
+    left = {
+        "only in the old results": judgement.only_old,
+        "only in the new results": judgement.only_new,
+    }
+    return [*_limit(broken), *_limit(fixed), *_limit(few), *describe_left(left)]
+
+
+def describe_left(left: Mapping[str, Sequence[Record]]) -> list[str]:
+    """Cases that were not compared, by why: how many, and the first of them."""
+    sentences = []
+    for why, records in left.items():
+        named = ", ".join(name_case(record) for record in records[:MOST_NAMED])
+        more = " …" if len(records) > MOST_NAMED else ""
+        sentences += [f"{plural(len(records), 'case')} {why}: {named}{more}"] if records else []
+    return sentences
 
 
 def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
@@ -308,11 +293,6 @@ def name_case(record: Record) -> str:
     return " ".join(filter(None, [record.variant, label(record.params)]))
 
 
-def name_some(records: Sequence[Record]) -> str:
-    named = ", ".join(name_case(record) for record in records[:MOST_NAMED])
-    return f"{named} …" if len(records) > MOST_NAMED else named
-
-
 def _limit(sentences: Sequence[str]) -> list[str]:
     left = len(sentences) - MOST_SENTENCES
     if left <= 1:  # to say that there is one more takes as much room as the one
@@ -330,17 +310,17 @@ def as_dict(judgement: Judgement) -> dict[str, Any]:
         "measure": judgement.measure,
         "spread": None if judgement.spread is None else asdict(judgement.spread),
         "common_speedup": judgement.common,
-        "broken": list(map(_case_as_dict, judgement.broken)),
-        "fixed": list(map(_case_as_dict, judgement.fixed)),
-        "only_old": list(map(_case_as_dict, judgement.only_old)),
-        "only_new": list(map(_case_as_dict, judgement.only_new)),
-        "too_few_samples": list(map(_case_as_dict, judgement.too_few)),
+        "broken": _cases_as_dicts(judgement.broken),
+        "fixed": _cases_as_dicts(judgement.fixed),
+        "only_old": _cases_as_dicts(judgement.only_old),
+        "only_new": _cases_as_dicts(judgement.only_new),
+        "too_few_samples": _cases_as_dicts(judgement.too_few),
     }
 
 
-def _case_as_dict(record: Record) -> dict[str, Any]:
+def _cases_as_dicts(records: Iterable[Record]) -> list[dict[str, Any]]:
     names = ("suite", "variant", "params", "status", "message")
-    return {name: getattr(record, name) for name in names}
+    return [{name: getattr(record, name) for name in names} for record in records]
 
 
 def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
@@ -354,9 +334,7 @@ def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
         "speedup": as_interval(one.speedup),
         "verdict": one.verdict,
         "comparable": not one.differences,
-        "differences": {
-            name: {"old": old, "new": new} for name, (old, new) in one.differences.items()
-        },
+        "differences": differences_as_dict(one.differences),
         "missing": None if one.missing is None else asdict(one.missing),
         "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],
         "old_runs": one.old_runs,
@@ -364,3 +342,7 @@ def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
         "old_id": one.old.case_id,
         "new_id": one.new.case_id,
     }
+
+
+def differences_as_dict(differences: Differences) -> dict[str, Any]:
+    return {name: {"old": old, "new": new} for name, (old, new) in differences.items()}

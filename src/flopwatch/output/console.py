@@ -1,22 +1,36 @@
-"""What the command line prints with rich: tables of results, tables of anything."""
+"""Sheets in a terminal, by rich: as much of each as the width has room for.
+
+Labels stay; the least important columns go first, then what a group shares moves into its title,
+and then columns go below.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from textwrap import wrap
 from typing import Any
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
 from flopwatch import env
 from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import make_all_sheets
 from flopwatch.output.formats import make_value_sheet
-from flopwatch.output.tables import Sheet, draw, fit, measure_width
-from flopwatch.output.units import wrap_remarks
+from flopwatch.output.tables import DISPENSABLE, VERDICT_STYLES, Sheet
+from flopwatch.output.units import printable, wrap_remarks
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
+MOST_LINES = 2
+"""Of a heading."""
+LEAST_WORDS = 24
+"""Characters that a column of words has at least, if it has so many: a name in pieces of three is
+no name."""
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -31,7 +45,7 @@ def print_sheets(whole: Sequence[Sheet]) -> None:
     is_bound = _is_bound(console)
     sheets = [p for sheet in whole for p in fit(sheet, console.width, may_split=is_bound)]
     if not is_bound:
-        console.width = max([console.width, *map(measure_width, sheets)])
+        console.width = max([console.width, *(_add_widths(_measure(sheet)) for sheet in sheets)])
     for position, sheet in enumerate(sheets):
         if position:
             console.print()
@@ -69,3 +83,182 @@ def read_columns() -> int | None:
 def _is_bound(console: Console) -> bool:
     """Whether nothing may be wider than the console."""
     return console.is_terminal or read_columns() is not None
+
+
+def fit(sheet: Sheet, width: int, *, may_split: bool = True) -> list[Sheet]:
+    """The sheet with as many of its optional columns as the width has room for; where that is not
+    enough, a sheet for every group, with what its rows share in the title; where that is not
+    enough either, one below the other, each with some of the numbers."""
+    widths = _measure(sheet)
+    shown = _choose_columns(sheet, widths, 0, width)
+    shared = _count_shared(sheet)
+    if shared == 0 or _add_widths(widths[p] for p in shown) <= width:
+        parts = [_narrow(sheet, shown)]
+    else:
+        parts = _divide(
+            _narrow(sheet, _choose_columns(sheet, widths, shared, width)), sheet, shared
+        )
+    return [piece for part in parts for piece in _split(part, width)] if may_split else parts
+
+
+def _choose_columns(sheet: Sheet, widths: Sequence[int], first: int, width: int) -> list[int]:
+    """Positions, from `first` on: the dispensable ones by their importance, as long as they fit."""
+    kinds = [column.kind for column in sheet.columns]
+    places = range(first, len(kinds))
+    shown = [p for p in places if kinds[p] not in DISPENSABLE]
+    for kind in reversed(DISPENSABLE):
+        more = sorted([*shown, *(p for p in places if kinds[p] == kind)])
+        shown = more if _add_widths(widths[p] for p in more) <= width else shown
+    return shown
+
+
+def _count_shared(sheet: Sheet) -> int:
+    """How many leading columns of words have one value in each group; never the last of them, by
+    which its rows are told apart."""
+    for position in range(sheet.text_columns - 1):
+        if any(len({cells[position] for cells in group}) > 1 for group in sheet.groups):
+            return position
+    return max(sheet.text_columns - 1, 0)
+
+
+def _divide(narrow: Sheet, whole: Sheet, shared: int) -> list[Sheet]:
+    """A sheet for every group, with what its rows share in the title."""
+    told = [map("=".join, zip(whole.headings[:shared], g[0], strict=False)) for g in whole.groups]
+    parts = [
+        replace(narrow, title=" ".join([whole.title, *words]), items=[group])
+        for words, group in zip(told, whole.items, strict=True)
+    ]
+    return _keep_last(parts)
+
+
+def _split(sheet: Sheet, width: int) -> list[Sheet]:
+    """Sheets that have the labels of the rows and a part of the other columns each."""
+    widths, least = _measure(sheet), _measure_least(sheet)
+    labels = range(sheet.text_columns)
+    others = range(len(labels), len(sheet.columns))
+    if _add_widths(least) <= width or len(others) < 2:
+        return [sheet]
+    is_roomy = _add_widths([*widths[: len(labels)], max(least[p] for p in others)]) <= width
+    of_labels = [(widths if is_roomy else least)[p] for p in labels]
+    blocks: list[list[int]] = [[]]
+    for p in others:
+        more = [*of_labels, *(least[q] for q in blocks[-1]), least[p]]
+        if blocks[-1] and _add_widths(more) > width:
+            blocks.append([])
+        blocks[-1].append(p)
+    parts = [_narrow(sheet, [*labels, *block]) for block in blocks]
+    titles = [sheet.title, *[f"{sheet.title}, continued"] * (len(parts) - 1)]
+    return _keep_last(
+        [replace(part, title=title) for part, title in zip(parts, titles, strict=True)]
+    )
+
+
+def _keep_last(parts: Sequence[Sheet]) -> list[Sheet]:
+    """Only the last part says what is said about all."""
+    return [*(replace(part, conditions="", remarks=[]) for part in parts[:-1]), parts[-1]]
+
+
+def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
+    """The sheet with these columns only."""
+    labels = sum(position < sheet.text_columns for position in shown)
+    return replace(sheet, columns=[sheet.columns[position] for position in shown], labels=labels)
+
+
+def _add_widths(widths: Iterable[int]) -> int:
+    """Of a table with columns of these widths."""
+    return 1 + sum(3 + width for width in widths)
+
+
+def _measure(sheet: Sheet) -> list[int]:
+    """How wide each column is, with nothing broken but headings."""
+    return [
+        max(map(len, [*heading, *texts]))
+        for heading, texts in zip(_break_headings(sheet), _list_texts(sheet), strict=True)
+    ]
+
+
+def _measure_least(sheet: Sheet) -> list[int]:
+    """How narrow each may get: words may be broken between them, and long ones inside."""
+    least = _measure(sheet)
+    for position, (column, texts) in enumerate(zip(sheet.columns, _list_texts(sheet), strict=True)):
+        if column.is_word:
+            words = " ".join([column.title, *texts]).split()
+            longest = max(map(len, words), default=1)
+            least[position] = min(least[position], longest, LEAST_WORDS)
+    return least
+
+
+def _list_texts(sheet: Sheet) -> list[list[str]]:
+    """The cells of each column."""
+    rows = [cells for group in sheet.groups for cells in group]
+    return [[cells[position] for cells in rows] for position in range(len(sheet.columns))]
+
+
+def _share_out(sheet: Sheet, width: int) -> list[int]:
+    """Widths of the columns in a table that is no wider, if that can be: the widest words give
+    first, and those that are no labels before those that are."""
+    widths, least = _measure(sheet), _measure_least(sheet)
+    labels = range(sheet.text_columns)
+    for some in (range(len(labels), len(widths)), labels):
+        while _add_widths(widths) > width:
+            wide = [p for p in some if widths[p] > least[p]]
+            if not wide:
+                break
+            widths[max(wide, key=lambda p: widths[p])] -= 1
+    return widths
+
+
+def _break_headings(sheet: Sheet) -> list[list[str]]:
+    """For each column, its heading in lines: two where it is longer than all that stands below."""
+    return [
+        _break(heading, max(map(len, texts), default=0))
+        for heading, texts in zip(sheet.headings, _list_texts(sheet), strict=True)
+    ]
+
+
+def _break(heading: str, width: int) -> list[str]:
+    """
+    >>> _break("kept for backward", 8), _break("peak memory", 20)
+    (['kept for', 'backward'], ['peak memory'])
+    """
+    narrowest = max(width, *(len(word) for word in heading.split()), 1)
+    broken = (wrap(heading, w) or [""] for w in range(narrowest, max(len(heading), narrowest) + 1))
+    return next(lines for lines in broken if len(lines) <= MOST_LINES)
+
+
+def draw(sheet: Sheet, width: int | None = None) -> Group:
+    """Title and conditions may be wider than the table; without a width, it is as wide as it is."""
+    conditions = [_text(sheet.conditions, "dim italic")] if sheet.conditions else []
+    widths = _measure(sheet) if width is None else _share_out(sheet, width)
+    title = [_text(sheet.title, "bold")] if sheet.title else []
+    return Group(*title, _draw_table(sheet, widths), *conditions)
+
+
+def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
+    table = Table(header_style="bold", box=box.HORIZONTALS)
+    whole = _measure(sheet)
+    for position, lines in enumerate(_break_headings(sheet)):
+        is_word = sheet.columns[position].is_word
+        is_folded = widths[position] < whole[position]
+        # Words that are no labels may take a second line before anything is cut off.
+        may_fold = is_word and position >= sheet.text_columns
+        table.add_column(
+            Text("\n".join(map(printable, lines))),
+            justify="left" if is_word else "right",
+            no_wrap=not (is_folded or may_fold),
+            width=widths[position] if is_folded else None,
+            overflow="fold" if is_folded else "ellipsis",
+        )
+    has_groups = any(len(group) > 1 for group in sheet.groups)  # else a line after every row
+    for items, group in zip(sheet.items, sheet.groups, strict=True):
+        for item, cells in zip(items, group, strict=True):
+            styles = (VERDICT_STYLES.get(column.tone(item) or "", "") for column in sheet.columns)
+            table.add_row(*map(_text, cells, styles))
+        if has_groups:
+            table.add_section()
+    return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A Text object, since a name from a record might look like rich's markup."""
+    return Text(printable(text), style=style)

@@ -1,12 +1,8 @@
-"""The table of devices, and all that is known of one.
-
-What a machine can do at best, as tables.
-"""
+"""The table of devices, all that is known of one, and the measured peaks of a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -26,16 +22,8 @@ from flopwatch.devices.measured_peaks import (
     Stream,
 )
 from flopwatch.jobs.precision import Peak
-from flopwatch.output.tables import (
-    Column,
-    Kind,
-    Sheet,
-    bytes_column,
-    lay_out,
-    plain_time_column,
-    rate_column,
-)
-from flopwatch.output.units import format_bytes, format_rate, format_ratio, plural
+from flopwatch.output.tables import Column, Kind, Sheet, Unit, number
+from flopwatch.output.units import format_bytes, format_ratio, plural
 
 EXPLANATION = (
     "10^12 operations in a second, dense, sums in float32; GB as makers count; links with both "
@@ -62,12 +50,7 @@ def make_sheet(devices: Sequence[Device]) -> Sheet:
         Column("link", lambda device: device.link.kind if device.link else "", "fact"),
         Column("link GB/s", lambda d: f"{d.link.gb_per_s:g}" if d.link else "", "fact"),
     ]
-    return Sheet(
-        title="devices",
-        conditions=EXPLANATION,
-        remarks=[],
-        **lay_out(columns, [devices]),
-    )
+    return Sheet(title="devices", columns=columns, items=[devices], conditions=EXPLANATION)
 
 
 def list_figures(device: Device) -> list[tuple[str, str, str]]:
@@ -124,9 +107,43 @@ COUNTED = (
 
 
 def list_sheets(peaks: Peaks) -> list[Sheet]:
-    sheets = [_make_best_sheet(peaks), _make_product_sheet(peaks), _make_memory_sheet(peaks)]
-    exchanges = [_make_exchange_sheet(peaks)] if peaks.exchanges else []
-    return [*sheets, _make_stream_sheet(peaks), *exchanges]
+    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+    matmuls = {
+        curve.dtype: {point.shape: point.flops_per_s for point in curve.points}
+        for curve in peaks.matmuls
+    }
+    streams: dict[str, dict[int, float]] = {kernel: {} for kernel in KERNELS}
+    for stream in peaks.streams:
+        streams[stream.kernel][stream.size_bytes] = stream.bytes_per_s
+    return [
+        _make_best_sheet(peaks, nominal),
+        Sheet(
+            title="matmuls, by size",
+            conditions="rows x inner x columns; a shape that would take too long is left out",
+            **_lay_out_curves(Column("shape", str, "word"), "FLOP/s", matmuls),
+        ),
+        _make_memory_sheet(peaks, nominal),
+        Sheet(
+            title="memory, by size",
+            conditions="of all arrays of a pass together; what fits into a cache shows its speed",
+            **_lay_out_curves(Column("size", format_bytes, "word"), "B/s", streams),
+        ),
+        *([_make_exchange_sheet(peaks)] if peaks.exchanges else []),
+    ]
+
+
+def _lay_out_curves(
+    label: Column[Any], unit: Unit, curves: Mapping[str, Mapping[Any, float]]
+) -> dict[str, Any]:
+    """Columns and items of a sheet with a line for each size, and what each curve reached there."""
+
+    def curve_column(name: str) -> Column[Any]:
+        return number(name, unit, curves[name].get)
+
+    # The curve that went furthest has all sizes of the others.
+    longest_first = sorted(curves.values(), key=len, reverse=True)
+    sizes = dict.fromkeys(size for curve in longest_first for size in curve)
+    return {"columns": [label, *map(curve_column, curves)], "items": [list(sizes)]}
 
 
 def as_dict(peaks: Peaks) -> dict[str, Any]:
@@ -152,8 +169,7 @@ def _describe(peaks: Peaks) -> str:
     return ", ".join([setup.device, *threads, where, f"torch {setup.torch_version}", *quick])
 
 
-def _make_best_sheet(peaks: Peaks) -> Sheet:
-    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+def _make_best_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
     plain = peaks.find_peak("float32")
 
     def relate(curve: Curve) -> str:
@@ -166,7 +182,7 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
 
     columns: list[Column[Curve]] = [
         Column("dtype", lambda curve: curve.dtype, "word"),
-        rate_column("best", lambda c: c.best.flops_per_s if c.best else None, "number", "FLOP/s"),
+        number("best", "FLOP/s", lambda curve: curve.best.flops_per_s if curve.best else None),
         Column("at", lambda curve: curve.best.shape if curve.best else ""),
         Column("to float32", relate),
         Column(f"within {CLOSE:.0%}".replace("%", " %"), count),
@@ -174,14 +190,10 @@ def _make_best_sheet(peaks: Peaks) -> Sheet:
     ]
     return Sheet(
         title="matmuls",
+        columns=columns,
+        items=[peaks.matmuls],
         conditions=_describe(peaks),
-        remarks=[
-            *_list_refusals(peaks),
-            *_list_emulations(peaks),
-            *_list_warnings(peaks),
-            *_list_neighbours(peaks),
-        ],
-        **lay_out(columns, [peaks.matmuls]),
+        remarks=_list_matmul_remarks(peaks),
     )
 
 
@@ -195,129 +207,69 @@ def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
         best = curve.best
         return f"{best.flops_per_s / flops_per_s:.0%}" if best and flops_per_s else ""
 
-    return [
-        rate_column("nominal", find, "number", "FLOP/s"),
-        Column("of it", share),
-    ]
+    return [number("nominal", "FLOP/s", find), Column("of it", share)]
 
 
-def _list_refusals(peaks: Peaks) -> list[str]:
-    return [f"{c.dtype}: none ({c.reason})" for c in peaks.matmuls if c.best is None]
+def _list_matmul_remarks(peaks: Peaks) -> list[str]:
+    """What could not be measured, is emulated, was seen only once, or was disturbed."""
+    plain, other_work = peaks.find_peak("float32"), peaks.background_share
+    bests = {curve.dtype: curve.best for curve in peaks.matmuls}
+    remarks = [f"{c.dtype}: none ({c.reason})" for c in peaks.matmuls if c.best is None]
+    for dtype, best in bests.items():
+        times = plain.flops_per_s / best.flops_per_s if plain and best else 0.0
+        if times >= EMULATED:
+            remarks.append(f"{dtype} is emulated here: float32 is {times:.0f} times as fast")
+    lone = [dtype for dtype, best in bests.items() if best and best.repeats < ENOUGH_REPEATS]
+    if lone:
+        remarks.append(
+            f"seen once and not again: the best of {', '.join(lone)}; measure in a quieter hour"
+        )
+    if other_work is not None and other_work >= BUSY:
+        remarks.append(
+            f"other work took {100 * other_work:.0f} % of all cores' time: the peaks may be "
+            "higher, those of memory above all"
+        )
+    return remarks
 
 
-def _list_emulations(peaks: Peaks) -> list[str]:
-    plain = peaks.find_peak("float32")
-    found = [(curve.dtype, peaks.find_peak(curve.dtype)) for curve in peaks.matmuls]
-    return [
-        f"{dtype} is emulated here: float32 is {plain.flops_per_s / peak.flops_per_s:.0f} times as "
-        "fast"
-        for dtype, peak in found
-        if plain and peak and plain.flops_per_s / peak.flops_per_s >= EMULATED
-    ]
-
-
-def _list_warnings(peaks: Peaks) -> list[str]:
-    bests = [(curve.dtype, curve.best) for curve in peaks.matmuls]
-    lone = [dtype for dtype, best in bests if best and best.repeats < ENOUGH_REPEATS]
-    if not lone:
-        return []
-    return [f"seen once and not again: the best of {', '.join(lone)}; measure in a quieter hour"]
-
-
-def _list_neighbours(peaks: Peaks) -> list[str]:
-    share = peaks.background_share
-    if share is None or share < BUSY:
-        return []
-    return [
-        f"other work took {100 * share:.0f} % of all cores' time: the peaks may be higher, those "
-        "of memory above all"
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a curve: a size, and what each kind reached there."""
-
-    size: str
-    rates: dict[str, str]
-
-
-def _make_product_sheet(peaks: Peaks) -> Sheet:
-    lines: dict[str, Line] = {}
-    # The curve that went furthest has all shapes of the others.
-    for curve in sorted(peaks.matmuls, key=lambda curve: len(curve.points), reverse=True):
-        for point in curve.points:
-            line = lines.setdefault(point.shape, Line(point.shape, {}))
-            line.rates[curve.dtype] = format_rate(point.flops_per_s, "FLOP/s")
-    return Sheet(
-        title="matmuls, by size",
-        conditions="rows x inner x columns; a shape that would take too long is left out",
-        remarks=[],
-        **_lay_out_lines("shape", list(lines.values()), [c.dtype for c in peaks.matmuls]),
-    )
-
-
-def _make_memory_sheet(peaks: Peaks) -> Sheet:
-    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+def _make_memory_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
     figure = nominal.bandwidth_gb_per_s if nominal else None
     found = [(kernel, peaks.find_bandwidth(kernel)) for kernel in KERNELS]
     columns: list[Column[tuple[Kernel, Stream | None]]] = [
         Column("pass", lambda row: row[0], "word"),
         Column("", lambda row: KERNELS[row[0]], "word"),
-        rate_column("best", lambda row: row[1].bytes_per_s if row[1] else None, "number", "B/s"),
-        bytes_column("over", lambda row: row[1].size_bytes if row[1] else None),
+        number("best", "B/s", lambda row: row[1].bytes_per_s if row[1] else None),
+        number("over", "bytes", lambda row: row[1].size_bytes if row[1] else None),
         *([Column("nominal", lambda row: f"{figure.value:g} GB/s")] if figure else []),
     ]
     is_short = any(best is None for _, best in found)
     return Sheet(
         title="memory",
+        columns=columns,
+        items=[found],
         conditions=f"beyond {BEYOND_CACHES} times all last-level caches, which have "
         f"{format_bytes(peaks.cache_bytes)}",
         remarks=[
             *(["there is too little free memory for such arrays"] if is_short else []),
             COUNTED,
         ],
-        **lay_out(columns, [found]),
     )
-
-
-def _make_stream_sheet(peaks: Peaks) -> Sheet:
-    lines: dict[int, Line] = {}
-    for stream in peaks.streams:
-        line = lines.setdefault(stream.size_bytes, Line(format_bytes(stream.size_bytes), {}))
-        line.rates[stream.kernel] = format_rate(stream.bytes_per_s, "B/s")
-    return Sheet(
-        title="memory, by size",
-        conditions="of all arrays of a pass together; what fits into a cache shows its speed",
-        remarks=[],
-        **_lay_out_lines("size", list(lines.values()), list(KERNELS)),
-    )
-
-
-def _lay_out_lines(title: str, lines: Sequence[Line], kinds: Sequence[str]) -> dict[str, Any]:
-    def tell(kind: str) -> Column[Line]:
-        return Column(kind, lambda line: line.rates.get(kind, ""))
-
-    columns: list[Column[Line]] = [
-        Column(title, lambda line: line.size, "word"),
-        *(tell(kind) for kind in kinds),
-    ]
-    return lay_out(columns, [lines])
 
 
 def _make_exchange_sheet(peaks: Peaks) -> Sheet:
     first = peaks.exchanges[0]
     columns: list[Column[Exchange]] = [
         Column("collective", lambda exchange: exchange.operation, "word"),
-        bytes_column("size", lambda exchange: exchange.size_bytes),
-        plain_time_column("time", lambda exchange: exchange.time_ns),
-        rate_column("algorithm", lambda e: e.algorithm_bytes_per_s, "number", "B/s"),
-        rate_column("bus", lambda e: e.bus_bytes_per_s, "number", "B/s"),
+        number("size", "bytes", lambda exchange: exchange.size_bytes),
+        number("time", "ns", lambda exchange: exchange.time_ns),
+        number("algorithm", "B/s", lambda exchange: exchange.algorithm_bytes_per_s),
+        number("bus", "B/s", lambda exchange: exchange.bus_bytes_per_s),
     ]
-    groups = [list(group) for _, group in groupby(peaks.exchanges, lambda e: e.operation)]
     missing = [name for name in BUS_PASSES if peaks.find_exchange(name) is None]
     return Sheet(
         title=f"collectives over {first.ranks} ranks",
+        columns=columns,
+        items=[list(group) for _, group in groupby(peaks.exchanges, lambda e: e.operation)],
         conditions=f"{first.backend}, float32; the size is that of the whole array, which an "
         "all-gather gives and the others take",
         remarks=[
@@ -325,5 +277,4 @@ def _make_exchange_sheet(peaks: Peaks) -> Sheet:
             "(n - 1) / n for the others, n ranks: what each link must carry, as nccl-tests count.",
             *(f"{name}: {first.backend} does not have it" for name in missing),
         ],
-        **lay_out(columns, groups),
     )

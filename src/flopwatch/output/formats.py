@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from flopwatch.output.tables import Sheet, Value
+from flopwatch.output.tables import Column, Sheet, Value
 from flopwatch.output.units import printable, printable_lines
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -82,18 +82,18 @@ def make_value_sheet(
 ) -> Sheet:
     """A table of values of which nothing is known: what is no number is words."""
     plain = [[_simplify(cell) for cell in row] for row in rows]
-    numbers = [all(_is_plain_number(row[p]) for row in plain) for p in range(len(columns))]
-    return Sheet(
-        title=title,
-        conditions="",
-        columns=list(columns),
-        text_columns=1,
-        words=[not is_number for is_number in numbers],
-        optional=[],
-        groups=[[[format_cell(cell) for cell in row] for row in plain]],
-        values=[plain],
-        remarks=list(remarks),
-    )
+
+    def column(place: int, name: str) -> Column[Sequence[Value]]:
+        is_number = all(_is_plain_number(row[place]) for row in plain)
+        return Column(
+            name,
+            lambda row: format_cell(row[place]),
+            "number" if is_number else "word",
+            lambda row: row[place],
+        )
+
+    listed = [column(place, name) for place, name in enumerate(columns)]
+    return Sheet(title=title, columns=listed, items=[plain], remarks=remarks, labels=1)
 
 
 def _simplify(cell: Any) -> Value:
@@ -105,8 +105,12 @@ def _is_plain_number(cell: Value) -> bool:
     return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
 
 
-def format_cell(value: Any) -> str:
-    """A value of which nothing is known, for people."""
+def format_cell(value: Value) -> str:
+    """A value of which nothing is known, for people.
+
+    >>> [format_cell(value) for value in (None, 0.1234567, "word", 12)]
+    ['', '0.123457', 'word', '12']
+    """
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -124,7 +128,7 @@ def _markdown_lines(sheet: Sheet) -> list[str]:
     remarks = [f"- {escape_markdown(remark)}" for remark in sheet.remarks]
     return [
         *title,
-        *draw_markdown([sheet.columns, *rows], sheet.words),
+        *draw_markdown([sheet.headings, *rows], sheet.words),
         *conditions,
         *(["", *remarks] if remarks else []),
     ]
@@ -175,7 +179,7 @@ def _latex_lines(sheet: Sheet) -> list[str]:
     for group in sheet.groups:
         body += ["\\midrule", *(_latex_row(cells, words) for cells in group)]
     caption = ". ".join(escape_latex(text) for text in (sheet.title, sheet.conditions) if text)
-    heads = _latex_row(sheet.columns, [True] * len(words))
+    heads = _latex_row(sheet.headings, [True] * len(words))
     return [
         "% needs \\usepackage{booktabs}",
         *(f"% {printable(remark)}" for remark in sheet.remarks),

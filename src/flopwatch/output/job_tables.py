@@ -4,12 +4,12 @@ and what a step needs in memory."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from flopwatch.jobs.conventions import CONVENTIONS, Convention
-from flopwatch.jobs.flops import Part as FlopPart
 from flopwatch.jobs.flops import (
+    Part,
     Passes,
     count_bytes_by_part,
     count_flops_by_part,
@@ -19,15 +19,7 @@ from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.jobs.utilisation import MOST_SHARE, JobUtilisation, Utilisation
-from flopwatch.output.tables import (
-    Column,
-    Kind,
-    Sheet,
-    bytes_column,
-    count_column,
-    lay_out,
-    share_column,
-)
+from flopwatch.output.tables import Column, Kind, Sheet, number
 from flopwatch.output.units import format_bytes, format_count, format_rate, plural
 
 PART_CONDITIONS = (
@@ -97,38 +89,30 @@ def formulas_as_dict(conventions: Sequence[Convention]) -> list[dict[str, Any]]:
 def _make_mfu_sheet(answer: JobUtilisation) -> Sheet:
     found = answer.utilisations
     rates: list[Column[Utilisation]] = [
-        Column("tokens/s", lambda one: f"{one.tokens_per_s:,.0f}", value=lambda o: o.tokens_per_s),
-        Column(
-            "of one device",
-            lambda one: f"{one.tokens_per_s / answer.devices:,.0f}",
-            "detail",
-        ),
+        number("tokens/s", "integer", lambda one: one.tokens_per_s),
+        number("of one device", "integer", lambda o: o.tokens_per_s / answer.devices, "detail"),
     ]
     columns: list[Column[Utilisation]] = [
         Column("convention", lambda one: one.convention, "word"),
-        count_column("model", lambda one: one.model_flops_per_token, "rate"),
-        count_column("hardware", lambda one: one.hardware_flops_per_token, "rate"),
+        number("model", "count", lambda one: one.model_flops_per_token, "rate"),
+        number("hardware", "count", lambda one: one.hardware_flops_per_token, "rate"),
         *(rates if answer.asked_mfu is not None else []),
         _share_column("MFU", "mfu"),
         _share_column("HFU", "hfu"),
         _share_column("MFU*", "mfu_star", "fact"),
         _share_column("HFU*", "hfu_star", "fact"),
     ]
-    columns = [column for column in columns if any(map(column.cell, found))]
+    # The largest of those that cannot be stands for all.
+    impossible = [one for one in found if one.impossible]
+    worst = sorted(impossible, key=lambda one: one.hfu or 0.0, reverse=True)[:1]
     return Sheet(
         title=f"mfu {_describe_mfu(answer)}",
+        columns=[column for column in columns if any(map(column.cell, found))],
+        items=[found],
         conditions=f"{_describe_shape(answer)}; {_describe_peak(answer)}; model, hardware: FLOPs "
         "of a token",
-        remarks=_list_impossible(found),
-        **lay_out(columns, [found]),
+        remarks=[str(one.impossible) for one in worst],
     )
-
-
-def _list_impossible(found: Sequence[Utilisation]) -> list[str]:
-    """The largest stands for all."""
-    impossible = [one for one in found if one.impossible]
-    worst = max(impossible, key=lambda one: one.hfu or 0.0, default=None)
-    return [] if worst is None or worst.impossible is None else [worst.impossible]
 
 
 def _describe_shape(answer: JobUtilisation) -> str:
@@ -151,22 +135,22 @@ def _make_flop_sheet(answer: JobUtilisation) -> Sheet:
     rows = [(str(part), flops[part], sizes[part]) for part in flops if sizes[part].total]
     columns: list[Column[tuple[str, Passes, Passes]]] = [
         Column("part", lambda row: row[0], "word"),
-        count_column("forward", lambda row: row[1].forward),
-        count_column("backward", lambda row: row[1].backward),
-        count_column("again", lambda row: row[1].recomputed, "rate"),
-        share_column("share", lambda row: row[1].total / whole),
-        bytes_column("bytes", lambda row: row[2].total),
-        count_column("FLOPs/byte", lambda row: row[1].total / row[2].total, "fact"),
+        number("forward", "count", lambda row: row[1].forward),
+        number("backward", "count", lambda row: row[1].backward),
+        number("again", "count", lambda row: row[1].recomputed, "rate"),
+        number("share", "share", lambda row: row[1].total / whole),
+        number("bytes", "bytes", lambda row: row[2].total),
+        number("FLOPs/byte", "count", lambda row: row[1].total / row[2].total, "fact"),
     ]
     return Sheet(
         title=f"parts {_describe_mfu(answer)}",
+        columns=columns,
+        items=[rows],
         conditions=PART_CONDITIONS,
-        remarks=[],
-        **lay_out(columns, [rows]),
     )
 
 
-def _count_parts(job: TrainingJob) -> tuple[dict[FlopPart, Passes], dict[FlopPart, Passes]]:
+def _count_parts(job: TrainingJob) -> tuple[dict[Part, Passes], dict[Part, Passes]]:
     """FLOPs and bytes of one sequence."""
     one = replace(job, micro_batch=1)
     return count_flops_by_part(one), count_bytes_by_part(one)
@@ -196,32 +180,17 @@ def _describe_peak(answer: JobUtilisation) -> str:
 
 
 def _share_column(name: str, field: str, kind: Kind = "number") -> Column[Utilisation]:
-    def find(one: Utilisation) -> float | None:
+    def cell(one: Utilisation) -> str:
         share: float | None = getattr(one, field)
-        return share
+        if share is None:
+            return ""
+        return f"{100 * share:.2f} %" if share <= MOST_SHARE else f"> {100 * MOST_SHARE} %"
 
-    return Column(name, lambda one: _format_share(find(one)), kind, find)
-
-
-def _format_share(share: float | None) -> str:
-    if share is None:
-        return ""
-    return f"{100 * share:.2f} %" if share <= MOST_SHARE else f"> {100 * MOST_SHARE} %"
+    return Column(name, cell, kind, lambda one: getattr(one, field))
 
 
 Quantity = Literal["micro-batch", "seq-len"]
 MEMORY_CONDITIONS = "predicted from dimensions: tensors alone, from the second step on"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    name: str
-    peak_bytes: int
-    """At the peak of the step."""
-    most_bytes: int
-    """When there is most of it."""
-    share: float
-    detail: str = ""
 
 
 def list_memory_sheets(answers: Sequence[Memory]) -> list[Sheet]:
@@ -287,70 +256,60 @@ def _make_rank_sheet(answer: Memory) -> Sheet:
     total = answer.total_bytes
     columns: list[Column[tuple[str, float]]] = [
         Column("part", lambda part: part[0], "word"),
-        bytes_column("at the peak", lambda part: part[1]),
-        share_column("share", lambda part: part[1] / total),
+        number("at the peak", "bytes", lambda part: part[1]),
+        number("share", "share", lambda part: part[1] / total),
     ]
     return Sheet(
         title=f"memory {answer.job.name}, {_describe(answer)}",
+        columns=columns,
+        items=[list(answer.parts.items()), [("all", total)]],
         conditions=f"{MEMORY_CONDITIONS}; on each rank",
-        remarks=[],
-        **lay_out(columns, [list(answer.parts.items()), [("all", total)]]),
     )
 
 
 def _make_part_sheet(answer: Memory, step: StepMemory) -> Sheet:
-    columns: list[Column[Part]] = [
-        Column("part", lambda part: part.name, "word"),
-        bytes_column("at the peak", lambda part: part.peak_bytes),
-        share_column("share", lambda part: part.share),
-        bytes_column("at most", lambda part: part.most_bytes),
-        Column("", lambda part: part.detail, "word"),
-    ]
-    parts = _list_parts(step)
-    return Sheet(
-        title=f"memory {answer.job.name}, {_describe(answer)}",
-        conditions=f"{MEMORY_CONDITIONS}; the peak is in: {step.peak.name}",
-        remarks=[],
-        **lay_out(columns, [parts[:-1], parts[-1:]]),
-    )
-
-
-def _list_parts(found: StepMemory) -> list[Part]:
-    """The last is their sum."""
-    moments = (found.forward, found.backward, found.optimizer)
-    blocks = f"{plural(found.layers, 'block')} x {format_bytes(found.block_bytes)}"
+    blocks = f"{plural(step.layers, 'block')} x {format_bytes(step.block_bytes)}"
+    moments = (step.forward, step.backward, step.optimizer)
     most = {
-        "activations": found.activation_bytes,
-        "gradients": found.gradient_bytes,
+        "activations": step.activation_bytes,
+        "gradients": step.gradient_bytes,
         "temporary": max(moment.temporary_bytes for moment in moments),
     }
     details = {
-        "parameters": format_count(found.parameters),
+        "parameters": format_count(step.parameters),
         "buffers": "positions and input",
-        "activations": f"{blocks}, rest {format_bytes(found.rest_bytes)}",
+        "activations": f"{blocks}, rest {format_bytes(step.rest_bytes)}",
     }
-    parts = [
-        Part(name, size, most.get(name, size), size / found.peak_bytes, details.get(name, ""))
-        for name, size in found.parts().items()
+    columns: list[Column[tuple[str, int]]] = [
+        Column("part", lambda part: part[0], "word"),
+        number("at the peak", "bytes", lambda part: part[1]),
+        number("share", "share", lambda part: part[1] / step.peak_bytes),
+        number("at most", "bytes", lambda part: most.get(part[0], part[1])),
+        Column("", lambda part: details.get(part[0], ""), "word"),
     ]
-    return [*parts, Part("all", found.peak_bytes, found.peak_bytes, 1.0)]
+    return Sheet(
+        title=f"memory {answer.job.name}, {_describe(answer)}",
+        columns=columns,
+        items=[list(step.parts().items()), [("all", step.peak_bytes)]],
+        conditions=f"{MEMORY_CONDITIONS}; the peak is in: {step.peak.name}",
+    )
 
 
-def _make_phase_sheet(answer: Memory, found: StepMemory) -> Sheet:
+def _make_phase_sheet(answer: Memory, step: StepMemory) -> Sheet:
     rows = [
-        ("forward", found.forward_peak_bytes),
-        ("forward and backward", found.backward_peak_bytes),
-        ("whole step, with the optimizer", found.peak_bytes),
+        ("forward", step.forward_peak_bytes),
+        ("forward and backward", step.backward_peak_bytes),
+        ("whole step, with the optimizer", step.peak_bytes),
     ]
     columns: list[Column[tuple[str, int]]] = [
         Column("phases", lambda row: row[0], "word"),
-        bytes_column("peak", lambda row: row[1]),
+        number("peak", "bytes", lambda row: row[1]),
     ]
     return Sheet(
         title=f"memory {answer.job.name}, by phase",
+        columns=columns,
+        items=[rows],
         conditions="all tensors of the process; an optimizer's state only where there is one",
-        remarks=[],
-        **lay_out(columns, [rows]),
     )
 
 
@@ -358,47 +317,40 @@ def _make_tensor_sheet(answer: Memory, step: StepMemory) -> Sheet:
     columns: list[Column[Tensor]] = [
         Column("tensor", lambda tensor: tensor.name, "word"),
         Column("shape", lambda tensor: " x ".join(map(str, tensor.shape))),
-        bytes_column("size", lambda tensor: tensor.size_bytes),
-        Column("how many", lambda t: str(t.count), value=lambda t: t.count),
-        bytes_column("together", lambda tensor: tensor.count * tensor.size_bytes),
+        number("size", "bytes", lambda tensor: tensor.size_bytes),
+        number("how many", "integer", lambda tensor: tensor.count),
+        number("together", "bytes", lambda tensor: tensor.count * tensor.size_bytes),
     ]
     return Sheet(
         title=f"memory {answer.job.name}, largest tensors",
+        columns=columns,
+        items=[step.tensors],
         conditions="parameters, and what the backward pass needs",
-        remarks=[],
-        **lay_out(columns, [step.tensors]),
     )
 
 
 def _make_comparison(answers: Sequence[Memory]) -> Sheet:
+    def find_most(answer: Memory, part: str, field: str) -> float:
+        """What a step has of it at most, or where only the peak is known, there."""
+        most: float = getattr(answer.step, field) if answer.step else answer.parts[part]
+        return most
+
     columns: list[Column[Memory]] = [
         Column("model", lambda answer: answer.job.name, "word"),
-        count_column("parameters", lambda a: a.step.parameters if a.step else a.job.parameters),
-        bytes_column("their bytes", lambda a: a.parts["parameters"]),
-        bytes_column("optimizer state", lambda a: a.parts["optimizer state"]),
-        bytes_column(
-            "activations", lambda a: a.step.activation_bytes if a.step else a.parts["activations"]
-        ),
-        bytes_column(
-            "gradients", lambda a: a.step.gradient_bytes if a.step else a.parts["gradients"]
-        ),
-        bytes_column("peak", lambda a: a.total_bytes),
-        Column(
-            "largest micro-batch",
-            lambda a: f"{a.largest_micro_batch:,}",
-            value=lambda a: a.largest_micro_batch,
-        ),
-        Column(
-            "longest sequence",
-            lambda a: f"{a.largest_seq_len:,}",
-            value=lambda a: a.largest_seq_len,
-        ),
+        number("parameters", "count", lambda a: (a.step or a.job).parameters),
+        number("their bytes", "bytes", lambda a: a.parts["parameters"]),
+        number("optimizer state", "bytes", lambda a: a.parts["optimizer state"]),
+        number("activations", "bytes", lambda a: find_most(a, "activations", "activation_bytes")),
+        number("gradients", "bytes", lambda a: find_most(a, "gradients", "gradient_bytes")),
+        number("peak", "bytes", lambda a: a.total_bytes),
+        number("largest micro-batch", "integer", lambda a: a.largest_micro_batch),
+        number("longest sequence", "integer", lambda a: a.largest_seq_len),
         Column("fits", lambda answer: "yes" if answer.fits else "no", "word"),
     ]
     available = format_bytes(answers[0].available_bytes or 0)
     return Sheet(
         title=f"memory, {_describe(answers[0])}",
+        columns=columns,
+        items=[answers],
         conditions=f"{MEMORY_CONDITIONS}; {available} are available",
-        remarks=[],
-        **lay_out(columns, [answers]),
     )

@@ -1,5 +1,6 @@
-"""Predicted jobs: speed with its interval, the breakdown of a step, and memory; and plans: the
-best few configurations, and what the others lose."""
+"""Predicted jobs: speed with its interval, the breakdown of a step, and memory; plans: the best few
+configurations, and what the others lose; and how good predictions are, of published jobs that were
+held out and of your own records."""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from flopwatch.output.tables import Column, Sheet, bytes_column, lay_out, share_column
-from flopwatch.output.units import format_bytes, format_count, format_share, format_time, plural
+from flopwatch.output.tables import Column, Sheet, number
+from flopwatch.output.units import format_bytes, format_count, format_signed_share, plural
+from flopwatch.prediction.calibration import Calibration
 from flopwatch.prediction.cost import Part
+from flopwatch.prediction.fit import Fit, Found
 from flopwatch.prediction.job_lists import AXES, Predicted
 from flopwatch.prediction.plans import DAY_S, Loser, Plan
 from flopwatch.prediction.predictions import KEPT, NEARLY_FULL, Prediction
 from flopwatch.prediction.software_stacks import PRIORS
+from flopwatch.prediction.validation import STEP, Judged, Score, Tally
 
-NS = 1e9
 BREAKDOWN = {
     "matmuls": "linear layers of blocks",
     "head": "the head",
@@ -29,6 +32,15 @@ BREAKDOWN = {
     "memory pressure": "freeing and allocating again, memory nearly full",
 }
 """What the parts of a cost are called in a table."""
+FITS = {True: "yes", False: "no", None: "?"}
+SPEED: Column[Prediction] = number("tokens/s", "integer", lambda p: p.tokens_per_s)
+INTERVAL: Column[Prediction] = Column(
+    "90 % interval", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"
+)
+STEP_TIME: Column[Prediction] = number("step", "s", lambda p: p.cost.step_s)
+MFU: Column[Prediction] = number("MFU", "share", lambda p: p.utilisation.mfu, "share")
+HFU: Column[Prediction] = number("HFU", "share", lambda p: p.utilisation.hfu, "share")
+MEMORY: Column[Prediction] = number("memory", "bytes", lambda p: p.memory.total_bytes, "memory")
 
 
 def list_sheets(
@@ -37,46 +49,39 @@ def list_sheets(
     with_parameters: bool = False,
     refusals: Sequence[str] = (),
 ) -> list[Sheet]:
-    """`refusals` are sentences about combinations that cannot be."""
+    """Of one job in detail, of several a line each. `refusals` are sentences about combinations
+    that cannot be."""
     if len(predictions) > 1 or refusals:
         return [_make_table(predictions, refusals)]
-    prediction = predictions[0]
+    (prediction,) = predictions
+    job, machine = prediction.job, prediction.machine
     return [
-        _make_headline(predictions[0]),
+        Sheet(
+            title=f"predict {job.ranks} x {machine.name}: {replace(job, hardware=None)}",
+            columns=_list_columns(predictions),
+            items=[predictions],
+            conditions=_describe_source(prediction),
+            remarks=prediction.warnings,
+        ),
         _make_breakdown(prediction),
         _make_memory(prediction),
         *([_make_parameters(prediction)] if with_parameters else []),
     ]
 
 
-def _make_headline(prediction: Prediction) -> Sheet:
-    return Sheet(
-        title=f"predict {_name(prediction)}",
-        conditions=_describe_source(prediction),
-        remarks=list(prediction.warnings),
-        **lay_out(_list_columns([prediction]), [[prediction]]),
-    )
-
-
 def _make_table(predictions: Sequence[Prediction], refusals: Sequence[str]) -> Sheet:
     asked = [list_asked(each) for each in predictions]
     differing = [axis for axis in AXES if len({str(each[axis]) for each in asked}) > 1]
     fixed = [f"{axis}={value}" for axis, value in asked[0].items() if axis not in differing]
-    sources = dict.fromkeys(_describe_source(each) for each in predictions)
     return Sheet(
         title=" ".join(["predict", *fixed]),
-        conditions="; ".join(sources),
+        columns=[*map(_axis_column, differing), *_list_columns(predictions)],
+        items=[predictions],
+        conditions="; ".join(dict.fromkeys(map(_describe_source, predictions))),
         remarks=[
             *list_warnings(predictions),
             *(f"left out: {refusal}" for refusal in refusals),
         ],
-        **lay_out(
-            [
-                *(_axis_column(axis) for axis in differing),
-                *_list_columns(predictions),
-            ],
-            [predictions],
-        ),
     )
 
 
@@ -94,82 +99,58 @@ def _axis_column(axis: str) -> Column[Prediction]:
 
 
 def _list_columns(predictions: Sequence[Prediction]) -> list[Column[Prediction]]:
-    again = any(each.job.recompute != "none" for each in predictions)
+    recomputes = any(each.job.recompute != "none" for each in predictions)
     return [
-        Column(
-            "tokens/s",
-            lambda a: f"{a.tokens_per_s:,.0f}",
-            value=lambda a: a.tokens_per_s,
-        ),
-        Column("90 % interval", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"),
-        Column(
-            "of one device",
-            lambda a: f"{a.tokens_per_s / a.job.ranks:,.0f}",
-            "detail",
-        ),
-        Column(
-            "step",
-            lambda a: format_time(a.cost.step_s * NS),
-            value=lambda a: a.cost.step_s * NS,
-        ),
-        share_column("MFU", lambda a: a.utilisation.mfu, "share"),
-        *([share_column("HFU", lambda a: a.utilisation.hfu, "share")] if again else []),
-        bytes_column("memory", lambda a: a.memory.total_bytes, "memory"),
-        Column("fits", lambda a: {True: "yes", False: "no", None: "?"}[a.memory.fits],
-               "word"),
-    ]  # fmt: skip
+        SPEED,
+        INTERVAL,
+        number("of one device", "integer", lambda p: p.tokens_per_s / p.job.ranks, "detail"),
+        STEP_TIME,
+        MFU,
+        *([HFU] if recomputes else []),
+        MEMORY,
+        Column("fits", lambda prediction: FITS[prediction.memory.fits], "word"),
+    ]
 
 
 def _make_breakdown(prediction: Prediction) -> Sheet:
-    rows = prediction.list_parts()
     whole_s = prediction.cost.step_s
     columns: list[Column[Part]] = [
         Column("part of the step", lambda part: BREAKDOWN[part.name], "word"),
-        Column("time", lambda p: format_time(p.time_s * NS), value=lambda p: p.time_s * NS),
-        share_column("share", lambda part: part.time_s / whole_s),
-        Column(
-            "could gain",
-            lambda part: format_share((part.time_s - part.ideal_s) / whole_s),
-            value=lambda part: (part.time_s - part.ideal_s) / whole_s,
-        ),
+        number("time", "s", lambda part: part.time_s),
+        number("share", "share", lambda part: part.time_s / whole_s),
+        number("could gain", "share", lambda part: (part.time_s - part.ideal_s) / whole_s),
         Column("bound by", lambda part: part.bound, "word"),
     ]
     return Sheet(
         title="one step of one rank",
+        columns=columns,
+        items=[prediction.list_parts()],
         conditions="could gain: share of the step above the time at the "
         f"{_name_peak(prediction)} or full bandwidth",
-        remarks=[],
-        **lay_out(columns, [rows]),
     )
 
 
 def _make_memory(prediction: Prediction) -> Sheet:
-    memory = prediction.memory
-    rows = sorted(memory.parts.items(), key=lambda part: -part[1])
+    memory, family = prediction.memory, prediction.stack.family
     columns: list[Column[tuple[str, float]]] = [
-        Column("memory of one rank", lambda row: row[0], "word"),
-        bytes_column("size", lambda row: row[1]),
-        share_column("share", lambda row: row[1] / memory.total_bytes),
+        Column("memory of one rank", lambda part: part[0], "word"),
+        number("size", "bytes", lambda part: part[1]),
+        number("share", "share", lambda part: part[1] / memory.total_bytes),
     ]
     available = memory.available_bytes
     room = "of an unknown amount" if available is None else f"of {format_bytes(available)}"
+    # `flopwatch memory` is about our own transformer, and differs by this.
+    scale = (
+        f"activations are {KEPT.get(family, 1):g} times those of our own transformer (`flopwatch "
+        f"memory`), as inferred from published jobs of {family}"
+    )
     return Sheet(
         title=f"memory: {format_bytes(memory.total_bytes)} {room}",
+        columns=columns,
+        items=[sorted(memory.parts.items(), key=lambda part: -part[1])],
         conditions="at the peak of a step",
-        remarks=_note_scale(prediction),
-        **lay_out(columns, [rows]),
+        remarks=[scale] if family in KEPT else [],
     )
-
-
-def _note_scale(prediction: Prediction) -> list[str]:
-    """`flopwatch memory` is about our own transformer, and differs by this."""
-    kept = KEPT.get(prediction.stack.family)
-    if kept is None:
-        return []
-    return [
-        f"activations are {kept:g} times those of our own transformer (`flopwatch memory`), as "
-        f"inferred from published jobs of {prediction.stack.family}"
-    ]
 
 
 def _make_parameters(prediction: Prediction) -> Sheet:
@@ -182,15 +163,10 @@ def _make_parameters(prediction: Prediction) -> Sheet:
     ]
     return Sheet(
         title=f"parameters of {prediction.stack.name}",
+        columns=columns,
+        items=[list(values)],
         conditions=prediction.stack.source,
-        remarks=[],
-        **lay_out(columns, [list(values)]),
     )
-
-
-def _name(prediction: Prediction) -> str:
-    job, machine = prediction.job, prediction.machine
-    return f"{job.ranks} x {machine.name}: {replace(job, hardware=None)}"
 
 
 def _describe_source(prediction: Prediction) -> str:
@@ -256,54 +232,183 @@ def _make_best(plan: Plan) -> Sheet:
         Column("recompute", lambda p: p.job.recompute, "word"),
         Column("micro-batch", lambda p: str(p.job.micro_batch)),
         Column("grad-accum", lambda p: str(p.job.grad_accum), "detail"),
-        Column("tokens a step", lambda p: f"{p.job.tokens_per_step:,}", "detail"),
-        Column("tokens/s", lambda p: f"{p.tokens_per_s:,.0f}", value=lambda p: p.tokens_per_s),
-        Column("90 % interval", lambda p: f"{p.low:,.0f} to {p.high:,.0f}", "interval"),
-        Column(
-            "step", lambda p: format_time(p.cost.step_s * NS), value=lambda p: p.cost.step_s * NS
-        ),
-        share_column("MFU", lambda p: p.utilisation.mfu, "share"),
-        bytes_column("memory", lambda p: p.memory.total_bytes, "memory"),
+        number("tokens a step", "integer", lambda p: p.job.tokens_per_step, "detail"),
+        SPEED,
+        INTERVAL,
+        STEP_TIME,
+        MFU,
+        MEMORY,
         Column("days", lambda p: f"{plan.find_time_s(p) / DAY_S:,.1f}", value=plan.find_time_s),
-        Column(
-            "GPU-hours", lambda p: f"{plan.find_device_hours(p):,.0f}", value=plan.find_device_hours
-        ),
+        number("GPU-hours", "integer", plan.find_device_hours),
+        *([number("cost", "integer", plan.find_cost)] if plan.price is not None else []),
     ]
-    if plan.price is not None:
-        columns.append(
-            Column("cost", lambda p: f"{plan.find_cost(p) or 0:,.0f}", value=plan.find_cost)
-        )
     return Sheet(
         title=f"plan {plan.job.name} on {plan.job.ranks} x {plan.machine.name}: seq_len "
         f"{plan.job.seq_len:,}, about {format_count(plan.global_batch_tokens)} tokens a step, "
         f"{format_count(plan.train_tokens)} in all",
+        columns=columns,
+        items=[plan.best],
         conditions=f"software stack {plan.stack.name}; {plan.fitting} of {plan.tried} "
         "configurations that were tried fit, with "
         f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
-        remarks=list(plan.best[0].warnings),
-        **lay_out(columns, [plan.best]),
+        remarks=plan.best[0].warnings,
     )
 
 
 def _make_losers(plan: Plan) -> Sheet:
-    winner = plan.best[0]
+    best = plan.best[0].tokens_per_s
+
+    def find_speed(loser: Loser) -> float | None:
+        return loser.best.tokens_per_s if loser.best else None
+
+    def find_share(loser: Loser) -> float | None:
+        return loser.best.tokens_per_s / best if loser.best else None
+
     columns: list[Column[Loser]] = [
         Column("instead", lambda loser: CHOICES[loser.axis], "word"),
         Column("of", lambda loser: loser.value, "word"),
-        Column(
-            "tokens/s",
-            lambda loser: f"{loser.best.tokens_per_s:,.0f}" if loser.best else "",
-            value=lambda loser: loser.best.tokens_per_s if loser.best else None,
-        ),
-        share_column(
-            "of the best",
-            lambda loser: loser.best.tokens_per_s / winner.tokens_per_s if loser.best else None,
-        ),
+        number("tokens/s", "integer", find_speed),
+        number("of the best", "share", find_share),
         Column("why", lambda loser: loser.reason, "word"),
     ]
     return Sheet(
         title="what the others lose",
+        columns=columns,
+        items=[plan.losers],
         conditions="the best of each, against the first above",
-        remarks=[],
-        **lay_out(columns, [plan.losers]),
     )
+
+
+TOO_EFFICIENT = 1.3
+"""Of the peak: what lies above cannot be a peak that was measured a little too low."""
+
+
+def list_validation_sheets(scores: Sequence[Score]) -> list[Sheet]:
+    columns: list[Column[Score]] = [
+        Column("left out", lambda score: score.split, "word"),
+        Column("table", lambda score: score.table, "word"),
+        number("jobs", "integer", lambda score: score.rows),
+        number("mean error", "share", lambda score: score.mean_error),
+        number("largest", "share", lambda score: score.largest_error),
+        number("in interval", "share", lambda score: score.coverage),
+    ]
+    splits = dict.fromkeys(score.split for score in scores)
+    return [
+        Sheet(
+            title="tokens/s of training jobs that the fit has not seen",
+            columns=columns,
+            items=[[score for score in scores if score.split == split] for split in splits],
+            conditions="published on A100; errors of predicted over measured tokens/s, less 1; "
+            "90 % should be inside their interval",
+        ),
+    ]
+
+
+def validation_as_dict(scores: Sequence[Score]) -> dict[str, Any]:
+    return {"jobs": list(map(asdict, scores))}
+
+
+def list_calibration_sheets(calibration: Calibration, fit: Fit) -> list[Sheet]:
+    columns: list[Column[Found]] = [
+        Column("parameter", lambda found: found.unknown.name, "word"),
+        Column("value", lambda found: f"{found.value:.3g}", value=lambda found: found.value),
+        Column("±", lambda found: f"{100 * found.error:.0f} %", value=lambda found: found.error),
+        Column("expected", lambda found: f"{found.unknown.prior.expected:.3g}"),
+        number("determined", "share", lambda found: found.determined),
+        Column("unit", lambda found: found.unknown.prior.unit, "word"),
+    ]
+    return [
+        Sheet(
+            title=f"calibrated by {plural(calibration.rows, 'record')}: a model that is not among "
+            f"them is predicted within {100 * calibration.scatter:.0f} %, two times out of three",
+            columns=columns,
+            items=[sorted(fit.found, key=lambda found: -found.determined)],
+            conditions="determined: how much of what was uncertain the records have settled; the "
+            "rest is as expected",
+            remarks=_warn_of_efficiencies(fit),
+        )
+    ]
+
+
+def _warn_of_efficiencies(fit: Fit) -> list[str]:
+    """More than the machine can do was seen: it can do more than its peaks say."""
+    return [
+        f"{found.unknown.name} is {found.value:.2g}, more than there is: the peaks are too low, as "
+        "they are if other work ran meanwhile; measure them again with `flopwatch peaks`"
+        for found in fit.found
+        if found.unknown.name.endswith("_efficiency") and found.value > TOO_EFFICIENT
+    ]
+
+
+def calibration_as_dict(calibration: Calibration, fit: Fit) -> dict[str, Any]:
+    return {
+        **asdict(calibration),
+        "found": [
+            {
+                "name": found.unknown.name,
+                "value": found.value,
+                "error": found.error,
+                "expected": found.unknown.prior.expected,
+                "determined": found.determined,
+            }
+            for found in fit.found
+        ],
+    }
+
+
+def list_scorecard_sheets(judged: Sequence[Judged], tallies: Sequence[Tally]) -> list[Sheet]:
+    columns: list[Column[Judged]] = [
+        Column("case", _name_case, "word"),
+        Column("taken", lambda each: each.record.measured_at.partition("T")[0], "detail"),
+        number("predicted", "s", lambda each: each.predicted_s),
+        number("measured", "s", lambda each: each.measured_s),
+        Column("error", lambda each: format_signed_share(each.errors[STEP])),
+        Column("inside", lambda each: "yes" if each.is_inside else "no", "word"),
+    ]
+    overview: list[Column[Tally]] = [
+        Column("of", lambda tally: tally.name, "word"),
+        number("records", "integer", lambda tally: tally.rows),
+        number("mean error", "share", lambda tally: tally.mean_error),
+        Column("bias", lambda t: format_signed_share(t.bias), value=lambda tally: tally.bias),
+        number("largest", "share", lambda tally: tally.largest_error),
+        number("in interval", "share", lambda tally: tally.inside),
+    ]
+    return [
+        Sheet(
+            title="predictions and measurements",
+            columns=columns,
+            items=[judged],
+            conditions="errors of times: predicted over measured, less 1",
+        ),
+        Sheet(
+            title="in all",
+            columns=overview,
+            items=[tallies],
+            conditions="bias: above 0 where predictions are too slow; phases have no interval",
+        ),
+    ]
+
+
+def _name_case(judged: Judged) -> str:
+    record = judged.record
+    return f"{record.suite} {record.params.get('model')} {record.variant}"
+
+
+def scorecard_as_dict(judged: Sequence[Judged], tallies: Sequence[Tally]) -> dict[str, Any]:
+    return {
+        "records": [
+            {
+                "case_id": each.record.case_id,
+                "suite": each.record.suite,
+                "variant": each.record.variant,
+                "params": each.record.params,
+                "measured_at": each.record.measured_at,
+                "predicted_s": each.predicted_s,
+                "measured_s": each.measured_s,
+                "is_inside": each.is_inside,
+                "errors": each.errors,
+            }
+            for each in judged
+        ],
+        "tallies": list(map(asdict, tallies)),
+    }

@@ -3,7 +3,7 @@ tables and sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,16 +19,9 @@ from flopwatch.analysis.profile_breakdown import (
 )
 from flopwatch.analysis.profile_request import Profile
 from flopwatch.output.formats import make_value_sheet
-from flopwatch.output.tables import (
-    Column,
-    Sheet,
-    count_column,
-    lay_out,
-    plain_time_column,
-    share_column,
-)
+from flopwatch.output.tables import Column, Sheet, number
 from flopwatch.output.units import format_rate, format_time, plural
-from flopwatch.worker.precision_effects import ADDEND, RECIPES, TIMES, Cast, Observed, Sum
+from flopwatch.worker.precision_effects import ADDEND, RECIPES, TIMES, Observed, Sum
 
 REGIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
@@ -65,24 +58,34 @@ def list_sheets(profile: Profile) -> list[Sheet]:
     if not profile.entries:
         return [_make_phase_sheet(profile)]
     attention = compare_attention(profile.entries, profile.request.job)
+    nothing = "waiting" if profile.device == "cuda" else "Python and autograd's own work"
     return [
-        _make_region_sheet(profile),
-        _make_kind_sheet(profile),
+        Sheet(
+            title=_describe(profile),
+            columns=_list_columns("region", profile),
+            items=_list_regions(profile),
+            conditions=f"{profile.device}, {plural(profile.threads, 'thread')}, torch "
+            f"{profile.torch}; medians of {plural(profile.request.steps, 'step')} without the "
+            "profiler, divided as with it",
+        ),
+        Sheet(
+            title="by kind of operation",
+            columns=_list_columns("kind", profile),
+            items=[_list_kinds(profile)],
+            conditions=f"bookkeeping: views, allocation and dispatch; {BETWEEN}: {nothing}",
+        ),
         _make_operator_sheet(profile),
         *([_make_attention_sheet(attention)] if attention else []),
     ]
 
 
 def list_sentences(profile: Profile) -> list[str]:
-    sentences = [_describe_overhead(profile)]
-    if profile.entries:
-        attention = compare_attention(profile.entries, profile.request.job)
-        sentences = [
-            _describe_matmuls(profile),
-            _describe_softmax(attention) if attention else HIDDEN,
-            *sentences,
-        ]
-    return [*sentences, *_describe_profile_spread(profile)]
+    sentences = [_describe_overhead(profile), *_describe_spread(profile)]
+    if not profile.entries:
+        return sentences
+    attention = compare_attention(profile.entries, profile.request.job)
+    inside = _describe_softmax(attention) if attention else HIDDEN
+    return [_describe_matmuls(profile), inside, *sentences]
 
 
 HIDDEN = (
@@ -119,46 +122,17 @@ def _describe(profile: Profile) -> str:
     return ", ".join(parts)
 
 
-def _describe_conditions(profile: Profile) -> str:
-    threads = plural(profile.threads, "thread")
-    steps = plural(profile.request.steps, "step")
-    return (
-        f"{profile.device}, {threads}, torch {profile.torch}; medians of {steps} without the "
-        "profiler, divided as with it"
-    )
-
-
 def _make_phase_sheet(profile: Profile) -> Sheet:
-    lines = [Line(name=p.name, parts_ns={p.name: p.plain_ns}) for p in profile.phases]
     columns: list[Column[Line]] = [
         Column("phase", lambda line: line.name, "word"),
-        plain_time_column("time", lambda line: line.total_ns),
-        share_column("share", lambda line: line.total_ns / profile.step_ns),
+        number("time", "ns", lambda line: line.total_ns),
+        number("share", "share", lambda line: line.total_ns / profile.step_ns),
     ]
     return Sheet(
         title=_describe(profile),
+        columns=columns,
+        items=[[Line(name=p.name, parts_ns={p.name: p.plain_ns}) for p in profile.phases]],
         conditions="regions and kernels are in the other profiler's report, as NVTX ranges",
-        remarks=[],
-        **lay_out(columns, [lines]),
-    )
-
-
-def _make_region_sheet(profile: Profile) -> Sheet:
-    return Sheet(
-        title=_describe(profile),
-        conditions=_describe_conditions(profile),
-        remarks=[],
-        **lay_out(_list_columns("region", profile), _list_regions(profile)),
-    )
-
-
-def _make_kind_sheet(profile: Profile) -> Sheet:
-    nothing = "waiting" if profile.device == "cuda" else "Python and autograd's own work"
-    return Sheet(
-        title="by kind of operation",
-        conditions=f"bookkeeping: views, allocation and dispatch; {BETWEEN}: {nothing}",
-        remarks=[],
-        **lay_out(_list_columns("kind", profile), [_list_kinds(profile)]),
     )
 
 
@@ -167,16 +141,13 @@ def _list_columns(name: str, profile: Profile) -> list[Column[Line]]:
     return [
         Column(name, lambda line: line.name, "word"),
         *(_part_column(part) for part in PARTS if part in known),
-        plain_time_column("total", lambda line: line.total_ns),
-        share_column("share", lambda line: line.total_ns / profile.step_ns),
+        number("total", "ns", lambda line: line.total_ns),
+        number("share", "share", lambda line: line.total_ns / profile.step_ns),
     ]
 
 
 def _part_column(part: str) -> Column[Line]:
-    def cell(line: Line) -> str:
-        return format_time(line.parts_ns[part]) if line.parts_ns.get(part) else ""
-
-    return Column(part, cell, "phase", lambda line: line.parts_ns.get(part))
+    return number(part, "ns", lambda line: line.parts_ns.get(part) or None, "phase")
 
 
 def _list_regions(profile: Profile) -> list[list[Line]]:
@@ -185,13 +156,12 @@ def _list_regions(profile: Profile) -> list[list[Line]]:
     lines = []
     for region, details in REGIONS.items():
         inside = [entry for entry in entries if entry.region.partition("/")[0] == region]
-        lines += [_add_up(region, inside)]
+        lines.append(_add_up(region, inside))
         for detail in details:
-            lines += [
-                _add_up(f"  {detail}", (e for e in inside if e.region == f"{region}/{detail}"))
-            ]
+            of_detail = (e for e in inside if e.region == f"{region}/{detail}")
+            lines.append(_add_up(f"  {detail}", of_detail))
         if details:
-            lines += [_add_up(f"  {REST}", (e for e in inside if e.region == region))]
+            lines.append(_add_up(f"  {REST}", (e for e in inside if e.region == region)))
     between = _add_up(_name_between(profile), (e for e in entries if e.region == BETWEEN))
     known = [line for line in [*lines, between] if line.total_ns]
     return [known, [_add_up("whole step", entries)]]
@@ -224,41 +194,45 @@ def _make_operator_sheet(profile: Profile) -> Sheet:
     columns: list[Column[Operator]] = [
         Column(word, lambda one: one.name, "word"),
         Column("kind", lambda one: one.kind, "word"),
-        count_column("calls", lambda one: one.calls),
-        plain_time_column("each call", lambda one: one.time_ns / one.calls),
-        plain_time_column("time", lambda one: one.time_ns),
-        share_column("share", lambda one: one.time_ns / profile.step_ns),
+        number("calls", "count", lambda one: one.calls),
+        number("each call", "ns", lambda one: one.time_ns / one.calls),
+        number("time", "ns", lambda one: one.time_ns),
+        number("share", "share", lambda one: one.time_ns / profile.step_ns),
     ]
-    return Sheet(
-        title=f"slowest {word}s of a step",
-        conditions="",
-        remarks=[],
-        **lay_out(columns, [list(profile.operators)]),
-    )
+    return Sheet(title=f"slowest {word}s of a step", columns=columns, items=[profile.operators])
 
 
 def _make_attention_sheet(works: Sequence[Work]) -> Sheet:
-    def rate(flops: Callable[[Work], float], ns: Callable[[Work], float]) -> Callable[[Work], str]:
-        return lambda w: format_rate(flops(w) / ns(w) * 1e9 if ns(w) else None, "FLOP/s")
-
-    columns: list[Column[Work]] = [
-        Column("inside attention", lambda w: w.name, "word"),
-        plain_time_column("forward", lambda w: w.forward_ns),
-        count_column("FLOPs", lambda w: w.forward_flops),
-        Column("FLOP/s", rate(lambda w: w.forward_flops, lambda w: w.forward_ns)),
-        plain_time_column("backward", lambda w: w.backward_ns),
-        count_column("FLOPs", lambda w: w.backward_flops),
-        Column("FLOP/s", rate(lambda w: w.backward_flops, lambda w: w.backward_ns)),
-    ]
+    columns: list[Column[Work]] = [Column("inside attention", lambda work: work.name, "word")]
+    for phase in ("forward", "backward"):
+        columns += _list_work_columns(phase)
     return Sheet(
         title="softmax and matmuls inside attention",
-        conditions=(
-            "FLOPs by formula, not halved for the causal mask; of softmax "
-            f"{SOFTMAX_FLOPS['forward']} an element forward, {SOFTMAX_FLOPS['backward']} backward"
-        ),
-        remarks=[],
-        **lay_out(columns, [list(works)]),
+        columns=columns,
+        items=[works],
+        conditions="FLOPs by formula, not halved for the causal mask; of softmax "
+        f"{SOFTMAX_FLOPS['forward']} an element forward, {SOFTMAX_FLOPS['backward']} backward",
     )
+
+
+def _list_work_columns(phase: str) -> list[Column[Work]]:
+    def find_flops(work: Work) -> float:
+        flops: float = getattr(work, f"{phase}_flops")
+        return flops
+
+    def find_ns(work: Work) -> float:
+        time_ns: float = getattr(work, f"{phase}_ns")
+        return time_ns
+
+    def write_rate(work: Work) -> str:
+        time_ns = find_ns(work)
+        return format_rate(find_flops(work) / time_ns * 1e9 if time_ns else None, "FLOP/s")
+
+    return [
+        number(phase, "ns", find_ns),
+        number("FLOPs", "count", find_flops),
+        Column("FLOP/s", write_rate),
+    ]
 
 
 def _describe_matmuls(profile: Profile) -> str:
@@ -298,7 +272,7 @@ def _describe_overhead(profile: Profile) -> str:
     return f"Profiling added {100 * added:.1f} % to a step, which is taken out of all times."
 
 
-def _describe_profile_spread(profile: Profile) -> list[str]:
+def _describe_spread(profile: Profile) -> list[str]:
     fastest_ns, slowest_ns = min(profile.plain_steps_ns), max(profile.plain_steps_ns)
     if slowest_ns <= SPREAD * fastest_ns:
         return []
@@ -332,54 +306,44 @@ def make_precision_sheets(observed: Observed) -> list[Sheet]:
 
 
 def _make_sum_sheet(sums: Sequence[Sum]) -> Sheet:
-    return make_value_sheet(
+    numbered = [(str(position), made) for position, made in enumerate(sums, start=1)]
+    columns: list[Column[tuple[str, Sum]]] = [
+        Column("", lambda row: row[0], "word"),
+        Column("sum", lambda row: row[1].recipe.sum_dtype, "word"),
+        Column("number", lambda row: row[1].recipe.number_dtype, "word"),
+        Column("cast first", lambda row: "yes" if row[1].recipe.is_cast else "no", "word"),
+        Column("as torch prints it", lambda row: row[1].shown, "word"),
+        Column("exactly", lambda row: row[1].exact, "word"),
+        Column("bits", lambda row: row[1].bits, "word"),
+        Column("error", lambda row: f"{row[1].error:+.3g}", "word"),
+    ]
+    return Sheet(
         title=f"{ADDEND} added {TIMES} times; without rounding, {TIMES * ADDEND:g}",
-        columns=[
-            *("", "sum", "number", "cast first"),
-            *("as torch prints it", "exactly", "bits", "error"),
-        ],
-        rows=[
-            [
-                str(position),
-                made.recipe.sum_dtype,
-                made.recipe.number_dtype,
-                "yes" if made.recipe.is_cast else "no",
-                made.shown,
-                made.exact,
-                made.bits,
-                f"{made.error:+.3g}",
-            ]
-            for position, made in enumerate(sums, start=1)
-        ],
-        remarks=[
-            f"{position}. {LESSONS[made.recipe]}" for position, made in enumerate(sums, start=1)
-        ],
+        columns=columns,
+        items=[numbered],
+        labels=1,
+        remarks=[f"{position}. {LESSONS[made.recipe]}" for position, made in numbered],
     )
 
 
 def _make_cast_sheet(observed: Observed) -> Sheet:
     """Parts of the model down, autocast across."""
-    casts = observed.casts
+    casts, first = observed.casts, observed.casts[0].dtypes
+    same = [part for part in first if all(cast.dtypes[part] == first[part] for cast in casts)]
+    # The norm is the one layer that devices treat differently.
+    of_norms = {cast.dtypes["norm's output"] for cast in casts if cast.autocast != "off"}
+    norm = (
+        "computes the layer norm in float32."
+        if of_norms == {"float32"}
+        else "leaves the layer norm in the dtype that it is given. This depends on the device: run "
+        "it where you train."
+    )
     return make_value_sheet(
         title=f"linear, ReLU, layer norm, linear, cross-entropy on {observed.device}, by autocast",
         columns=["", *(cast.autocast for cast in casts)],
-        rows=[[part, *(cast.dtypes[part] for cast in casts)] for part in casts[0].dtypes],
-        remarks=[_name_unchanged(casts), _describe_norm(observed)],
-    )
-
-
-def _name_unchanged(casts: Sequence[Cast]) -> str:
-    first = casts[0].dtypes
-    same = [part for part in first if all(cast.dtypes[part] == first[part] for cast in casts)]
-    return f"The same with and without autocast: {', '.join(same) or 'none of these'}."
-
-
-def _describe_norm(observed: Observed) -> str:
-    """The one layer that devices treat differently."""
-    shown = {cast.dtypes["norm's output"] for cast in observed.casts if cast.autocast != "off"}
-    if shown == {"float32"}:
-        return f"On {observed.device}, autocast computes the layer norm in float32."
-    return (
-        f"On {observed.device}, autocast leaves the layer norm in the dtype that it is given. This "
-        "depends on the device: run it where you train."
+        rows=[[part, *(cast.dtypes[part] for cast in casts)] for part in first],
+        remarks=[
+            f"The same with and without autocast: {', '.join(same) or 'none of these'}.",
+            f"On {observed.device}, autocast {norm}",
+        ],
     )

@@ -19,68 +19,49 @@ from flopwatch.suites.case import label
 def describe_conditions(record: Record) -> str:
     """
     >>> from flopwatch.settings import Settings
-    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
-    ...     params={}, status="ok", settings=Settings(threads=2, cache="cold"),
+    >>> def describe(**fields):
+    ...     return describe_conditions(Record(case_id="", group_id="", run_id="", suite="",
+    ...         variant="", baseline="", params={}, status="ok", **fields))
+    >>> describe(settings=Settings(threads=2, cache="cold"),
     ...     environment={"machine": {"cpu_model": "Z80"}, "torch": {"version": "2.13.0"}})
-    >>> describe_conditions(record)
     'cpu, 2 threads, cold cache, allocator retain, Z80, torch 2.13.0'
-    """
-    if "published" in record.environment:
-        return describe_publication(record)
-    if "imported" in record.environment:
-        return describe_import(record)
-    settings = record.settings
-    version = look_up(record.environment, "torch.version")
-    cap = look_up(record.environment, "isa.onednn_max_cpu_isa")
-    parts = [
-        settings.device,
-        plural(settings.threads, "thread"),
-        f"{settings.cache} cache",
-        f"allocator {settings.allocator}",
-        look_up(record.environment, "torch.gpu.name")
-        or look_up(record.environment, "machine.cpu_model"),
-        f"torch {version}" if version else None,
-        f"oneDNN capped at {cap}" if cap else None,
-    ]
-    return ", ".join(str(part) for part in parts if part)
 
+    Others do not state such settings. What their files do:
 
-def describe_publication(record: Record) -> str:
-    """Instead of settings, which a published figure does not tell: theirs are unknown.
-
-    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
-    ...     params={}, status="ok", environment={"published": {"source": "DYAD", "year": 2023}})
-    >>> describe_publication(record)
+    >>> describe(environment={"published": {"source": "DYAD", "year": 2023}})
     'published: DYAD, 2023; hardware not stated; means, without intervals'
-    """
-    source, year = (look_up(record.environment, f"published.{key}") for key in ("source", "year"))
-    told = ", ".join(str(part) for part in (source, year) if part)
-    hardware = look_up(record.environment, "torch.gpu.name")
-    return (
-        f"published: {told or 'source not stated'}; {hardware or 'hardware not stated'}; "
-        "means, without intervals"
-    )
-
-
-def describe_import(record: Record) -> str:
-    """Instead of settings, which other programs do not tell, what their files say.
-
-    >>> record = Record(case_id="", group_id="", run_id="", suite="", variant="", baseline="",
-    ...     params={}, status="ok", environment={"imported": {"format": "pyperf"},
-    ...     "software": {"python": "3.12.1"}})
-    >>> describe_import(record)
+    >>> describe(environment={"imported": {"format": "pyperf"}, "software": {"python": "3.12.1"}})
     'imported from pyperf, python 3.12.1; not taken side by side'
     """
-    known = {
-        "imported from": "imported.format",
-        "": "torch.gpu.name",
-        "on": "machine.cpu_model",
-        "torch": "torch.version",
-        "python": "software.python",
-    }
-    told = {name: look_up(record.environment, path) for name, path in known.items()}
-    parts = [f"{name} {value}".strip() for name, value in told.items() if value]
-    return f"{', '.join(parts)}; not taken side by side"
+
+    def find(path: str, words: str = "{}") -> list[str]:
+        value = look_up(record.environment, path)
+        return [words.format(value)] if value else []
+
+    gpu, cpu = find("torch.gpu.name"), find("machine.cpu_model")
+    torch = find("torch.version", "torch {}")
+    if "published" in record.environment:
+        source = ", ".join([*find("published.source"), *find("published.year")])
+        hardware = (*gpu, "hardware not stated")[0]
+        stated = f"{source or 'source not stated'}; {hardware}"
+        return f"published: {stated}; means, without intervals"
+    if "imported" in record.environment:
+        on = find("machine.cpu_model", "on {}")
+        python = find("software.python", "python {}")
+        told = [*find("imported.format", "imported from {}"), *gpu, *on, *torch, *python]
+        return f"{', '.join(told)}; not taken side by side"
+    settings = record.settings
+    return ", ".join(
+        [
+            settings.device,
+            plural(settings.threads, "thread"),
+            f"{settings.cache} cache",
+            f"allocator {settings.allocator}",
+            *(gpu or cpu),
+            *torch,
+            *find("isa.onednn_max_cpu_isa", "oneDNN capped at {}"),
+        ]
+    )
 
 
 STOP_REASONS = {
@@ -99,8 +80,20 @@ def describe_differences(row: Row) -> str:
     return f"{NOT_COMPARABLE}: {differences}"
 
 
-def group_remarks(rows: Sequence[Row]) -> list[str]:
-    """What a reader should know about one group: failures and imprecision."""
+def list_remarks(rows: Sequence[Row]) -> list[str]:
+    """What a reader of a table should know about its cases."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.record.group_id, []).append(row)
+    return [
+        *(remark for group in groups.values() for remark in _group_remarks(group)),
+        *_case_remarks(rows),
+        *_peak_remarks(rows),
+    ]
+
+
+def _group_remarks(rows: Sequence[Row]) -> list[str]:
+    """Failures and imprecision, of one group."""
     params = label(rows[0].record.params)
     remarks = [
         f"{row.record.variant} {params}: {row.record.status}: {row.record.message}"
@@ -123,7 +116,7 @@ def group_remarks(rows: Sequence[Row]) -> list[str]:
     return remarks
 
 
-def case_remarks(rows: Sequence[Row]) -> list[str]:
+def _case_remarks(rows: Sequence[Row]) -> list[str]:
     """What makes comparisons unfair, and warnings that arose while measuring, each once for all the
     cases of a table."""
     told: dict[str, list[Record]] = {}
@@ -146,7 +139,7 @@ IMPOSSIBLE: dict[Standard, str] = {
 }
 
 
-def peak_remarks(rows: Sequence[Row]) -> list[str]:
+def _peak_remarks(rows: Sequence[Row]) -> list[str]:
     """Which peaks a table compares with, and what cannot be true about them."""
     remarks = []
     for standard, title in choose_peaks(rows).items():
@@ -165,33 +158,24 @@ def peak_remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def _utilisation_remarks(rows: Sequence[Row]) -> list[str]:
-    """By what MFU and HFU are counted, and which of them cannot be."""
-    known = [row for row in rows if row.utilisation and row.utilisation.mfu is not None]
-    counted = dict.fromkeys(_describe_utilisation(row) for row in known)
-    return [*counted, *_impossible_remarks(known)]
-
-
-def _impossible_remarks(rows: Sequence[Row]) -> list[str]:
-    """None or one, with the largest of the numbers."""
-    beyond = [
-        (row.utilisation.hfu or 0.0, row.utilisation.impossible, row.record)
+    """By what MFU and HFU are counted, and the largest of them that cannot be."""
+    known = [
+        (row.utilisation, row.record)
         for row in rows
-        if row.utilisation and row.utilisation.impossible
+        if row.utilisation and row.utilisation.mfu is not None
     ]
-    if not beyond:
-        return []
-    _, sentence, _ = max(beyond, key=lambda each: each[0])
-    cases = _name_cases([record for *_, record in beyond])
-    return [f"{cases}: {'up to ' if len(beyond) > 1 else ''}{sentence}"]
-
-
-def _describe_utilisation(row: Row) -> str:
-    assert row.utilisation is not None
-    return (
-        f"MFU and HFU: by the convention {row.utilisation.convention}, of "
-        f"{format_rate(row.utilisation.peak_flops_per_s, 'FLOP/s')} a rank "
-        f"({row.utilisation.peak_source}); `flopwatch mfu` has other conventions"
+    counted = dict.fromkeys(
+        f"MFU and HFU: by the convention {one.convention}, of "
+        f"{format_rate(one.peak_flops_per_s, 'FLOP/s')} a rank ({one.peak_source}); "
+        "`flopwatch mfu` has other conventions"
+        for one, _ in known
     )
+    beyond = [(one, record) for one, record in known if one.impossible]
+    if not beyond:
+        return list(counted)
+    worst, _ = max(beyond, key=lambda each: each[0].hfu or 0.0)
+    cases = _name_cases([record for _, record in beyond])
+    return [*counted, f"{cases}: {'up to ' if len(beyond) > 1 else ''}{worst.impossible}"]
 
 
 def _describe_peaks(found: Sequence[PeakShare]) -> list[str]:
@@ -247,18 +231,11 @@ def write_warnings(warnings: Sequence[ResultWarning], width: int) -> list[str]:
     for severity, meaning in SEVERITIES.items():
         chosen = [warning for warning in warnings if warning.severity == severity]
         if chosen:
-            lines += ["", meaning.capitalize()] if lines else [meaning.capitalize()]
+            lines += _write_heading(meaning, is_first=not lines)
         for warning in chosen:
-            lines += _write_warning(warning, width)
+            lines += [f"  {warning.kind}", *_wrap(warning.sentence, width)]
+            lines += _wrap(f"→ {warning.advice}", width, hang=2)
     return lines
-
-
-def _write_warning(warning: ResultWarning, width: int) -> list[str]:
-    return [
-        f"  {warning.kind}",
-        *_wrap_warning(warning.sentence, width, WARNING_INDENT),
-        *_wrap_warning(f"→ {warning.advice}", width, WARNING_INDENT, hang=2),
-    ]
 
 
 def count_warnings(warnings: Sequence[ResultWarning], num_records: int) -> str:
@@ -286,21 +263,25 @@ def write_kinds(width: int) -> list[str]:
     """What is looked for, how, and what to do."""
     lines: list[str] = []
     for severity, meaning in SEVERITIES.items():
-        lines += ["", meaning.capitalize()] if lines else [meaning.capitalize()]
+        lines += _write_heading(meaning, is_first=not lines)
         for name, kind in KINDS.items():
             if kind.severity == severity:
                 lines.append(f"  {name}: {kind.meaning}")
-                lines += _wrap_warning(f"found by: {kind.method}", width, WARNING_INDENT, hang=2)
-                lines += _wrap_warning(f"→ {kind.advice}", width, WARNING_INDENT, hang=2)
+                lines += _wrap(f"found by: {kind.method}", width, hang=2)
+                lines += _wrap(f"→ {kind.advice}", width, hang=2)
     return lines
 
 
-def _wrap_warning(text: str, width: int, indent: int, hang: int = 0) -> list[str]:
+def _write_heading(meaning: str, is_first: bool) -> list[str]:
+    return [meaning.capitalize()] if is_first else ["", meaning.capitalize()]
+
+
+def _wrap(text: str, width: int, hang: int = 0) -> list[str]:
     return textwrap.wrap(
         text,
         width=max(width, 40),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + hang),
+        initial_indent=" " * WARNING_INDENT,
+        subsequent_indent=" " * (WARNING_INDENT + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -1,19 +1,24 @@
 """What `flopwatch show` was asked for, and the answer, in any format.
 
 Whatever is asked for, it is tables for people, a table of values for CSV, and objects for JSON; a
-format takes the one that it can hold.
+format takes the one that it can hold. Besides the usual tables and published layouts there are
+
+- tables of chosen columns, from those that `columns` knows;
+- pivots: one number of every case, with a row for each value of one column and a table column for
+  each of another. No cell is a mean: what cases differ in besides has a table of its own for each
+  of its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.output.case_tables import make_all_sheets, make_sorted_sheets
-from flopwatch.output.columns import Columns, list_columns
+from flopwatch.output.columns import NOT_COMPARABLE, Columns, find_column, list_columns
 from flopwatch.output.formats import (
     list_objects,
     write_csv,
@@ -21,27 +26,19 @@ from flopwatch.output.formats import (
     write_latex,
     write_markdown,
 )
-from flopwatch.output.layouts.layouts import AS_PUBLISHED, LAYOUTS, Cell, PublishedTable
-from flopwatch.output.pivot import (
-    choose_columns,
-    list_pivot_records,
-    list_pivot_values,
-    list_values,
-    make_chosen_sheet,
-    make_pivot,
-    make_pivot_sheets,
-)
+from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS, PLAIN, make_printout
+from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.selection import select_rows
-from flopwatch.output.tables import Sheet, Value
-
-PLAIN = "plain"
+from flopwatch.output.tables import Column, Sheet, Value
+from flopwatch.output.units import plural
+from flopwatch.suites.case import format_value, label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     layout: str = PLAIN
     columns: str | None = None
-    """Names of chosen, with commas."""
+    """Names of columns, with commas."""
     sort: str | None = None
     """The same; a minus means descending."""
     where: str | None = None
@@ -95,8 +92,8 @@ def _answer_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bo
     pivot = make_pivot(rows, known, asked, is_sorted)
     return Answer(
         make_sheets=lambda: make_pivot_sheets(pivot),
-        make_values=lambda: list_pivot_values(pivot),
-        make_objects=lambda: list_pivot_records(pivot),
+        make_values=lambda: _list_pivot_values(pivot),
+        make_objects=lambda: _list_pivot_objects(pivot),
         remarks=pivot.remarks,
     )
 
@@ -106,8 +103,8 @@ def _answer_columns(rows: Sequence[Row], known: Columns, columns: str) -> Answer
     names = [each.name for each in chosen]
     return Answer(
         make_sheets=lambda: [make_chosen_sheet(rows, known, chosen)] if rows else [],
-        make_values=lambda: (names, list_values(rows, chosen)),
-        make_objects=lambda: list_objects(names, list_values(rows, chosen)),
+        make_values=lambda: (names, _list_values(rows, chosen)),
+        make_objects=lambda: list_objects(names, _list_values(rows, chosen)),
         remarks=[] if rows else ["no cases"],
     )
 
@@ -129,18 +126,22 @@ def _answer_plain(rows: Sequence[Row], known: Columns, request: Request, is_shee
         ]
     return Answer(
         make_sheets=lambda: make_sheets(shown),
-        make_values=lambda: (list(known), list_values(rows, list(known.values()))),
-        make_objects=lambda: LAYOUTS[PLAIN](rows).content,
+        make_values=lambda: (list(known), _list_values(rows, known.values())),
+        make_objects=lambda: make_printout(rows, PLAIN).content,
         remarks=remarks,
     )
 
 
+def _list_values(rows: Sequence[Row], chosen: Iterable[Column[Row]]) -> list[list[Value]]:
+    return [[column.find_value(row) for column in chosen] for row in rows]
+
+
 def _answer_layout(rows: Sequence[Row], asked: str, form: str) -> Answer:
     layout = _find_layout(rows) if asked == AS_PUBLISHED else asked
-    printout = LAYOUTS[layout](rows)
+    printout = make_printout(rows, layout)
     below = [] if asked == AS_PUBLISHED else rows
 
-    def find_tables() -> list[PublishedTable]:
+    def find_tables() -> list[Sheet]:
         if not printout.tables:
             raise UsageError(
                 f"the layout {layout!r} is no table, which {form} would need; take --format json, "
@@ -155,12 +156,10 @@ def _answer_layout(rows: Sequence[Row], asked: str, form: str) -> Answer:
                 f"the layout {layout!r} is {len(others) + 1} tables here, and {form} holds one; "
                 "choose one by --where, or take --format markdown"
             )
-        return first.headings, [[*row] for row in first.rows]
+        return first.headings, first.values[0]
 
     return Answer(
-        make_sheets=lambda: (
-            make_all_sheets(below) if form == "terminal" else [*map(_make_sheet, find_tables())]
-        ),
+        make_sheets=lambda: make_all_sheets(below) if form == "terminal" else find_tables(),
         make_values=make_values,
         make_objects=lambda: printout.content,
         lines=printout.lines,
@@ -178,21 +177,258 @@ def _find_layout(rows: Sequence[Row]) -> str:
     return str(found.pop())
 
 
-def _make_sheet(table: PublishedTable) -> Sheet:
+COMPARISONS = ("speedup", "speedup_low", "speedup_high", "limit")
+
+
+def choose_columns(known: Columns, asked: str) -> list[Column[Row]]:
+    """Those that ``a,b,c`` names, in that order."""
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if not names:
+        raise UsageError(
+            "--columns names none; write it as in --columns variant,total_ns,speedup, and "
+            "--columns help lists all"
+        )
+    return [find_column(known, name) for name in names]
+
+
+def make_chosen_sheet(rows: Sequence[Row], known: Columns, chosen: Sequence[Column[Row]]) -> Sheet:
+    """One table, whatever the suites and conditions; it says what they are."""
+    rest = [column for column in _list_identity(known) if column not in chosen]
+    hidden = [column.name for column in _list_differing(rest, rows)]
+    # The words in front tell the rows apart, however narrow a terminal is.
+    is_label = [column.is_word and column.name != "verdict" for column in chosen]
     return Sheet(
-        title=table.title,
-        conditions="",
-        columns=table.headings,
-        text_columns=1,
-        words=[True] + [False] * (len(table.headings) - 1),
-        optional=[],
-        groups=[[[_form(cell) for cell in row] for row in table.rows]],
-        values=[[[*row] for row in table.rows]],
-        remarks=[],
+        title=_describe_shared(rows, known, chosen),
+        # Of what somebody has asked for, nothing is left out.
+        columns=[replace(c, kind="number", has_words=c.is_word) for c in chosen],
+        items=[rows],
+        conditions=_describe_all_conditions(rows),
+        remarks=[
+            *([f"the cases differ also in {', '.join(hidden)}"] if hidden else []),
+            *([] if known["verdict"] in chosen else _list_not_comparable(rows, chosen)),
+        ],
+        labels=max(1, [*is_label, False].index(False)),
     )
 
 
-def _form(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    return cell if isinstance(cell, str) else f"{cell:g}"
+def _list_not_comparable(rows: Sequence[Row], chosen: Sequence[Column[Row]]) -> list[str]:
+    """Of comparisons that a table shows without saying that they are not fair ones."""
+    marked = [row for row in rows if row.differences]
+    if not marked or not any(column.name in COMPARISONS for column in chosen):
+        return []
+    variants = ", ".join(dict.fromkeys(row.record.variant for row in marked))
+    return [
+        f"{variants}: {NOT_COMPARABLE} in {plural(len(marked), 'case')}; the usual tables say how"
+    ]
+
+
+def _list_identity(known: Columns) -> list[Column[Row]]:
+    """What tells cases apart: no two of them have all of it in common."""
+    names = ("variant", "baseline", "conditions_id")
+    return [
+        known["suite"],
+        *(column for column in known.values() if column.is_axis),
+        *(known[name] for name in names),
+    ]
+
+
+def _list_differing(columns: Iterable[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
+    """Those in which the rows differ."""
+    return [column for column in columns if len({column.find_value(row) for row in rows}) > 1]
+
+
+def _describe_shared(rows: Sequence[Row], known: Columns, shown: Sequence[Column[Row]]) -> str:
+    """The title of a table: the suites, and what else is the same in all rows and not shown."""
+    suites = ", ".join(dict.fromkeys(row.record.suite for row in rows))
+    told = [f for f in _list_identity(known) if f.is_axis or f.name == "variant"]
+    texts = {f.title: {f.cell(row) for row in rows} for f in told if f not in shown}
+    shared = [f"{name}={text}" for name, (text, *more) in texts.items() if text and not more]
+    return " ".join([suites, *shared])
+
+
+def _describe_all_conditions(rows: Sequence[Row]) -> str:
+    return "; or ".join(dict.fromkeys(describe_conditions(row.record) for row in rows))
+
+
+ROLES = ("row", "col", "value")
+EXAMPLE = "--pivot row=shape,col=tokens,value=speedup"
+MOST_TABLES = 20
+"""Nobody reads more; a machine may."""
+
+
+Cells = Mapping[tuple[Value, Value], Row]
+"""Cases by their values of row and col."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pivot:
+    row: Column[Row]
+    col: Column[Row]
+    value: Column[Row]
+    others: list[Column[Row]]
+    """In what the cases differ besides."""
+    cells: Mapping[tuple[Value, ...], Cells]
+    """By values of the others."""
+    rows: list[Value]
+    cols: list[Value]
+    known: Columns
+    remarks: list[str]
+
+
+def make_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bool) -> Pivot:
+    """`is_sorted`: rows and columns come as the cases do; otherwise numbers ascend."""
+    chosen = _parse(asked, known)
+    row, col, value = (chosen[role] for role in ROLES)
+    placed = [r for r in rows if None not in (row.find_value(r), col.find_value(r))]
+    # A baseline has no speedup; what failed is shown as such.
+    shown = [r for r in placed if value.find_value(r) is not None or r.record.status != "ok"]
+    rest = [column for column in _list_identity(known) if column not in (row, col)]
+    others = _list_differing(rest, shown)
+    cells: dict[tuple[Value, ...], dict[tuple[Value, Value], Row]] = {}
+    for case in shown:
+        place = row.find_value(case), col.find_value(case)
+        table = cells.setdefault(tuple(column.find_value(case) for column in others), {})
+        if place in table:
+            raise UsageError(
+                f"{row.name}={place[0]} and {col.name}={place[1]} are two cases, "
+                f"{_name_case(table[place])} and {_name_case(case)}; choose one by --where"
+            )
+        table[place] = case
+    return Pivot(
+        row=row,
+        col=col,
+        value=value,
+        others=others,
+        cells=cells,
+        rows=_order((row.find_value(case) for case in shown), is_sorted),
+        cols=_order((col.find_value(case) for case in shown), is_sorted),
+        known=known,
+        remarks=[
+            *_list_left(rows, (row, col)),
+            *([] if shown else [f"no case has a value of {value.name}"]),
+            *_list_not_comparable(shown, [value]),
+        ],
+    )
+
+
+def _list_left(rows: Sequence[Row], chosen: Sequence[Column[Row]]) -> list[str]:
+    """Of cases that have no place in the table."""
+    counts = {column.name: sum(column.find_value(row) is None for row in rows) for column in chosen}
+    return [
+        f"left out: {plural(count, 'case')} with no {name}"
+        for name, count in counts.items()
+        if count
+    ]
+
+
+def make_pivot_sheets(pivot: Pivot) -> list[Sheet]:
+    if len(pivot.cells) > MOST_TABLES:
+        names = ", ".join(column.name for column in pivot.others)
+        raise UsageError(
+            f"this pivot would be {len(pivot.cells)} tables, since cases differ in {names} too; "
+            "fix some of these, as in --where \"variant = 'dense'\", or take --format csv"
+        )
+    return [_make_pivot_sheet(pivot, cells) for cells in pivot.cells.values()]
+
+
+def _list_pivot_objects(pivot: Pivot) -> list[dict[str, Any]]:
+    """For JSON: an object a row, with the values by column."""
+    names = [column.name for column in (*pivot.others, pivot.row)]
+    return [
+        {
+            **dict(zip(names, [*key, row], strict=True)),
+            pivot.value.name: {_name(col): _find(pivot, cells, row, col) for col in pivot.cols},
+        }
+        for key, cells, row in _walk(pivot)
+    ]
+
+
+def _list_pivot_values(pivot: Pivot) -> tuple[list[str], list[list[Value]]]:
+    """For CSV: one table, in which the others have columns too. Headings and rows."""
+    names = [
+        *(column.name for column in (*pivot.others, pivot.row)),
+        *(f"{pivot.value.name} {pivot.col.name}={_name(col)}" for col in pivot.cols),
+    ]
+    rows = [
+        [*key, row, *(_find(pivot, cells, row, col) for col in pivot.cols)]
+        for key, cells, row in _walk(pivot)
+    ]
+    return names, rows
+
+
+def _walk(pivot: Pivot) -> Iterable[tuple[tuple[Value, ...], Cells, Value]]:
+    """Every row of every table that has a case."""
+    for key, cells in pivot.cells.items():
+        filled = {row for row, _ in cells}
+        for row in pivot.rows:
+            if row in filled:
+                yield key, cells, row
+
+
+def _parse(asked: str, known: Columns) -> dict[str, Column[Row]]:
+    parts = [part.partition("=") for part in asked.split(",")]
+    named = {role.strip(): name.strip() for role, _, name in parts}
+    if sorted(named) != sorted(ROLES) or len(parts) != len(ROLES):
+        raise UsageError(f"--pivot needs row, col and value, once each, as in {EXAMPLE}")
+    if len({name.casefold() for name in named.values()}) < len(ROLES):
+        raise UsageError(f"--pivot has the same column in two places; write it as in {EXAMPLE}")
+    return {role: find_column(known, name) for role, name in named.items()}
+
+
+def _make_pivot_sheet(pivot: Pivot, cells: Cells) -> Sheet:
+    rows = [row for row in pivot.rows if any((row, col) in cells for col in pivot.cols)]
+    cols = [col for col in pivot.cols if any((row, col) in cells for row in rows)]
+    cases = list(cells.values())
+    shared = _describe_shared(cases, pivot.known, [pivot.row, pivot.col])
+    heading = f"{pivot.row.title} \\ {pivot.col.title}"
+    return Sheet(
+        title=f"{shared}, {pivot.value.title} by {pivot.col.title}",
+        columns=[
+            Column(heading, _name, "word", lambda row: row),
+            *(_pivot_column(pivot, cells, col) for col in cols),
+        ],
+        items=[rows],
+        conditions=_describe_all_conditions(cases),
+        labels=1,
+    )
+
+
+def _pivot_column(pivot: Pivot, cells: Cells, col: Value) -> Column[Value]:
+    def cell(row: Value) -> str:
+        case = cells.get((row, col))
+        if case is None:
+            return ""
+        text = (pivot.value.brief or pivot.value.cell)(case)
+        return text or (case.record.status if case.record.status != "ok" else "")
+
+    def tone(row: Value) -> str | None:
+        """Speedups have the colours of their verdicts."""
+        case = cells.get((row, col))
+        return case.verdict if case and pivot.value.name == "speedup" else None
+
+    return Column(
+        _name(col),
+        cell,
+        value=lambda row: _find(pivot, cells, row, col),
+        has_words=pivot.value.is_word,
+        tone=tone,
+    )
+
+
+def _find(pivot: Pivot, cells: Cells, row: Value, col: Value) -> Value:
+    case = cells.get((row, col))
+    return None if case is None else pivot.value.find_value(case)
+
+
+def _name(value: Value) -> str:
+    return "" if value is None else format_value(value)
+
+
+def _name_case(case: Row) -> str:
+    return f"{case.record.variant} {label(case.record.params)}"
+
+
+def _order(values: Iterable[Value], is_sorted: bool) -> list[Value]:
+    seen = list(dict.fromkeys(values))
+    numbers = [value for value in seen if isinstance(value, int | float)]
+    return seen if is_sorted or len(numbers) < len(seen) else [*sorted(numbers)]

@@ -11,22 +11,13 @@ from itertools import groupby
 from flopwatch.analysis.part_times import Split, find_slow_rank, split_ranks
 from flopwatch.analysis.quality import Quality, assess, compare_losses
 from flopwatch.analysis.summary import Row
-from flopwatch.output.columns import NOT_COMPARABLE, axis_column
-from flopwatch.output.tables import (
-    Column,
-    Sheet,
-    bytes_column,
-    choose_axes,
-    divide,
-    interval_column,
-    lay_out,
-    middle,
-    time_column,
-)
+from flopwatch.output.columns import NOT_COMPARABLE, label_columns
+from flopwatch.output.tables import Column, Sheet, choose_axes, divide, interval_column, number
 from flopwatch.output.units import (
     format_bytes,
-    format_count,
     format_measured_time,
+    format_signed,
+    format_signed_share,
     format_speedup,
     format_time,
 )
@@ -43,51 +34,34 @@ def _make_quality_sheet(group: Sequence[Quality]) -> Sheet:
     record = group[0].row.record
     baseline = record.baseline
 
-    def find_parameters(quality: Quality) -> float | None:
-        return quality.row.record.facts.get("parameters")
-
-    def form_parameters(quality: Quality) -> str:
-        parameters = find_parameters(quality)
-        return "" if parameters is None else format_count(parameters)
-
     columns: list[Column[Quality]] = [
-        Column("variant", lambda quality: quality.row.record.variant, "word"),
-        Column("parameters", form_parameters, "detail", find_parameters),
-        time_column("step time", lambda quality: quality.row.total_ns, "throughput"),
+        *label_columns([], lambda quality: quality.row.record),
+        number("parameters", "count", lambda q: q.row.record.facts.get("parameters"), "detail"),
+        number("step time", "ns", lambda quality: quality.row.total_ns, "throughput"),
         interval_column(lambda quality: quality.row.total_ns),
         Column("loss", lambda q: f"{q.final_loss:.3f}", value=lambda q: q.final_loss),
-        Column(
-            f"vs {baseline}",
-            lambda quality: _format_difference(quality.loss_difference),
-            value=lambda quality: quality.loss_difference,
-        ),
-        Column(
+        Column(f"vs {baseline}", _format_difference, value=lambda q: q.loss_difference),
+        number(
             f"time to {baseline}'s loss",
-            _format_time_to_baseline,
-            value=lambda quality: middle(quality.time_to_baseline_ns),
+            "ns",
+            lambda quality: quality.time_to_baseline_ns,
+            cell=_format_time_to_baseline,
         ),
-        Column("gain at equal loss", _format_gain, "word", lambda quality: middle(quality.gain)),
+        number("gain at equal loss", "ratio", lambda q: q.gain, "word", cell=_format_gain),
     ]
     return Sheet(
         title=f"{record.suite} {label(record.params)}, loss",
-        conditions=(
-            f"gain: {baseline}'s time over the variant's, to the worse of both final losses; "
-            "intervals are of step times and do not include the spread between seeds"
-        ),
+        columns=columns,
+        items=[group],
+        conditions=f"gain: {baseline}'s time over the variant's, to the worse of both final "
+        "losses; intervals are of step times and do not include the spread between seeds",
         remarks=_list_shortened(group),
-        **lay_out(columns, [group]),
     )
 
 
-def _format_difference(difference: float | None) -> str:
-    """
-    >>> [_format_difference(d) for d in (0.0304, -0.0304, -0.0001, None)]
-    ['+0.030', '−0.030', '+0.000', '']
-    """
-    if difference is None:
-        return ""
-    # Adding 0 makes a rounded -0.0 a plain zero.
-    return f"{round(difference, 3) + 0:+.3f}".replace("-", "−")
+def _format_difference(quality: Quality) -> str:
+    difference = quality.loss_difference
+    return "" if difference is None else format_signed(difference, 3)
 
 
 def _format_time_to_baseline(quality: Quality) -> str:
@@ -128,31 +102,25 @@ def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
-    sections = [[Place(row, split) for split in split_ranks(row.record)] for row in rows]
     columns: list[Column[Place]] = [
-        *(axis_column(axis, lambda place: place.row.record) for axis in axes),
-        Column("variant", lambda place: place.row.record.variant, "word"),
+        *label_columns(axes, lambda place: place.row.record),
         Column("rank", lambda place: str(place.split.rank), "word"),
-        Column("step", lambda p: format_time(p.split.step_ns), value=lambda p: p.split.step_ns),
+        number("step", "ns", lambda place: place.split.step_ns),
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
         _part_column("transfer", lambda split: split.transfer_ns),
     ]
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
     return Sheet(
         title=f"{title}, ranks",
-        conditions=(
-            "waiting: at collectives, until the last rank arrived; transfer: from then on; "
-            "working: everything else, including overlapped collectives; of the median step"
-        ),
+        columns=columns,
+        items=[[Place(row, split) for split in split_ranks(row.record)] for row in rows],
+        conditions="waiting: at collectives, until the last rank arrived; transfer: from then on; "
+        "working: everything else, including overlapped collectives; of the median step",
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
-            *(
-                remark
-                for _, group in groupby(rows, lambda row: row.record.group_id)
-                for remark in _remark_on_losses(list(group))
-            ),
+            *(remark for group in groups for remark in _remark_on_losses(group)),
         ],
-        **lay_out(columns, sections),
     )
 
 
@@ -221,25 +189,21 @@ def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
     phases = dict.fromkeys(phase for row in rows for phase in row.record.memory)
     columns: list[Column[Row]] = [
-        *(axis_column(axis, lambda row: row.record) for axis in axes),
-        Column("variant", lambda row: row.record.variant, "word"),
-        bytes_column("before", lambda row: row.record.resident_bytes, "detail"),
+        *label_columns(axes, lambda row: row.record),
+        number("before", "bytes", lambda row: row.record.resident_bytes, "detail"),
         *map(_phase_column, phases),
-        bytes_column("kept for backward", _find_kept_bytes, "memory"),
-        Column("peak", _peak_cell, value=lambda row: find_peak_bytes(row.record)),
-        bytes_column("predicted", lambda row: find_estimate_bytes(row.record)),
-        Column("error", lambda row: _format_error(error_of(row)), value=error_of),
+        number("kept for backward", "bytes", _find_kept_bytes, "memory"),
+        number("peak", "bytes", lambda row: find_peak_bytes(row.record), cell=_peak_cell),
+        number("predicted", "bytes", lambda row: find_estimate_bytes(row.record)),
+        Column("error", lambda row: format_signed_share(error_of(row)), value=error_of),
     ]
     return Sheet(
         title=f"{title}, memory",
-        conditions=(
-            "before: tensors that were there before a step; by phase: the most that it held beyond "
-            "those; peak: both together; predicted: from dimensions alone"
-        ),
+        columns=columns,
+        items=[list(group) for _, group in groupby(rows, lambda row: row.record.group_id)],
+        conditions="before: tensors that were there before a step; by phase: the most that it held "
+        "beyond those; peak: both together; predicted: from dimensions alone",
         remarks=[OF_ALL] if mixed else [],
-        **lay_out(
-            columns, [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
-        ),
     )
 
 
@@ -265,7 +229,7 @@ def _phase_column(phase: str) -> Column[Row]:
         held = row.record.memory.get(phase)
         return None if held is None else held.peak_bytes
 
-    return bytes_column(phase, find_bytes, "phase")
+    return number(phase, "bytes", find_bytes, "phase")
 
 
 def _find_kept_bytes(row: Row) -> float | None:
@@ -276,8 +240,3 @@ def _find_kept_bytes(row: Row) -> float | None:
 def _peak_cell(row: Row) -> str:
     peak_bytes = find_peak_bytes(row.record)
     return row.record.status if peak_bytes is None else format_bytes(peak_bytes)
-
-
-def _format_error(error: float | None) -> str:
-    # Adding 0 makes +0.0 of what rounds to -0.0.
-    return "" if error is None else f"{round(100 * error, 1) + 0.0:+.1f} %".replace("-", "−")

@@ -1,10 +1,9 @@
-"""Numbers as people read them: a unit, and as many figures as their interval supports, or three
-where that is not known.
+"""Numbers as people read and write them: a unit, and as many figures as their interval supports, or
+three where that is not known.
 
-Texts from records, as a terminal may see them.
-
-A record may come from anybody. What would move a terminal's cursor, change its colours or turn the
-order of what stands around it is no part of a name.
+And texts as a terminal may see them: a record may come from anybody, and what would move a
+terminal's cursor, change its colours or turn the order of what stands around it is no part of a
+name.
 """
 
 from __future__ import annotations
@@ -163,13 +162,44 @@ def format_change(ratio: Estimate) -> str:
     '−2.0 % [?]'
     """
 
-    def percent(value: float, sign: str = "-") -> str:
-        # Adding 0 makes a rounded -0.0 a plain zero.
-        return f"{round(100 * (value - 1), 1) + 0:{sign}.1f}".replace("-", "−")
+    ends = "?"
+    if ratio.low is not None and ratio.high is not None:
+        ends = ", ".join(format_signed(100 * (e - 1), 1, "-") for e in (ratio.low, ratio.high))
+    return f"{format_signed(100 * (ratio.value - 1))} % [{ends}]"
 
-    if ratio.low is None or ratio.high is None:
-        return f"{percent(ratio.value, '+')} % [?]"
-    return f"{percent(ratio.value, '+')} % [{percent(ratio.low)}, {percent(ratio.high)}]"
+
+def format_signed(value: float, decimals: int = 1, sign: str = "+") -> str:
+    """With a typographic minus; with `sign="-"`, without a plus.
+
+    >>> [format_signed(v) for v in (0.42, -0.42, -0.001)], format_signed(3, 0, "-")
+    (['+0.4', '−0.4', '+0.0'], '3')
+    """
+    # Adding 0 makes a rounded -0.0 a plain zero.
+    return f"{round(value, decimals) + 0:{sign}.{decimals}f}".replace("-", "−")
+
+
+def format_signed_share(share: float | None, decimals: int = 1, sign: str = "+") -> str:
+    """
+    >>> format_signed_share(-0.123), format_signed_share(0.64, 0, "-"), format_signed_share(None)
+    ('−12.3 %', '64 %', '')
+    """
+    return "" if share is None else f"{format_signed(100 * share, decimals, sign)} %"
+
+
+ROUNDING_NS = 1e-3
+"""Less is what sums of times are rounded by."""
+
+
+def format_signed_time(time_ns: float | None, plus: str = "") -> str:
+    """
+    >>> [format_signed_time(time_ns) for time_ns in (2.5e6, -2.5e6, -1e-9, None)]
+    ['2.50 ms', '−2.50 ms', '0', '']
+    """
+    if time_ns is None:
+        return ""
+    if abs(time_ns) < ROUNDING_NS:
+        return "0"
+    return f"{'−' if time_ns < 0 else plus}{format_time(abs(time_ns))}"
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.vs_published import PublishedComparison, find_matching
-from flopwatch.output.columns import NOT_COMPARABLE, axis_column
+from flopwatch.output.columns import NOT_COMPARABLE, label_columns
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.output.tables import Column, Sheet, choose_axes, lay_out
-from flopwatch.output.units import format_ratio, format_share, format_speedup, plural
+from flopwatch.output.tables import Column, Sheet, choose_axes, number
+from flopwatch.output.units import format_share, format_speedup, plural
 from flopwatch.suites.case import format_value, label
 
 
@@ -30,12 +31,11 @@ def make_published_comparison_sheets(found: Sequence[PublishedComparison]) -> li
 def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
     title, axes = choose_axes([one.row.record for one in found])
     columns: list[Column[PublishedComparison]] = [
-        *(axis_column(axis, lambda one: one.row.record) for axis in axes),
-        Column("variant", lambda one: one.row.record.variant, "word"),
+        *label_columns(axes, lambda one: one.row.record),
         Column("ratio", lambda one: one.quantity, "word"),
         _value_column("here", lambda one: one.own_value),
         _value_column("published", lambda one: one.published_value),
-        Column("here over published", lambda one: format_ratio(_divide(one)), value=_divide),
+        number("here over published", "ratio", _divide),
         Column("fair", describe_fairness, "word"),
     ]
     groups: dict[tuple[str, str], list[PublishedComparison]] = {}
@@ -46,10 +46,10 @@ def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
     assert first.published
     return Sheet(
         title=f"{title}, vs published",
+        columns=columns,
+        items=list(groups.values()),
         conditions=f"here: {describe_conditions(first.own.record)}; "
         f"{describe_conditions(first.published.record)}",
-        remarks=[],
-        **lay_out(columns, list(groups.values())),
     )
 
 
@@ -60,17 +60,10 @@ def _value_column(
         estimate = find(one)
         if estimate is None:
             return ""
-        return (
-            format_share(estimate.value)
-            if one.quantity.startswith("MFU")
-            else format_speedup(estimate)
-        )
+        is_share = one.quantity.startswith("MFU")
+        return format_share(estimate.value) if is_share else format_speedup(estimate)
 
-    def value(one: PublishedComparison) -> float | None:
-        estimate = find(one)
-        return None if estimate is None else estimate.value
-
-    return Column(name, cell, value=value)
+    return number(name, "ratio", find, cell=cell)
 
 
 def _divide(one: PublishedComparison) -> float | None:
@@ -80,7 +73,7 @@ def _divide(one: PublishedComparison) -> float | None:
 
 
 def describe_fairness(one: PublishedComparison) -> str:
-    """The fields that make the comparison unfair; what they are is told once, below."""
+    """The fields that make the comparison unfair; what they are is said once, below."""
     fields = [
         *one.differences,
         *(f"{name} here" for name in (one.own.differences if one.own else ())),
@@ -91,8 +84,7 @@ def describe_fairness(one: PublishedComparison) -> str:
 
 def describe_published_comparison(found: Sequence[PublishedComparison]) -> list[str]:
     """What makes comparisons unfair, and what has no partner and why."""
-    compared = [one for one in found if one.missing is None]
-    return [*_describe_differences(compared), *_describe_missing(found)]
+    return [*_describe_differences(found), *_describe_missing(found)]
 
 
 def suggest_case(found: Sequence[PublishedComparison], name: str) -> str:
@@ -108,17 +100,17 @@ def suggest_case(found: Sequence[PublishedComparison], name: str) -> str:
     return f"measure what was published, as by: flopwatch run {record.suite} {' '.join(words)}"
 
 
-def _describe_differences(compared: Sequence[PublishedComparison]) -> list[str]:
-    told: dict[str, int] = {}
-    for one in compared:
-        sentences = [f"{name}: {own} here, {other} there" for name, (own, other) in
-                     one.differences.items()]  # fmt: skip
-        sentences += _describe_row(one.own, "here") + _describe_row(one.published, "there")
-        for sentence in sentences:
-            told[sentence] = told.get(sentence, 0) + 1
+def _describe_differences(found: Sequence[PublishedComparison]) -> list[str]:
+    """Each once, with how many ratios it concerns."""
+    counts: Counter[str] = Counter()
+    for one in found:
+        if one.missing is None:
+            counts.update(f"{n}: {own} here, {o} there" for n, (own, o) in one.differences.items())
+            counts.update(_describe_row(one.own, "here"))
+            counts.update(_describe_row(one.published, "there"))
     return [
-        f"{NOT_COMPARABLE}: {sentence} ({plural(number, 'ratio')})"
-        for sentence, number in told.items()
+        f"{NOT_COMPARABLE}: {sentence} ({plural(count, 'ratio')})"
+        for sentence, count in counts.items()
     ]
 
 

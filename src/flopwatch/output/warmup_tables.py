@@ -18,15 +18,15 @@ from flopwatch.analysis.warmup import (
     compare_std,
     study,
 )
+from flopwatch.output.layouts import Printout
 from flopwatch.output.layouts.layout_cs336 import (
-    Cell,
     describe_table,
     draw_grid,
     make_headings,
     name_experiment,
     table_key,
 )
-from flopwatch.output.layouts.layouts import Printout
+from flopwatch.output.tables import Value
 from flopwatch.output.units import format_time, plural, three_figures
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
@@ -94,7 +94,7 @@ def _draw_table(title: str, rows: Sequence[tuple[Warmup, Window]]) -> list[str]:
     return [title, *draw_grid(headings, cells), ""]
 
 
-def _make_cells(warmup: Warmup, window: Window) -> list[Cell]:
+def _make_cells(warmup: Warmup, window: Window) -> list[Value]:
     spreads = window.phases.values()
     times = [value for spread in spreads for value in (spread.mean_s, spread.std_s)]
     return [name_experiment(warmup.record), *times, warmup.steps]

@@ -24,16 +24,14 @@ from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts.layouts import Printout, PublishedTable
+from flopwatch.output.layouts import Printout, format_published, make_published_sheet
 from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.tables import Value
 from flopwatch.output.training_tables import find_estimate_bytes
 from flopwatch.output.units import format_bytes
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value, label
-
-Cell = str | float | None
-"""None where there is nothing to say."""
 
 MIN_PADDING = 2
 MODEL = "model"
@@ -70,7 +68,7 @@ def describe_table(record: Record) -> str:
     return f"{what}; {describe_conditions(record)}"
 
 
-def draw_grid(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+def draw_grid(headings: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
     """The first column has words, the others numbers.
 
     >>> rows = [["small", 0.5], ["xl", 12.25], ["2.7b", "OOM"]]
@@ -101,22 +99,16 @@ def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [name.ljust(first), *map(str.rjust, numbers, others)]
 
 
-def _align_points(cells: Sequence[Cell]) -> list[str]:
+def _align_points(cells: Sequence[Value]) -> list[str]:
     """Numbers as text, filled up behind. A word has no point, and ends where the column does."""
     decimals = [_count_decimals(cell) for cell in cells]
     return [
-        _format(cell) + " " * (0 if isinstance(cell, str) else max(decimals) - own)
+        format_published(cell) + " " * (0 if isinstance(cell, str) else max(decimals) - own)
         for cell, own in zip(cells, decimals, strict=True)
     ]
 
 
-def _format(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    return cell if isinstance(cell, str) else f"{cell:g}"
-
-
-def _count_decimals(cell: Cell) -> int:
+def _count_decimals(cell: Value) -> int:
     """Characters from the decimal point on, an exponent included."""
     if cell is None or isinstance(cell, str):
         return 0
@@ -161,7 +153,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
         ],
         remarks=_find_remarks([row.record for row in chosen]),
         tables=[
-            PublishedTable(
+            make_published_sheet(
                 describe_table(table[0].record), make_headings(PHASES), [*map(_make_cells, table)]
             )
             for table in tables
@@ -204,7 +196,7 @@ def _divide(rows: Sequence[Row]) -> list[list[Row]]:
     return list(tables.values())
 
 
-def _make_cells(row: Row) -> list[Cell]:
+def _make_cells(row: Row) -> list[Value]:
     name = name_experiment(row.record)
     if row.total_ns is None:
         return [name, *_describe_failure(row.record), None, None]

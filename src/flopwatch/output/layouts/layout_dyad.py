@@ -22,7 +22,7 @@ from flopwatch.analysis.summary import Row, differences_as_dict
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
-from flopwatch.output.layouts.layouts import Printout
+from flopwatch.output.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_differences
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify

@@ -25,7 +25,7 @@ from flopwatch.jobs.conventions import CONVENTIONS, count_trained_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.training_job import SHARDING_WORDS, STEP_WORDS, TrainingJob
 from flopwatch.jobs.utilisation import JobUtilisation, Utilisation
-from flopwatch.output.layouts.layouts import Printout, PublishedTable, draw_published_markdown
+from flopwatch.output.layouts import Printout, make_published_sheet
 from flopwatch.output.units import format_rate
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
@@ -210,11 +210,29 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     headings = [column.heading for column in COLUMNS]
     cells = [[_format(column, entry) for column in COLUMNS] for entry in entries]
     return Printout(
-        lines=[*draw_published_markdown([headings, *cells]), ""],
+        lines=[*_draw_markdown([headings, *cells]), ""],
         content=[_as_dict(entry) for entry in entries],
         remarks=[*REMARKS, *_describe_peaks(entries), *remarks],
-        tables=[PublishedTable("", headings, [[*row] for row in cells])],
+        tables=[make_published_sheet("", headings, cells)],
     )
+
+
+def _draw_markdown(cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table as published: headings begin where their column does, cells end where it ends.
+
+    >>> print(*_draw_markdown([["Model", "MFU"], ["7b", "0.4216"]]), sep="\\n")
+    | Model | MFU    |
+    | ----- | ------ |
+    |    7b | 0.4216 |
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    head, *body = cells
+    rows = [
+        map(str.ljust, head, widths),
+        ("-" * width for width in widths),
+        *(map(str.rjust, row, widths) for row in body),
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _make_entry(row: Row) -> Entry:

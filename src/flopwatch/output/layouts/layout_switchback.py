@@ -24,7 +24,7 @@ from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
-from flopwatch.output.layouts.layouts import Printout, PublishedTable
+from flopwatch.output.layouts import Printout, make_published_sheet
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.published.published_switchback import TOTALS
@@ -77,7 +77,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
         content=content,
         remarks=[*_number_blocks(blocks), *remarks],
         tables=[
-            PublishedTable(title, [*block[0]], [[*line.values()] for line in block])
+            make_published_sheet(title, [*block[0]], [[*line.values()] for line in block])
             for title, block in blocks.items()
         ],
     )

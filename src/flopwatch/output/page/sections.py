@@ -56,7 +56,7 @@ def render_sheet(sheet: Sheet, number: int) -> str:
     return (
         f'<h3 id="table-{number}">{title}</h3><div class="box{tall}" tabindex="0" role="region" '
         f'aria-labelledby="table-{number}"><table class="sheet"><caption>{title}</caption>'
-        f"<thead><tr>{_render_head(sheet.columns, words)}</tr></thead>"
+        f"<thead><tr>{_render_head(sheet.headings, words)}</tr></thead>"
         f"{_render_groups(sheet, words, named)}</table></div>{conditions}"
         f"{render_list(sheet.remarks)}"
     )
