@@ -179,6 +179,7 @@ def test_the_seed_decides_the_weights_in_every_dtype(shape: Shape) -> None:
         return dict(build_from_transformers(shape, dtype=dtype).named_parameters())
 
     first, again, half = draw("float32"), draw("float32"), draw("bfloat16")
+    assert first.keys() == again.keys() == half.keys() > set()
     for name, parameter in first.items():
         assert torch.equal(parameter, again[name])
         assert torch.equal(parameter.bfloat16(), half[name])

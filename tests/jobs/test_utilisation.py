@@ -15,6 +15,7 @@ SEVEN = TrainingJob("7b", 2048)
 
 def test_more_than_the_peak_is_called_impossible() -> None:
     found = assess(SEVEN, 1e6, devices=8, peak=A100)
+    assert len(found) == len(CONVENTIONS)
     assert all(one.mfu is not None and one.mfu > 1 for one in found)
     assert all(one.impossible and "is impossible" in one.impossible for one in found)
     assert all(one.impossible is None for one in assess(SEVEN, 1e4, devices=8, peak=A100))

@@ -101,24 +101,25 @@ compile_option = click.option("--compile", "compiled", is_flag=True, help="Throu
 
 
 def job_options(
-    *names: str, many: Iterable[str] = (), **defaults: Any
+    *names: str,
+    many: Iterable[str] = (),
+    read: Callable[[str, str], Any] | None = None,
+    **defaults: Any,
 ) -> Callable[[Command], Command]:
-    """Options of a training job by their names; of `many`, comma-separated lists are read."""
+    """Options of a training job by their names. Of `many`, comma-separated lists are read; `read`
+    stands in for what reads the words of each option."""
 
     def add(command: Command) -> Command:
         for name in reversed(names):
-            command = _add_option(command, name, name in many, defaults.get(_name_field(name)))
-        return command
-
-    return add
-
-
-def axis_options(*names: str) -> Callable[[Command], Command]:
-    """The same options for `run`: a suite has its own values, and knows which others it accepts."""
-
-    def add(command: Command) -> Command:
-        for name in reversed(names):
-            command = _add_option(command, name, True, None, read_word)
+            option, default = JOB[name], defaults.get(_name_field(name))
+            command = click.option(
+                name,
+                type=option.kind(read or option.read, option.list_known, many=name in many),
+                metavar=option.metavar + ("[,...]" if name in many else ""),
+                default=None if default is None else str(default),
+                show_default=default is not None,
+                help=option.help,
+            )(command)
         return command
 
     return add
@@ -126,24 +127,6 @@ def axis_options(*names: str) -> Callable[[Command], Command]:
 
 def _name_field(option: str) -> str:
     return option[2:].replace("-", "_")
-
-
-def _add_option(
-    command: Command,
-    name: str,
-    is_list: bool,
-    default: Any,
-    read: Callable[[str, str], Any] | None = None,
-) -> Command:
-    option = JOB[name]
-    return click.option(
-        name,
-        type=option.kind(read or option.read, option.list_known, many=is_list),
-        metavar=option.metavar + ("[,...]" if is_list else ""),
-        default=None if default is None else str(default),
-        show_default=default is not None,
-        help=option.help,
-    )(command)
 
 
 def make_job(given: dict[str, Any]) -> TrainingJob:

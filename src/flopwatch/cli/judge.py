@@ -51,8 +51,15 @@ PERCENTAGE = options.Word(options.read_percentage)
                    "which the machine's speed does not change.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
+@click.pass_context
 def compare(
-    results: tuple[Path, ...], break_even: bool, skip_corrupt: bool, as_json: bool, **given: Any
+    context: click.Context,
+    /,
+    results: tuple[Path, ...],
+    break_even: bool,
+    skip_corrupt: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Compare variants with their baseline, or two files.
 
@@ -72,7 +79,7 @@ def compare(
     flopwatch compare published:dyad
     flopwatch compare results/switchback.jsonl --break-even --axis tokens
     """
-    refuse_contradictions(results, break_even, given)
+    refuse_contradictions(context, results)
     if break_even:
         print_break_evens(read_records(results, skip_corrupt), given, as_json)
         return
@@ -96,58 +103,53 @@ def compare(
     sys.exit(_decide(judgement, given["despite"]) if is_gate else 0)
 
 
-def refuse_contradictions(
-    results: Sequence[Path], break_even: bool, given: Mapping[str, Any]
-) -> None:
+def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> None:
     from flopwatch.records.store import is_published
 
-    is_gate = given["fail_if_slower"] is not None
-    has_threshold = given["threshold"] is not None
-    has_published = given["published"] is not None
+    given = set(options.list_given(context))
+    is_along_axis, is_gate = "break_even" in given, "fail_if_slower" in given
+    has_published = "published" in given
+    of_runs = not is_along_axis and not has_published
     for is_wrong, sentence in (
         (
-            break_even
-            and (
-                has_published or has_threshold or is_gate or given["despite"] or given["relative"]
-            ),
+            is_along_axis
+            and given & {"published", "threshold", "fail_if_slower", "despite", "relative"},
             "--break-even compares variants along an axis; leave --with, --threshold, "
             "--fail-if-slower, --despite and --relative out",
         ),
         (
-            not break_even and (given["axis"] or given["variants"]),
+            not is_along_axis and given & {"axis", "variants"},
             "--axis and --variant say where --break-even looks; add --break-even",
         ),
         (
-            len(results) > 2 and not break_even and not has_published,
+            of_runs and len(results) > 2,
             f"compare takes one file or two, an old and a new one, and got {len(results)}",
         ),
         (
-            len(results) == 2
-            and not (break_even or has_published)
-            and any(map(is_published, results)),
+            of_runs and len(results) == 2 and any(map(is_published, results)),
             "published times are from other hardware, and compared as ratios: flopwatch compare "
             "RESULTS --with published:NAME",
         ),
         (
-            has_threshold and is_gate,
+            is_gate and "threshold" in given,
             "--fail-if-slower sets the threshold; leave --threshold out",
         ),
         (
-            given["relative"] and (len(results) != 2 or has_published),
+            "relative" in given and (len(results) != 2 or has_published),
             "--relative is for an old and a new file; inside one, all is relative to the baseline",
         ),
         (
-            has_published and (is_gate or has_threshold),
+            has_published and given & {"fail_if_slower", "threshold"},
             "--with compares with other machines, where there is no threshold; leave it out",
         ),
         (
-            given["despite"] and not is_gate,
+            "despite" in given and not is_gate,
             "--despite says what --fail-if-slower may count, and has no effect without it; add "
             "--fail-if-slower 3%, or leave --despite out",
         ),
     ):
         if is_wrong:
-            raise click.UsageError(sentence)
+            raise click.UsageError(sentence, context)
 
 
 def _judge(sides: Sequence[Sequence[Record]], size: float, relative: bool) -> Judgement:

@@ -107,7 +107,9 @@ def show(
         show_warmup(rows, form)
         return
     if asked["columns"] == "help":
-        print_fields(rows)
+        from flopwatch.output.columns import describe_columns
+
+        print_values(*describe_columns(rows), form)
         return
     found = answer(rows, Request(**asked), form)
     text = "" if form == TERMINAL else WRITERS[form](found)
@@ -196,13 +198,6 @@ def choose_format(form: str, as_json: bool) -> str:
     if as_json and form not in (TERMINAL, "json"):
         raise click.UsageError(f"--json and --format {form} are two formats; take one")
     return "json" if as_json else form
-
-
-def print_fields(rows: Sequence[Row]) -> None:
-    from flopwatch.output.columns import describe_columns
-    from flopwatch.output.console import print_table
-
-    print_table(*describe_columns(rows))
 
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:

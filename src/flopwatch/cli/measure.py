@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
-from flopwatch.cli.job_options import (
-    JobCommand,
-    axis_options,
-    compile_option,
-    job_options,
-    make_job,
-)
+from flopwatch.cli.job_options import JobCommand, compile_option, job_options, make_job
 from flopwatch.cli.look import print_records
-from flopwatch.cli.options import print_json, refuse_idle
+from flopwatch.cli.options import print_json, print_remark, refuse_idle
 from flopwatch.jobs.training_job import name_variant
 
 if TYPE_CHECKING:
@@ -56,7 +50,8 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @options.only_list("the built-in suites.")
 @click.option("--new", "template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write a commented suite of your own to FILE, which runs as it is.")  # fmt: skip
-@axis_options(*AXES, *VARIANTS)
+# A suite has its own values, and knows which others it accepts.
+@job_options(*AXES, *VARIANTS, many=(*AXES, *VARIANTS), read=options.read_word)
 @compile_option
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
               help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
@@ -136,7 +131,10 @@ def run(
         return
     if template is not None:
         refuse_idle(context, "--new writes a suite and runs nothing", "template")
-        start_suite(template)
+        from flopwatch.suites.catalog import write_template
+
+        write_template(template)
+        print_remark(f"wrote {template}; try: flopwatch run {template} --quick")
         return
     if given["suite"] is None:
         names = ", ".join(options.list_suites())
@@ -179,13 +177,6 @@ def list_suites(as_json: bool) -> None:
     width = max(len(suite.name) for suite in found)
     for suite in found:
         click.echo(f"{suite.name:{width}}  {suite.summary}")
-
-
-def start_suite(file: Path) -> None:
-    from flopwatch.suites.catalog import write_template
-
-    write_template(file)
-    click.echo(f"wrote {file}; try: flopwatch run {file} --quick", err=True)
 
 
 def _name_starter(place: RankPlace | None) -> list[str]:
