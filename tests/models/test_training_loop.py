@@ -19,7 +19,7 @@ from flopwatch.models.training_loop import (
     make_workload,
 )
 from flopwatch.worker.agreement import WrongResult, compare, gather
-from flopwatch.worker.curve_points import Diverged, take_points
+from flopwatch.worker.instruments import Diverged, take_points
 from flopwatch.worker.sampling import run_once
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks

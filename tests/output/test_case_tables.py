@@ -24,8 +24,8 @@ from flopwatch.output.progress import (
 )
 from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record
-from flopwatch.runner.record_builder import explain_death, explain_hang
 from flopwatch.runner.schedule import Group
+from flopwatch.runner.worker_death import explain_death, explain_hang
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.sampling import Progress

@@ -26,7 +26,7 @@ def launcher() -> Iterator[Launcher]:
 
 
 def call(launcher: Launcher, function: str, **arguments: Any) -> Any:
-    return host.call(launcher.start, function, arguments, SETTINGS)
+    return host.call_function(launcher.start, function, arguments, SETTINGS)
 
 
 def test_what_a_function_returns_comes_back_as_plain_data(launcher: Launcher) -> None:
@@ -58,7 +58,9 @@ def test_a_death_is_an_error_and_survived(launcher: Launcher) -> None:
         return worker
 
     with pytest.raises(SuiteError, match="^measure_rates failed: died with SIGABRT during loading"):
-        host.call(start, "measure_rates", {"dtypes": ["float32"], "device": "cpu"}, SETTINGS)
+        host.call_function(
+            start, "measure_rates", {"dtypes": ["float32"], "device": "cpu"}, SETTINGS
+        )
     with pytest.raises(SuiteError, match="^measure_rates failed: TypeError: "):
         call(launcher, "measure_rates", size=3)
 

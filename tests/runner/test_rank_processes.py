@@ -45,7 +45,7 @@ import torch
 from torch import distributed
 import flopwatch
 from flopwatch.devices.cpu import CpuClock
-from flopwatch.worker.instruments import Journal
+from flopwatch.worker.rank_times import Journal
 
 suite = flopwatch.Suite(
     "job",

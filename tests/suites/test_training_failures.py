@@ -15,9 +15,9 @@ from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.runner import rank_processes, session, torchrun_launcher
 from flopwatch.runner.memory_fit import Capacity, describe_idle, describe_misfits, split_by_fit
-from flopwatch.runner.record_builder import explain_hang_of_ranks
 from flopwatch.runner.schedule import Group
-from flopwatch.worker.curve_points import Diverged, take_points
+from flopwatch.runner.worker_death import explain_hang_of_ranks
+from flopwatch.worker.instruments import Diverged, take_points
 from flopwatch.worker.messages import RankPlace
 from tests.runner.test_session import QUICK, SilentWatcher
 

@@ -38,7 +38,7 @@ from flopwatch.jobs.parallelism import Parallelism, count_shards
 from flopwatch.jobs.precision import Precision
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks
-from flopwatch.worker.instruments import Journal, Visit
+from flopwatch.worker.rank_times import Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
 """As much as DistributedDataParallel sends at once."""

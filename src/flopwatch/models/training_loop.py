@@ -44,8 +44,8 @@ from flopwatch.models.training_step import FICKLE, OPTIMIZERS
 from flopwatch.settings import Device
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.compilation import Compilation
-from flopwatch.worker.curve_points import Diverged
-from flopwatch.worker.instruments import Journal
+from flopwatch.worker.instruments import Diverged
+from flopwatch.worker.rank_times import Journal
 
 
 def draw_sequences(

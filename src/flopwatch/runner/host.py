@@ -52,7 +52,7 @@ class Host:
         found = {
             **self.facts,
             "isa": instruction_sets.describe(self.instruction_set),
-            **call(launcher.start, "read_torch_environment", arguments, self.settings),
+            **call_function(launcher.start, "read_torch_environment", arguments, self.settings),
         }
         peaks = find_peaks(found, self.settings)
         return found if peaks is None else {**found, "peaks": shorten(peaks)}
@@ -110,7 +110,7 @@ def describe(launcher: Launcher, request: Describe) -> Description:
     return msgspec.convert(value, Description)
 
 
-def call(
+def call_function(
     start: Start[Call], function: str, arguments: Mapping[str, Any], settings: Settings
 ) -> Any:
     """What a function of `worker.called_functions` returns in a worker, as plain data."""
@@ -125,7 +125,9 @@ def measure_rates(
     reason for a run to fail."""
     arguments = {"dtypes": dtypes, "device": settings.device}
     try:
-        rates: dict[str, float] = call(launcher.start, "measure_rates", arguments, settings)
+        rates: dict[str, float] = call_function(
+            launcher.start, "measure_rates", arguments, settings
+        )
     except SuiteError:
         return {}
     return rates
@@ -141,7 +143,7 @@ def add_columns(
         path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
         arguments = {"suite_path": str(suite_path), "records_path": str(path)}
         try:
-            found = call(launcher.start, "compute_columns", arguments, settings)
+            found = call_function(launcher.start, "compute_columns", arguments, settings)
         except (SuiteError, UsageError) as error:
             note = f"the suite's columns are missing: {error}"
             return [replace(record, notes=[*record.notes, note]) for record in records]

@@ -3,9 +3,6 @@
 The runner's side of the process boundary. It blocks on the worker's pipe, never spins, and never
 imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
 a silence that is too long.
-
-A process that is killed gets no reason. But the system counts its kills when memory runs out, and
-knows how large each process was: both are signs of an out-of-memory kill.
 """
 
 from __future__ import annotations
@@ -22,89 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 import psutil
 
 from flopwatch.errors import WorkerError
-from flopwatch.output.units import format_bytes
-from flopwatch.runner.memory_fit import PROCESS_BYTES
-from flopwatch.runner.record_builder import explain_death, explain_hang
+from flopwatch.runner.worker_death import MemoryWatch, explain_death, explain_hang
 from flopwatch.worker.channel import Board, make_board
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import BrokenMessage, LineReader, Report, Request, encode
-
-NEAR = 0.8
-"""A process that held this share of the memory may well have run out of it."""
-COUNTER = "oom_kill"
-
-Read = Callable[[str], str]
-
-
-def read_text(path: str) -> str:
-    """Empty where there is no such file."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def count_kills(read: Read = read_text) -> int | None:
-    """How often the system has killed for lack of memory: in this process's control group, or else
-    on the whole machine; None where it is not known."""
-    for path in (*_list_group_files(read("/proc/self/cgroup")), "/proc/vmstat"):
-        for line in read(path).splitlines():
-            name, _, number = line.partition(" ")
-            if name == COUNTER and number.isdecimal():
-                return int(number)
-    return None
-
-
-def _list_group_files(groups: str) -> list[str]:
-    """Where the counter of this process's group is, in both versions of control groups.
-
-    >>> _list_group_files("4:memory:/job\\n0::/")
-    ['/sys/fs/cgroup/memory/job/memory.oom_control', '/sys/fs/cgroup/memory.events']
-    """
-    files = []
-    for line in groups.splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        folder = path.rstrip("/")
-        if "memory" in controllers.split(","):
-            files.append(f"/sys/fs/cgroup/memory{folder}/memory.oom_control")
-        elif not controllers:
-            files.append(f"/sys/fs/cgroup{folder}/memory.events")
-    return files
-
-
-class MemoryWatch:
-    """Of one worker, from its start on. `available_bytes` is what it can take."""
-
-    def __init__(self, available_bytes: int, read: Read = read_text) -> None:
-        self._read = read
-        self._available_bytes = available_bytes
-        self._kills = count_kills(read)
-
-    def explain(self, peak_bytes: int | None) -> str | None:
-        """The sign of an out-of-memory kill; None where there is none. `peak_bytes` is the worker's
-        largest resident size, where that is known."""
-        kills = count_kills(self._read)
-        if kills is not None and self._kills is not None and kills > self._kills:
-            return "the system has counted an out-of-memory kill since it was started"
-        # Libraries are resident too, and shared with other processes.
-        if peak_bytes is None or peak_bytes - PROCESS_BYTES < NEAR * self._available_bytes:
-            return None
-        return f"it held {format_bytes(peak_bytes)} of {format_bytes(self._available_bytes)}"
-
-
-def find_available_bytes(request: Request) -> int:
-    """What the worker of a request can take: ranks of one node share its memory."""
-    total_bytes: int = psutil.virtual_memory().total
-    limit_bytes = request.settings.memory_limit_bytes or total_bytes
-    sharers = 1 if request.place is None else request.place.local_ranks
-    return min(total_bytes, limit_bytes) // sharers
-
 
 LOG_TAIL_BYTES = 4096
 LOG_LIMIT_BYTES = 1 << 20
@@ -395,6 +318,14 @@ class SpawnedProcess:
             os.close(self.pid_descriptor)
             self.pid_descriptor = None
         return code
+
+
+def find_available_bytes(request: Request) -> int:
+    """What the worker of a request can take: ranks of one node share its memory."""
+    total_bytes: int = psutil.virtual_memory().total
+    limit_bytes = request.settings.memory_limit_bytes or total_bytes
+    sharers = 1 if request.place is None else request.place.local_ranks
+    return min(total_bytes, limit_bytes) // sharers
 
 
 def _spawn(request: Request, descriptors: list[int], environment: dict[str, str]) -> SpawnedProcess:

@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from flopwatch.runner.local_launcher import Launcher, Worker, poll_readable
-from flopwatch.runner.record_builder import explain_hang_of_ranks
+from flopwatch.runner.worker_death import explain_hang_of_ranks
 from flopwatch.worker.channel import Board
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import Broken, BrokenMessage, Failed, RankPlace, RankRequest, Report

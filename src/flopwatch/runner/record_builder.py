@@ -6,8 +6,6 @@ so that whatever happens to the worker, what it had measured can be stored.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import singledispatchmethod
@@ -176,95 +174,3 @@ def _add_samples(record: Record, new: NewSamples) -> None:
 def _extend(samples_ns: dict[str, list[float]], more_ns: dict[str, list[float]]) -> None:
     for phase, times_ns in more_ns.items():
         samples_ns.setdefault(phase, []).extend(times_ns)
-
-
-def explain_death(
-    exit_code: int, stage: str, log_tail: str, shortage: str | None = None
-) -> Failure:
-    """Of a worker that ended without a report; `shortage` is a sign of an out-of-memory kill."""
-    if exit_code == -signal.SIGKILL and shortage is not None:
-        return Failure(
-            "oom",
-            f"killed by the system during {stage}, most likely because memory ran out: {shortage}; "
-            "lower --memory-limit so that it fails cleanly",
-        )
-    if exit_code == -signal.SIGKILL:
-        return Failure(
-            "crash",
-            f"killed by SIGKILL during {stage}, by a user or another program: no sign of an "
-            "out-of-memory kill; --rerun measures it again",
-        )
-    if exit_code < 0:
-        name = signal.Signals(-exit_code).name
-        hint = SIGNAL_HINTS.get(name, "")
-        end = f"died with {name} during {stage}{hint}"
-    else:
-        end = f"left with exit code {exit_code} during {stage}"
-    return Failure("crash", end + _describe_end(log_tail))
-
-
-SIGNAL_HINTS = {
-    "SIGILL": ": an instruction that this CPU announces but does not have; see `flopwatch doctor`",
-}
-
-
-SHORTAGES = ("bad_alloc", "cannot allocate memory", "resource temporarily unavailable")
-"""What libraries print before they end a process that gets no memory, in small letters."""
-
-
-def _describe_end(log_tail: str) -> str:
-    """The last line of the log; and where memory was short, the line that says so."""
-    last = _find_last_line(log_tail)
-    for line in log_tail.splitlines():
-        complaint = line.strip()[:200]
-        if any(text in complaint.lower() for text in SHORTAGES) and complaint not in last:
-            return f"{last} ({complaint})"
-    return last
-
-
-def explain_hang(silence_limit_s: float, stage: str, log_tail: str) -> str:
-    return (
-        f"no progress for {silence_limit_s:g} s during {stage}{_find_last_line(log_tail)}; "
-        "raise --timeout if it is only slow"
-    )
-
-
-def explain_hang_of_ranks(silence_limit_s: float, stage: str, stacks: Sequence[str | None]) -> str:
-    """By the stacks of all ranks: a rank that waits in a collective is not the cause."""
-    first, *others = stacks
-    collective = find_collective(first or "")
-    if collective is None:
-        begin = f"rank 0: no progress for {silence_limit_s:g} s during {stage}"
-        found = [begin + _find_last_line(first or "")]
-    else:
-        begin = f"rank 0 waits for another rank in {collective}"
-        found = [f"{begin}: no progress for {silence_limit_s:g} s during {stage}"]
-    for rank, stack in enumerate(others, 1):
-        if stack == "":
-            found.append(f"rank {rank} does not answer, as if it were stopped")
-        elif stack is not None and collective is not None and find_collective(stack) is None:
-            found.append(f"rank {rank} is{_find_last_line(stack) or ' elsewhere'}")
-    return "; ".join([*found, "raise --timeout if it is only slow"])
-
-
-def find_collective(stack: str) -> str | None:
-    """The function of torch.distributed that a stack of faulthandler's ends in.
-
-    >>> find_collective('File "/x/torch/distributed/distributed_c10d.py", line 7 in all_reduce')
-    'all_reduce'
-    """
-    frames = [line.strip() for line in stack.splitlines() if line.strip().startswith('File "')]
-    if not frames or "/torch/distributed/" not in frames[0]:
-        return None
-    return frames[0].rpartition(" in ")[2]
-
-
-def _find_last_line(log_tail: str) -> str:
-    """The user's own line in the stack that faulthandler wrote, or else the last line."""
-    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
-    stack = [line for line in lines if line.startswith('File "') and "/flopwatch/" not in line]
-    if stack:
-        path, _, rest = stack[0].removeprefix('File "').partition('"')
-        return f" at {path.rpartition('/')[2]}{rest.replace(', line ', ':', 1)}"
-    plain = [line for line in lines if not line.startswith(("File ", "Current thread", "Fatal"))]
-    return f" ({plain[-1][:200]})" if plain else ""

@@ -16,9 +16,16 @@ from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.runner import group_runner
-from flopwatch.runner import host as hosts
 from flopwatch.runner.group_runner import Context, Interrupts, Watcher
-from flopwatch.runner.host import Host, launch, prepare_host
+from flopwatch.runner.host import (
+    Host,
+    Start,
+    call_function,
+    describe,
+    launch,
+    measure_rates,
+    prepare_host,
+)
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.runner.memory_fit import (
     TOO_MUCH,
@@ -211,11 +218,11 @@ def call(
     host = prepare_host(patient, device=device, threads=threads)
     local_ranks = LocalRanks(host.launch)
     with host.launch() as launcher, closing(local_ranks):
-        start: hosts.Start[Call] = launcher.start
+        start: Start[Call] = launcher.start
         if ranks is not None:
             start = partial(start_ranks, launcher, local_ranks, ranks=ranks)
         given = {**arguments, "device": host.settings.device}
-        return hosts.call(start, function, given, host.settings)
+        return call_function(start, function, given, host.settings)
 
 
 def _prepare(options: Options, suite_file: SuiteFile) -> Host:
@@ -242,7 +249,12 @@ def _measure_what_is_left(
         if (repaired := store.repaired) is not None:
             watcher.say(repaired)
         require_budget(options.budget_s, fitting)
-        known = [] if options.rerun else _read_known(options, out, watcher)
+        known: list[Record] = []
+        if not options.rerun:
+            contents = read(out, skip_corrupt=options.skip_corrupt)
+            known = contents.records
+            for warning in contents.warnings:
+                watcher.say(warning)
         groups, failures, tried = _choose_largest(fitting, known, context, store, watcher)
         fitted = fit_budget(options.budget_s, groups, context.settings)
         left, answered = _resume(groups, known, replace(context, settings=fitted))
@@ -273,13 +285,6 @@ def _measure_what_is_left(
         interrupted=bool(context.interrupts.count),
         tried=tried,
     )
-
-
-def _read_known(options: Options, out: Path, watcher: Watcher) -> list[Record]:
-    contents = read(out, skip_corrupt=options.skip_corrupt)
-    for warning in contents.warnings:
-        watcher.say(warning)
-    return contents.records
 
 
 def _resume(
@@ -371,7 +376,7 @@ def _estimate(
 ) -> Estimate:
     fitted = fit_budget(options.budget_s, groups, settings)
     dtypes = list_dtypes(groups)
-    rates = hosts.measure_rates(launcher, dtypes, settings) if dtypes else {}
+    rates = measure_rates(launcher, dtypes, settings) if dtypes else {}
     return estimate_run(groups, fitted, rates, options.budget_s)
 
 
@@ -391,7 +396,7 @@ def _plan(
         baseline=options.baseline,
         ranks=None if place is None or RANKS in filters else place.ranks,
     )
-    description = hosts.describe(launcher, request)
+    description = describe(launcher, request)
     groups = make_groups(description, filters)
     if settings.cache == "cold" and any(group.ranks is not None for group in groups):
         raise UsageError(

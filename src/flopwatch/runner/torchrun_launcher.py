@@ -207,15 +207,13 @@ class TorchrunRanks:
                 )
             line = Line(listener.accept()[0])
             hello = _await_hello(line)
-            if hello is None or hello.ranks != self._place.ranks or not self._awaits(hello.rank):
+            awaited = set(range(1, self._place.ranks)) - set(self._lines)
+            if hello is None or hello.ranks != self._place.ranks or hello.rank not in awaited:
                 line.close()  # of another job
                 continue
             line.send(Welcome())
             self._lines[hello.rank] = line
             self._places[hello.rank] = hello
-
-    def _awaits(self, rank: int) -> bool:
-        return 0 < rank < self._place.ranks and rank not in self._lines
 
 
 def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankPlace]:

@@ -41,7 +41,7 @@ from flopwatch.suites.grids import (
     shorten,
     unite,
 )
-from flopwatch.worker.instruments import Journal
+from flopwatch.worker.rank_times import Journal
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row

@@ -18,7 +18,7 @@ from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.records.record import Cause, Status
 from flopwatch.worker import limits
 from flopwatch.worker.agreement import WrongResult
-from flopwatch.worker.curve_points import Diverged
+from flopwatch.worker.instruments import Diverged
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from flopwatch.suites.suite import Suite, Workload
 from flopwatch.worker import agreement, limits
 from flopwatch.worker.channel import NO_VARIANT, Channel, PointStream, SampleStream
 from flopwatch.worker.compilation import is_compiler_used
-from flopwatch.worker.curve_points import Diverged, take_points
 from flopwatch.worker.failure import classify, describe_error, explain, is_loss_of_peer
+from flopwatch.worker.instruments import Diverged, take_points
 from flopwatch.worker.limits import from_seed
 from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memory
 from flopwatch.worker.rank_roles import RankZero, SingleProcess

@@ -1,20 +1,18 @@
-"""The stopwatch that instruments inside a workload press.
+"""What a workload reports from inside: times of its regions, and points of its curves.
 
-While the workload runs it only takes marks of the clock that times everything else; the times
-between them are read afterwards, so that regions on a GPU are timed where they run, too. Hooks of
-a backward pass may come from another thread than those of the forward pass.
+Instruments press a stopwatch. While the workload runs it only takes marks of the clock that times
+everything else; the times between them are read afterwards, so that regions on a GPU are timed
+where they run, too. Hooks of a backward pass may come from another thread than those of the forward
+pass.
 
-What a rank notes while it runs a step of a job: when it came to each collective, and left it.
-
-A rank that comes early waits for the last one. Side by side, the journals of all ranks show such
-waiting from working, and both from moving data: `worker.rank_times`.
+Curves are what a workload produces as it runs, point by point, once the timing is done.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,32 +81,54 @@ class ClockStopwatch:
         return readings
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """Marks of the clock. A rank that does not stop at a collective, since it has other work to do
-    meanwhile, has not left it where it arrived: `left` is None."""
-
-    arrived: Any
-    left: Any | None
+STEP = "step"
+"""What points of a training are numbered by."""
 
 
-class Journal:
-    """Of one workload on one rank; the engine clears it before a run and reads it after."""
+class Diverged(Exception):
+    """A curve has a value that is not finite. The points before it stay."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.visits: list[Visit] = []
 
-    @contextmanager
-    def visit(self) -> Iterator[None]:
-        """Around a collective that the rank is stopped by until it is done."""
-        arrived = self.clock.mark()
-        yield
-        self.visits.append(Visit(arrived, self.clock.mark()))
+def take_points(curves: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[dict[str, float]]:
+    """The points as plain numbers, all with the same names."""
+    first: dict[str, float] | None = None
+    for number, point in enumerate(curves(), 1):
+        if not isinstance(point, Mapping):
+            raise SuiteError(
+                f"the curves yield {type(point).__name__}; yield mappings of names to numbers"
+            )
+        plain = {str(name): _as_number(str(name), value) for name, value in point.items()}
+        first = plain if first is None else first
+        if plain.keys() != first.keys():
+            raise SuiteError(
+                f"the first point has {_list(first)}, and point {number} {_list(plain)}; "
+                "yield the same names each time"
+            )
+        for name, value in plain.items():
+            # JSON cannot hold it, and what follows means nothing.
+            if not math.isfinite(value):
+                raise Diverged(_explain_divergence(plain, name, number))
+        yield plain
 
-    def pass_by(self) -> None:
-        """At a collective that goes on in the background."""
-        self.visits.append(Visit(self.clock.mark(), None))
 
-    def clear(self) -> None:
-        self.visits = []
+def _explain_divergence(point: Mapping[str, float], name: str, number: int) -> str:
+    """Points of a training are counted in steps."""
+    step = point.get(STEP)
+    if step is None or not math.isfinite(step):
+        place, before = f"its curve diverged: {name} is {point[name]} at point {number}", "points"
+    else:
+        place, before = f"its training diverged: {name} is {point[name]} in step {step:g}", "steps"
+    return f"{place}; the {before} before it are stored"
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SuiteError(
+            f"the curves yield a {type(value).__name__} as {name!r}; yield numbers"
+        ) from None
+
+
+def _list(point: Mapping[str, float]) -> str:
+    return ", ".join(point) or "nothing"

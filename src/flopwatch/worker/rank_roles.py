@@ -18,10 +18,9 @@ from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.communicator import Communicator, resolve
-from flopwatch.worker.curve_points import Diverged, take_points
-from flopwatch.worker.instruments import Visit
+from flopwatch.worker.instruments import Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
-from flopwatch.worker.rank_times import Run, Share, average, combine, split
+from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, split
 from flopwatch.worker.sampling import mark_phases
 
 

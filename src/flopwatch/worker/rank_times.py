@@ -1,17 +1,52 @@
-"""The times of a job, from those of its ranks.
+"""The times of a job, from what each of its ranks notes while it runs a step.
 
-All ranks start a run at the same time, on one clock. A phase of the job ends when the last rank has
-ended it. At a collective, all ranks wait for the last one; what follows is the transfer of data.
-This module knows neither torch nor processes.
+A rank keeps a journal: when it came to each collective, and left it. All ranks start a run at the
+same time, on one clock. A phase of the job ends when the last rank has ended it. At a collective,
+all ranks wait for the last one; what follows is the transfer of data. This module knows neither
+torch nor processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from flopwatch.devices.base import Clock
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Marks of the clock. A rank that does not stop at a collective, since it has other work to do
+    meanwhile, has not left it where it arrived: `left` is None."""
+
+    arrived: Any
+    left: Any | None
+
+
+class Journal:
+    """Of one workload on one rank; the engine clears it before a run and reads it after."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.visits: list[Visit] = []
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Around a collective that the rank is stopped by until it is done."""
+        arrived = self.clock.mark()
+        yield
+        self.visits.append(Visit(arrived, self.clock.mark()))
+
+    def pass_by(self) -> None:
+        """At a collective that goes on in the background."""
+        self.visits.append(Visit(self.clock.mark(), None))
+
+    def clear(self) -> None:
+        self.visits = []
 
 
 @dataclass(frozen=True, slots=True)

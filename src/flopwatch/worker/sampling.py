@@ -273,11 +273,11 @@ class Sampler:
             taken = self.round - first
             enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
             if enough and taken >= next_look:
-                widths[taken] = self._widest(first)
+                width = widths[taken] = self._widest(first)
                 # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
                 next_look = taken + max(1, taken // 10)
-                if _is_within(widths[taken], self._settings.target_interval):
-                    self._report(widths[taken])
+                if width is not None and width <= self._settings.target_interval:
+                    self._report(width)
                     return "precise"
                 if is_stalled(widths):
                     return "stalled"
@@ -410,10 +410,6 @@ def estimate_group(series: Sequence[Series], baseline: str, first_round: int) ->
             if variant != baseline
         ]
     return estimates
-
-
-def _is_within(width: float | None, target: float) -> bool:
-    return width is not None and width <= target
 
 
 def _index_of_round(series: Series, first_round: int) -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flopwatch.runner.local_launcher import MemoryWatch, count_kills, find_available_bytes
+from flopwatch.runner.local_launcher import find_available_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
-from flopwatch.runner.record_builder import explain_death
+from flopwatch.runner.worker_death import MemoryWatch, count_kills, explain_death
 from flopwatch.settings import Settings
 from flopwatch.worker import limits
 from flopwatch.worker.failure import Failure, describe_error
