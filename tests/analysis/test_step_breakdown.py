@@ -17,9 +17,8 @@ from flopwatch.analysis.step_breakdown import (
     make_breakdown,
 )
 from flopwatch.jobs.flops import count_flops_by_part
-from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.jobs.parallelism import Parallelism
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.prediction.calibration import make_stack
 from flopwatch.records.published import load
 from flopwatch.records.record import Rank, Record, Region

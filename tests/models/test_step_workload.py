@@ -11,7 +11,7 @@ import torch
 from flopwatch import layers
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.jobs.flops import count_flops_by_part, count_parameters
-from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, cut_opt
+from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, make_opt
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting
@@ -22,7 +22,7 @@ from flopwatch.models.byte_model import Schedule, Text, draw_batches, read_stand
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement
 
-SMALL = replace(cut_opt(64, layers=2), vocabulary=97, positions=32)
+SMALL = replace(make_opt(64, layers=2), vocabulary=97, positions=32)
 SMALL_LLAMA = replace(SHAPES["llama-160m"], hidden_size=64, feed_forward_size=128, layers=2,
                       heads=2, vocabulary=97)  # fmt: skip
 SMALL_PYTHIA = replace(SHAPES["pythia-160m"], hidden_size=64, feed_forward_size=128, layers=2,

@@ -14,9 +14,8 @@ from flopwatch.analysis.record_device import (
 )
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.conventions import Convention
-from flopwatch.jobs.linear_layer import read_layer
 from flopwatch.jobs.model_shapes import ARCHITECTURES
-from flopwatch.jobs.training_job import TrainingJob, read_job
+from flopwatch.jobs.training_job import TrainingJob, read_job, read_layer
 from flopwatch.jobs.utilisation import ALL, JobUtilisation, assess
 from flopwatch.layers import registry
 from flopwatch.models.job_estimates import count_once

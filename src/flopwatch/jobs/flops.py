@@ -36,8 +36,7 @@ from typing import Any, Literal, get_args
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.parallelism import count_shards
-from flopwatch.jobs.printing import Printed
-from flopwatch.jobs.training_job import Recompute, TrainingJob
+from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
 Part = Literal[
     "embedding", "qkv", "scores", "values", "output", "feed-forward", "head", "padding"

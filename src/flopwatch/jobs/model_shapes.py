@@ -15,8 +15,8 @@ language model that the library transformers knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from flopwatch.errors import UsageError
@@ -164,92 +164,55 @@ class Shape:
         return known is not None and known.is_ours
 
 
-def cut_opt(hidden_size: int, layers: int) -> Shape:
-    """OPT-1.3B with fewer layers and another width."""
+def make_shape(
+    architecture: str,
+    hidden_size: int,
+    layers: int,
+    *,
+    vocabulary: int = 10_000,
+    heads: int | None = None,
+    feed_forward_size: int | None = None,
+    **more: Any,
+) -> Shape:
+    """With the proportions that are usual, where nothing is said: heads of 64, and a feed-forward
+    size of four times the hidden size."""
     return Shape(
-        architecture="opt",
+        architecture=architecture,
         hidden_size=hidden_size,
-        feed_forward_size=4 * hidden_size,
+        feed_forward_size=feed_forward_size or 4 * hidden_size,
         layers=layers,
-        heads=hidden_size // 64,
-        vocabulary=50272,
+        heads=heads or max(hidden_size // 64, 1),
+        vocabulary=vocabulary,
+        **more,
     )
 
 
-def make_cs336(hidden_size: int, feed_forward_size: int, layers: int, heads: int) -> Shape:
-    return Shape(
-        architecture="decoder",
-        hidden_size=hidden_size,
-        feed_forward_size=feed_forward_size,
-        layers=layers,
-        heads=heads,
-        vocabulary=10_000,
-    )
-
-
-def make_gpt(hidden_size: int, layers: int, heads: int) -> Shape:
-    return Shape(
-        architecture="gpt",
-        hidden_size=hidden_size,
-        feed_forward_size=4 * hidden_size,
-        layers=layers,
-        heads=heads,
-        vocabulary=50257,
-    )
-
+_make_cs336 = partial(make_shape, "decoder", vocabulary=10_000)
+_make_gpt = partial(make_shape, "gpt", vocabulary=50257)
+make_opt = partial(make_shape, "opt", vocabulary=50272)
 
 SHAPES = {
-    "small": make_cs336(768, 3072, layers=12, heads=12),
-    "medium": make_cs336(1024, 4096, layers=24, heads=16),
-    "large": make_cs336(1280, 5120, layers=36, heads=20),
-    "xl": make_cs336(1600, 6400, layers=48, heads=25),
-    "2.7B": make_cs336(2560, 10240, layers=32, heads=32),
-    "xl-2026": make_cs336(2560, 10240, layers=32, heads=32),
-    "10B": make_cs336(4608, 12288, layers=50, heads=36),
-    "gpt-125m": make_gpt(768, layers=12, heads=12),
-    "gpt-350m": make_gpt(1024, layers=24, heads=16),
-    "gpt-760m": make_gpt(1536, layers=24, heads=12),
-    "gpt-1b": make_gpt(2048, layers=24, heads=16),
-    "gpt-3b": make_gpt(2560, layers=32, heads=20),
-    "gpt-7b": make_gpt(4096, layers=32, heads=32),
-    "gpt-13b": make_gpt(5120, layers=40, heads=40),
-    "gpt-30b": make_gpt(7168, layers=48, heads=56),
-    "gpt-70b": make_gpt(8192, layers=80, heads=64),
-    "opt-125m": Shape(
-        architecture="opt",
-        hidden_size=768,
-        feed_forward_size=3072,
-        layers=12,
-        heads=12,
-        vocabulary=50272,
-    ),
-    "opt-350m": Shape(
-        architecture="opt",
-        hidden_size=1024,
-        feed_forward_size=4096,
-        layers=24,
-        heads=16,
-        vocabulary=50272,
-        embedding_size=512,
-        norm_first=False,
-    ),
-    **{f"opt-6l-{size}": cut_opt(size, layers=6) for size in (768, 1024, 1536, 2048)},
-    "pythia-160m": Shape(
-        architecture="gpt_neox",
-        hidden_size=768,
-        feed_forward_size=3072,
-        layers=12,
-        heads=12,
-        vocabulary=50304,
-    ),
-    "llama-160m": Shape(
-        architecture="llama",
-        hidden_size=768,
-        feed_forward_size=3072,
-        layers=12,
-        heads=12,
-        vocabulary=32000,
-    ),
+    "small": _make_cs336(768, 12),
+    "medium": _make_cs336(1024, 24),
+    "large": _make_cs336(1280, 36),
+    "xl": _make_cs336(1600, 48),
+    "2.7B": _make_cs336(2560, 32, heads=32),
+    "xl-2026": _make_cs336(2560, 32, heads=32),
+    "10B": _make_cs336(4608, 50, heads=36, feed_forward_size=12288),
+    "gpt-125m": _make_gpt(768, 12),
+    "gpt-350m": _make_gpt(1024, 24),
+    "gpt-760m": _make_gpt(1536, 24, heads=12),
+    "gpt-1b": _make_gpt(2048, 24, heads=16),
+    "gpt-3b": _make_gpt(2560, 32, heads=20),
+    "gpt-7b": _make_gpt(4096, 32, heads=32),
+    "gpt-13b": _make_gpt(5120, 40, heads=40),
+    "gpt-30b": _make_gpt(7168, 48, heads=56),
+    "gpt-70b": _make_gpt(8192, 80, heads=64),
+    "opt-125m": make_opt(768, 12),
+    "opt-350m": make_opt(1024, 24, embedding_size=512, norm_first=False),
+    **{f"opt-6l-{size}": make_opt(size, 6) for size in (768, 1024, 1536, 2048)},
+    "pythia-160m": make_shape("gpt_neox", 768, 12, vocabulary=50304),
+    "llama-160m": make_shape("llama", 768, 12, vocabulary=32000),
 }
 
 
@@ -287,7 +250,7 @@ def find_dimensions(text: str) -> Shape:
     if known is not None:
         shape = replace(known, **changes)
     elif "hidden_size" in changes and "layers" in changes:
-        shape = _make_shape(name, changes)
+        shape = make_shape(name, **changes)
     else:
         raise UsageError(
             f"there is no model {name!r}; choose one of {', '.join(SHAPES)}, or write an "
@@ -295,17 +258,6 @@ def find_dimensions(text: str) -> Shape:
         )
     _validate(text, shape)
     return shape
-
-
-def _make_shape(architecture: str, given: Mapping[str, Any]) -> Shape:
-    """With the proportions that are usual, where nothing is said."""
-    hidden_size = given["hidden_size"]
-    usual = {
-        "feed_forward_size": 4 * hidden_size,
-        "heads": max(hidden_size // 64, 1),
-        "vocabulary": 10_000,
-    }
-    return Shape(**{"architecture": architecture, **usual, **given})
 
 
 KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}

@@ -13,8 +13,8 @@ Sharding is how the parameters are spread over data-parallel ranks:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from flopwatch.errors import Unsupported, UsageError
 
@@ -109,9 +109,6 @@ class Parallelism:
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline * self.context
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
         """
         >>> print(Parallelism(data=8, tensor=2, sharding="full"))
@@ -169,12 +166,3 @@ def count_shards(sharding: Sharding, ranks: int, ranks_per_node: int) -> int:
             "another even number from there on"
         )
     return shards
-
-
-def read_parallelism(content: Mapping[str, Any]) -> Parallelism:
-    """From a dict; what it does not know is refused."""
-    known = {field.name for field in fields(Parallelism)}
-    for name in content:
-        if name not in known:
-            raise UsageError(f"parallelism has no {name!r}; it has {', '.join(sorted(known))}")
-    return Parallelism(**content)

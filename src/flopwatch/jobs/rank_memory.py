@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
-from flopwatch.jobs.precision import Precision
-from flopwatch.jobs.printing import Printed
 from flopwatch.jobs.step_memory import MOMENTS, Device, Moment, StepMemory
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob
 
 GIB = 2.0**30
 EstimateStep = Callable[[TrainingJob, Device], StepMemory]
@@ -40,12 +38,6 @@ class Weights:
     @property
     def total(self) -> int:
         return self.layers * self.block + self.rest
-
-
-class Layout(NamedTuple):
-    stay: bool
-    """Whether blocks stay gathered until the backward pass."""
-    accumulates: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -120,7 +112,8 @@ def estimate_rank(
     return _estimate_shards(estimate(narrow, device), job, shards)
 
 
-def count_weights(shape: Shape) -> Weights:
+def _count_weights_by_place(shape: Shape) -> Weights:
+    # Counted as a difference, so that no list of a block's parameters is needed here.
     block = count_parameters(replace(shape, layers=2)) - count_parameters(replace(shape, layers=1))
     total = count_parameters(shape)
     return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
@@ -146,34 +139,35 @@ def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
 
 
 def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
-    weights, precision = count_weights(job.shape), job.arithmetic
-    layout = Layout(stay=job.sharding == "zero2", accumulates=job.grad_accum > 1)
-    own_bytes = weights.total * precision.parameter_bytes // shards
-    held = {
+    weights = _count_weights_by_place(job.shape)
+    own_bytes = weights.total * job.arithmetic.parameter_bytes // shards
+    moments = [_divide(moment, weights, job, own_bytes) for moment in (step.forward, step.backward)]
+    most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))
+    return {
         "parameters": own_bytes,
         "buffers": step.buffer_bytes,
         "optimizer state": MOMENTS[job.optimizer] * own_bytes,
+        **most,
     }
-    moments = [
-        _divide(moment, weights, precision, own_bytes, layout)
-        for moment in (step.forward, step.backward)
-    ]
-    most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))
-    return {**held, **most}
 
 
-def _divide(
-    moment: Moment, weights: Weights, precision: Precision, own_bytes: int, layout: Layout
-) -> dict[str, int]:
-    """What is there at a moment at which a single process would hold that."""
-    element_bytes = precision.element_bytes
-    blocks = weights.layers if layout.stay else min(AT_ONCE, weights.layers)
+def _divide(moment: Moment, weights: Weights, job: TrainingJob, own_bytes: int) -> dict[str, int]:
+    """What a rank holds at a moment at which a single process would hold that."""
+    element_bytes, parameter_bytes = job.arithmetic.element_bytes, job.arithmetic.parameter_bytes
+    # zero2 leaves blocks gathered until the backward pass has used them.
+    blocks = weights.layers if job.sharding == "zero2" else min(AT_ONCE, weights.layers)
+    # Gradients of one block and of what is outside of blocks are whole until they are reduced; what
+    # is sent is a copy in the parameters' dtype.
     whole_bytes = min(moment.gradient_bytes, (weights.rest + weights.block) * element_bytes)
-    sent_bytes = max(weights.rest, weights.block) * precision.parameter_bytes if whole_bytes else 0
-    done = moment.gradient_bytes / (weights.total * element_bytes)
+    sent_bytes = max(weights.rest, weights.block) * parameter_bytes if whole_bytes else 0
+    # The share of all gradients that a single process would have by then is reduced already; of
+    # earlier micro-batches, all are.
+    done = 1.0
+    if job.grad_accum == 1:
+        done = moment.gradient_bytes / (weights.total * element_bytes)
     return {
         "activations": moment.activation_bytes,
-        "gradients": own_bytes if layout.accumulates else round(done * own_bytes),
+        "gradients": round(done * own_bytes),
         "temporary": moment.temporary_bytes,
         "gathered parameters": (weights.rest + blocks * weights.block) * element_bytes,
         "whole gradients": whole_bytes + sent_bytes,

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
+from html import escape
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
@@ -27,10 +28,9 @@ from flopwatch.jobs.parallelism import (
     SHARDING_SPELLINGS,
     Parallelism,
     Sharding,
-    read_parallelism,
     require_count,
 )
-from flopwatch.jobs.precision import PRECISIONS, Precision, find_precision
+from flopwatch.jobs.precision import DTYPE_BYTES, PRECISIONS, Precision, find_precision
 
 Attention = Literal["sdpa", "plain"]
 """sdpa: torch's fused attention; plain: two matmuls and a softmax that can be seen."""
@@ -42,9 +42,21 @@ RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
 """adamw: one kernel for all of a step; adamw-unfused: an operation at a time, as torch does it by
 default; sgd: without momentum."""
-DENSE, FEED_FORWARD, LINEAR = "dense", "feed-forward", "linear"
+DENSE, FEED_FORWARD = "dense", "feed-forward"
 LARGEST = 2**40
 """No axis of a job is larger."""
+
+
+class Printed:
+    """A result that shows its `__str__` at a prompt and in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,8 @@ class TrainingJob:
         _require("attention", self.attention, get_args(Attention))
         _require("optimizer", self.optimizer, OPTIMIZERS)
         object.__setattr__(self, "precision", find_precision(str(self.precision)))
+        if not isinstance(self.model, str | Shape):
+            raise UsageError(f"model is {str(self.model)[:40]!r}; give a name, or a Shape")
         object.__setattr__(self, "shape", _find_shape(self.model, self.seq_len))
 
     @property
@@ -170,22 +184,46 @@ class TrainingJob:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearLayer:
+    """One linear layer by itself, forward and backward: what the smallest cases measure."""
+
+    tokens: int
+    inputs: int
+    outputs: int
+    dtype: str
+    linear: str = DENSE
+    """What kind of layer: a spec of `layers.registry`."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "inputs", "outputs"):
+            require_count(name, getattr(self, name), LARGEST)
+        _require("dtype", self.dtype, list(DTYPE_BYTES))
+
+    @property
+    def element_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_layer(content: Mapping[str, Any]) -> LinearLayer | None:
+    """The reverse of `LinearLayer.to_dict`; None where it is another thing."""
+    if set(content) != {field.name for field in fields(LinearLayer)}:
+        return None
+    return LinearLayer(**content)
+
+
 def _require(name: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
 
 
+@lru_cache(maxsize=256)  # fits make thousands of jobs of a few models
 def _find_shape(model: str | Shape, seq_len: int) -> Shape:
-    if isinstance(model, Shape):
-        return model.stretch(seq_len)
-    if not isinstance(model, str):
-        raise UsageError(f"model is {str(model)[:40]!r}; give a name, or a Shape")
-    return _read_shape(model).stretch(seq_len)
-
-
-@lru_cache(maxsize=256)
-def _read_shape(model: str) -> Shape:
-    return find_dimensions(model)
+    shape = find_dimensions(model) if isinstance(model, str) else model
+    return shape.stretch(seq_len)
 
 
 @cache  # fits ask for it thousands of times
@@ -197,19 +235,24 @@ def _count_parameters(shape: Shape) -> int:
 
 def read_job(content: Mapping[str, Any]) -> TrainingJob:
     """The reverse of `TrainingJob.to_dict`; UsageError where it is no such thing."""
-    known = {each.name for each in fields(TrainingJob) if each.init}
-    unknown = [name for name in content if name not in known]
-    if unknown:
-        raise UsageError(f"a training job has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    given = dict(content)
+    given = _refuse_unknown("a training job", TrainingJob, content)
     try:
         if isinstance(given.get("model"), Mapping):
             given["model"] = Shape(**given["model"])
         if "parallelism" in given:
-            given["parallelism"] = read_parallelism(given["parallelism"])
+            parallelism = _refuse_unknown("parallelism", Parallelism, given["parallelism"])
+            given["parallelism"] = Parallelism(**parallelism)
         return TrainingJob(**given)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"this is no training job ({error}); give what to_dict() gives") from None
+
+
+def _refuse_unknown(what: str, kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    known = {each.name for each in fields(kind) if each.init}
+    for name in content:
+        if name not in known:
+            raise UsageError(f"{what} has no {name!r}; it has {', '.join(sorted(known))}")
+    return dict(content)
 
 
 def drop_variant(job: TrainingJob) -> TrainingJob:

@@ -9,8 +9,7 @@ from typing import Any
 from flopwatch.errors import UsageError
 from flopwatch.jobs.conventions import CONVENTIONS, Built, Convention, find_conventions
 from flopwatch.jobs.precision import Peak
-from flopwatch.jobs.printing import Printed
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob
 
 UNKNOWN_PEAK = (
     "the peak is not known; give --hardware, as in 8xA100-80GB, or --peak, in TFLOP/s of one device"

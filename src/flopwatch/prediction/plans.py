@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.parallelism import Sharding
-from flopwatch.jobs.printing import Printed
-from flopwatch.jobs.training_job import RECOMPUTES, TrainingJob
+from flopwatch.jobs.training_job import RECOMPUTES, Printed, TrainingJob
 from flopwatch.prediction.cost import require_predictable
 from flopwatch.prediction.hardware import GIB, Machine
 from flopwatch.prediction.predictions import Prediction, find_pressure, predict

@@ -16,9 +16,8 @@ from typing import Any
 
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.precision import Peak
-from flopwatch.jobs.printing import Printed
 from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob
 from flopwatch.jobs.utilisation import Utilisation, assess
 from flopwatch.models.job_estimates import estimate_step
 from flopwatch.prediction.cost import (

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.linear_layer import LinearLayer
+from flopwatch.jobs.training_job import LinearLayer
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS, WHOLES
 from flopwatch.records.foreign import make_published, name_run

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import flopwatch
 from flopwatch.errors import LayerError, UsageError
-from flopwatch.jobs.linear_layer import LinearLayer
-from flopwatch.jobs.model_shapes import SHAPES, Shape, cut_opt, find_shape
+from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape, make_opt
 from flopwatch.jobs.precision import name_precision
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.layers import registry
 from flopwatch.layers.swapped_flops import count_swapped_flops
 from flopwatch.suites.axis_values import require_counts
@@ -206,7 +205,7 @@ def find_model(case: flopwatch.Case) -> str | Shape:
         name: str = case.model
         return name
     # Four layers of OPT, on bytes.
-    return replace(cut_opt(case.hidden_size, layers=4), vocabulary=256)
+    return replace(make_opt(case.hidden_size, layers=4), vocabulary=256)
 
 
 def add_study(case: flopwatch.Case, made: flopwatch.Workload) -> flopwatch.Workload:

@@ -22,10 +22,9 @@ from typing import Any
 
 import flopwatch
 from flopwatch.errors import UsageError
-from flopwatch.jobs.linear_layer import LinearLayer
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.precision import name_precision
-from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.layers import registry
 from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.layers.swapped_flops import count_swapped_flops
