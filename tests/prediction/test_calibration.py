@@ -214,8 +214,8 @@ def test_ranks_that_cannot_be_divided_have_no_prediction() -> None:
     machine = read_machine(RECORDS[0])
     assert machine is not None
     stack = make_stack(None, "cpu")
-    assert predict_case(parse_variant(TWO, "hybrid"), machine, stack, "cpu") is None
-    assert predict_case(parse_variant(TWO, "full"), machine, stack, "cpu") is not None
+    assert predict_case(parse_variant(TWO, "hybrid"), machine, stack) is None
+    assert predict_case(parse_variant(TWO, "full"), machine, stack) is not None
 
 
 def test_ranks_on_a_cpu_share_its_cores() -> None:
@@ -248,7 +248,7 @@ def predicted(record: Record, factor: float = 1.0) -> Record:
     machine = read_machine(record)
     assert machine is not None
     stack = replace(make_stack(None, "cpu"), parameters=TRUE, low=0.9, high=1.1)
-    found = predict_case(read_job(record.job or {}), machine, stack, "cpu")
+    found = predict_case(read_job(record.job or {}), machine, stack)
     assert found is not None
     scaled = {key: factor * found[key] for key in ("step_s", "low_s", "high_s")}
     phases = {phase: factor * time_s for phase, time_s in found["phases_s"].items()}

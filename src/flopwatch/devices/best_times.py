@@ -105,11 +105,7 @@ def run_rounds(
         for trial in order.sample(trials, len(trials)):
             trial.run_block()
         spent_s = settle(now_s() - started_s)
-        is_repeated = all(_is_repeated(group) for group in groups)
+        fastest = [max(group, key=lambda trial: trial.rate_per_s) for group in groups]
+        is_repeated = all(trial.repeats >= ENOUGH_REPEATS for trial in fastest)
         if spent_s >= budget_s * (1 if is_repeated else PATIENCE):
             return
-
-
-def _is_repeated(trials: Sequence[Trial]) -> bool:
-    fastest = max(trials, key=lambda trial: trial.rate_per_s)
-    return fastest.repeats >= ENOUGH_REPEATS

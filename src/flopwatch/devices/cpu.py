@@ -183,11 +183,14 @@ def count_held_bytes() -> int:
 def find_phases(trace: Trace, mark_address: int) -> dict[str, PhaseMemory] | None:
     """What the phases held since the mark was allocated, beyond the sum then.
 
-    None where the mark was not heard, or after it not a single operation of torch: then the
+    None where the mark was not recorded, or after it not a single operation of torch: then the
     workload does its work elsewhere.
     """
-    heard = [(event.ts, event.args) for event in trace.events if event.name == "[memory]"]
-    known = sorted(((ts, d) for ts, d in heard if d is not None), key=lambda found: found[0])
+    known = [
+        (event.ts, event.args)
+        for event in sorted(trace.events, key=lambda event: event.ts)
+        if event.name == "[memory]" and event.args is not None
+    ]
     marks = [(ts, d) for ts, d in known if (d.at, d.size) == (mark_address, MARK_BYTES)]
     if not marks:
         return None
@@ -196,13 +199,12 @@ def find_phases(trace: Trace, mark_address: int) -> dict[str, PhaseMemory] | Non
     if not any(event.cat == "cpu_op" and event.ts >= since for event in trace.events):
         return None
     later = [(ts, detail.total - mark.total) for ts, detail in known if ts >= since]
-    runs = {event.name: event for event in trace.events if _is_phase(event, since)}
-    ordered = sorted(runs.values(), key=lambda event: event.ts)
-    return {event.name.removeprefix(PHASE): _look_at(event, later) for event in ordered}
-
-
-def _is_phase(event: Event, since: float) -> bool:
-    return event.name.startswith(PHASE) and event.cat == "user_annotation" and event.ts >= since
+    runs = [
+        event
+        for event in sorted(trace.events, key=lambda event: event.ts)
+        if event.name.startswith(PHASE) and event.cat == "user_annotation" and event.ts >= since
+    ]
+    return {event.name.removeprefix(PHASE): _look_at(event, later) for event in runs}
 
 
 def _look_at(phase: Event, totals: list[tuple[float, int]]) -> PhaseMemory:

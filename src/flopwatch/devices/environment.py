@@ -324,12 +324,12 @@ def _read_gpu() -> dict[str, Any] | None:
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "driver": _search(r"Kernel Module\D*([\d.]+)", driver),
-        "tf32_matmul": _tells_tf32(torch.backends.cuda.matmul),
-        "tf32_convolution": _tells_tf32(torch.backends.cudnn),
+        "tf32_matmul": _read_tf32(torch.backends.cuda.matmul),
+        "tf32_convolution": _read_tf32(torch.backends.cudnn),
     }
 
 
-def _tells_tf32(backend: Any) -> bool | None:
+def _read_tf32(backend: Any) -> bool | None:
     """torch has an older and a newer switch, and raises where a program mixed them."""
     try:
         return bool(backend.allow_tf32)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 SIZE = 256  # large enough for oneDNN to take the matmul over, small enough to take no time
@@ -28,14 +29,20 @@ MATMULS = ("float32", "bfloat16", "float16", "int8")
 
 
 def main(left_out: list[str]) -> None:
-    _forbid_core_files()
+    with suppress(ImportError):  # not on Windows
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected: no core files
     try:
         import torch
     except Exception as error:
         _say(no_torch=_one_line(error))
         return
     torch.set_num_threads(1)
-    _say(cpu_capability=_read_cpu_capability(torch))
+    capability = None
+    with suppress(Exception):
+        capability = str(torch.backends.cpu.get_cpu_capability())
+    _say(cpu_capability=capability)
     for matmul in MATMULS:
         if matmul not in left_out:
             _say(start=matmul)
@@ -61,13 +68,6 @@ def _try_matmul(torch: Any, matmul: str) -> str | None:
     return None
 
 
-def _read_cpu_capability(torch: Any) -> str | None:
-    try:
-        return str(torch.backends.cpu.get_cpu_capability())
-    except Exception:
-        return None
-
-
 def _list_cuda_devices(torch: Any) -> list[str]:
     try:
         if not torch.cuda.is_available():
@@ -75,14 +75,6 @@ def _list_cuda_devices(torch: Any) -> list[str]:
         return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     except Exception:
         return []
-
-
-def _forbid_core_files() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _one_line(error: Exception) -> str:

@@ -176,23 +176,21 @@ def list_curves(sweeps: Mapping[str, MatmulSweep]) -> list[Curve]:
         Curve(
             dtype=dtype,
             measured_at=measured_at,
-            points=[_make_matmul(shape, trial) for shape, trial in sweep.trials.items()],
+            points=[
+                Matmul(
+                    rows=rows,
+                    inner=inner,
+                    columns=columns,
+                    flops_per_s=trial.rate_per_s,
+                    blocks=len(trial.blocks_ns),
+                    repeats=trial.repeats,
+                )
+                for (rows, inner, columns), trial in sweep.trials.items()
+            ],
             reason=None if sweep.trials else sweep.reason,
         )
         for dtype, sweep in sweeps.items()
     ]
-
-
-def _make_matmul(shape: Shape, trial: Trial) -> Matmul:
-    rows, inner, columns = shape
-    return Matmul(
-        rows=rows,
-        inner=inner,
-        columns=columns,
-        flops_per_s=trial.rate_per_s,
-        blocks=len(trial.blocks_ns),
-        repeats=trial.repeats,
-    )
 
 
 @cache

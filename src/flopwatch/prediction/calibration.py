@@ -227,7 +227,7 @@ def predict_group(
         return {}
     stack = make_stack(calibration, settings.device)
     found = {
-        variant: predict_case(read_job(job), machine, stack, settings.device)
+        variant: predict_case(read_job(job), machine, stack)
         for variant, job in group.jobs.items()
         if variant in group.variants and job is not None and "seq_len" in job
     }
@@ -241,9 +241,9 @@ def is_predictable(job: TrainingJob) -> bool:
     return is_plain and job.shape.architecture in ARCHITECTURES
 
 
-def find_rank_machine(machine: Machine, job: TrainingJob, device: str) -> Machine:
+def find_rank_machine(machine: Machine, job: TrainingJob) -> Machine:
     """What a rank of the job has: of a CPU, its share."""
-    return share_among(machine, job.ranks) if device == "cpu" else machine
+    return share_among(machine, job.ranks) if machine.device == "cpu" else machine
 
 
 def read_machine(record: Record) -> Machine | None:
@@ -265,8 +265,7 @@ def observe(record: Record) -> list[Observation]:
     job, machine = read_training_job(record), read_machine(record)
     if job is None or machine is None or not is_predictable(job):
         return []
-    own = find_rank_machine(machine, job, record.settings.device)
-    base = Observation(job=job, machine=own, stack=OURS, time_s=1.0)
+    base = Observation(job=job, machine=find_rank_machine(machine, job), stack=OURS, time_s=1.0)
     if set(record.samples_ns) != set(WHOLE):
         return [replace(base, time_s=estimate_total_ns(record).value / 1e9)]
     return [
@@ -279,14 +278,12 @@ def observe(record: Record) -> list[Observation]:
     ]
 
 
-def predict_case(
-    job: TrainingJob, machine: Machine, stack: Stack, device: str
-) -> dict[str, Any] | None:
+def predict_case(job: TrainingJob, machine: Machine, stack: Stack) -> dict[str, Any] | None:
     """A prediction to be stored with what will be measured; None where there is none to make."""
     if not is_predictable(job):
         return None
     try:
-        found = predict(job, find_rank_machine(machine, job, device), stack)
+        found = predict(job, find_rank_machine(machine, job), stack)
     except (UsageError, Unsupported):  # no peak in this dtype, no link, too few ranks
         return None
     return {

@@ -140,7 +140,12 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
             " without it; choose another that `flopwatch peaks --list` has"
         )
     link = device.link
-    sustained = _find_sustained(device)
+    halves, eighths = _look_up(SUSTAINED, device.name), _look_up(SUSTAINED_FLOAT8, device.name)
+    sustained = {
+        dtype: figure
+        for dtype in device.rates.dense
+        if (figure := eighths if dtype == "float8" else halves)
+    }
     attention = _look_up(ATTENTION, device.name)
     gbit = network_gbit or _look_up(NETWORK_GBIT, device.name) or USUAL_GBIT
     sources = [
@@ -214,13 +219,6 @@ def share_among(machine: Machine, ranks: int) -> Machine:
         bandwidth_bytes_per_s=machine.bandwidth_bytes_per_s / ranks,
         memory_bytes=None if memory_bytes is None else memory_bytes / ranks,
     )
-
-
-def _find_sustained(device: Device) -> dict[str, Figure]:
-    halves, eighths = _look_up(SUSTAINED, device.name), _look_up(SUSTAINED_FLOAT8, device.name)
-    wide = {dtype: halves for dtype in device.rates.dense if halves and dtype != "float8"}
-    narrow = {"float8": eighths} if eighths and "float8" in device.rates.dense else {}
-    return {**wide, **narrow}
 
 
 def _look_up(table: Mapping[str, Found], name: str) -> Found | None:
