@@ -78,7 +78,9 @@ def find_break_evens(rows: Sequence[Row], axis: str = AXIS) -> list[BreakEven]:
     series: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         record = row.record
-        if row.verdict is not None and _is_count(record.params.get(axis)):
+        value = record.params.get(axis)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if row.verdict is not None and is_count:
             others = other_params(row, axis)
             key = (record.suite, row.conditions_digest, record.baseline, others, record.variant)
             series.setdefault(key, []).append(row)
@@ -122,10 +124,6 @@ def choose_axis(rows: Sequence[Row], wanted: str | None = None) -> str:
 def other_params(row: Row, axis: str = AXIS) -> str:
     """Equal for cases that differ by that axis only."""
     return digest({name: value for name, value in row.record.params.items() if name != axis})
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _find_break_even(rows: Sequence[Row], axis: str) -> BreakEven:

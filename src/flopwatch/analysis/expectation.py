@@ -1,4 +1,4 @@
-"""What the cost model lets expect of a record's shapes, on the machine that it was measured on.
+"""What the cost model predicts for a record's shapes, on the machine that it was measured on.
 
 Times are those of one rank; ranks work side by side. FLOPs are those of all ranks, counted as
 records count them: scores in full, whatever the mask hides.
@@ -6,6 +6,7 @@ records count them: scores in full, whatever the mask hides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flopwatch.analysis.hardware_limits import Limits
@@ -13,7 +14,7 @@ from flopwatch.analysis.record_job import Layer, Subject
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost import Cost, estimate_cost, list_weights
+from flopwatch.prediction.cost import Cost, Part, estimate_cost, list_weights
 from flopwatch.prediction.hardware import Machine
 
 PROJECTIONS = 2
@@ -45,20 +46,8 @@ class Expectation:
     traffic_s: float
     """Of matmuls: moving operands and results, as far as arithmetic does not hide it."""
     attention: Attention | None = None
-    elements_s: float = 0.0
-    """The least that norms, residuals and activations must move in blocks, at full bandwidth."""
-    logits_s: float = 0.0
-    """The same for the loss."""
-    excess_s: float = 0.0
-    """What both take beyond that: more passes over memory, and less than its full bandwidth."""
-    gaps_s: float = 0.0
-    """What launches and hooks take however small the work is."""
-    update_s: float = 0.0
-    """The optimizer,"""
-    least_update_s: float = 0.0
-    """and what it must move, at full bandwidth."""
-    exchange_s: float = 0.0
-    """What ranks exchange while nothing is computed."""
+    parts: Sequence[Part] = ()
+    """Of a step: all that the cost model knows."""
 
 
 def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
@@ -71,7 +60,7 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
     for job in (subject, subject.on_ranks(1)):
         try:
             cost = estimate_cost(job, limits.machine, limits.parameters)
-        except (FlopwatchError, Unsupported):  # nor is there a peak in its precision
+        except (FlopwatchError, Unsupported):  # no links, or no peak in its precision
             continue
         return _expect_step(subject, limits, limits.machine, cost)
     return None
@@ -80,25 +69,13 @@ def expect(subject: Subject | None, limits: Limits) -> Expectation | None:
 def _expect_step(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost) -> Expectation:
     lost_share = _find_lost_share(limits, machine, job.arithmetic.matmul_dtype)
     matmuls = [part for part in cost.parts if part.name in ("matmuls", "head")]
-    traffic = [part for part in cost.parts if part.name in ("element-wise", "loss")]
     slow_s = sum(part.time_s for part in matmuls)
     busy_s = sum(part.ideal_s for part in matmuls) * (1 + lost_share)
     return Expectation(
         lost_share=lost_share,
         traffic_s=max(0.0, slow_s - busy_s),
         attention=_expect_attention(job, limits, machine, cost),
-        elements_s=sum(p.ideal_s for p in cost.parts if p.name == "element-wise"),
-        logits_s=sum(p.ideal_s for p in cost.parts if p.name == "loss"),
-        excess_s=sum(max(0.0, part.time_s - part.ideal_s) for part in traffic),
-        # That of the optimizer is in its own phase, which is measured.
-        gaps_s=sum(
-            part.time_s
-            for part in cost.parts
-            if part.name == "overhead" and part.phase != "optimizer"
-        ),
-        update_s=cost.sum_phase("optimizer"),
-        least_update_s=sum(part.ideal_s for part in cost.parts if part.phase == "optimizer"),
-        exchange_s=sum((p.time_s for p in cost.parts if p.name == "communication"), 0.0),
+        parts=cost.parts,
     )
 
 

@@ -148,14 +148,11 @@ def find_few_samples(cases: Sequence[Case]) -> Iterator[Finding]:
         if time.low is None:
             yield _describe_no_interval(case, time)
             continue
-        known: dict[Where, Estimate] = {"time": time}
+        widths = [(time.half_width or 0.0, "time")]
         if case.ratios and case.is_rival:
-            known["speedup"] = estimate_median(case.ratios)
-        widths: dict[Where, float] = {
-            name: width for name, each in known.items() if (width := each.half_width) is not None
-        }
-        name: Where = max(widths, key=lambda each: widths[each], default="time")
-        width, wanted = widths.get(name, 0.0), case.record.settings.target_interval
+            widths.append((estimate_median(case.ratios).half_width or 0.0, "speedup"))
+        width, name = max(widths)
+        wanted = case.record.settings.target_interval
         if width > ROUNDING * wanted and not case.is_foreign:
             why = STOPS.get(case.record.stop_reason or "")
             yield case.found(

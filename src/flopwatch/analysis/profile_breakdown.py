@@ -274,19 +274,16 @@ class _Places:
 
 def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slice]:
     """The operators inside of phases, each with its own time, or with that of its kernels."""
-    frames = [frame for frame in _nest(events) if frame.phase]
-    if by_kernels:
-        return [
-            _make_slice(frame, kernel.name, kernel.time_ns)
-            for frame in frames
-            if frame.event.role == "operator"  # marks on the device's timeline are no work
-            for kernel in frame.event.kernels
-        ]
-    return [
-        _make_slice(frame, frame.event.name, frame.own_ns)
-        for frame in frames
-        if frame.event.role == "operator"
-    ]
+    slices = []
+    for frame in _nest(events):
+        event = frame.event
+        if not frame.phase or event.role != "operator":  # marks on a device's timeline are no work
+            continue
+        if by_kernels:
+            slices += [_make_slice(frame, kernel.name, kernel.time_ns) for kernel in event.kernels]
+        else:
+            slices.append(_make_slice(frame, event.name, frame.own_ns))
+    return slices
 
 
 def list_node_regions(events: Sequence[Event]) -> list[str]:
@@ -303,7 +300,9 @@ def _nest(events: Sequence[Event]) -> list[Frame]:
         stack = stacks[event.thread]
         while stack and stack[-1].event.end_ns <= event.start_ns:
             stack.pop()
-        phase = _find_phase(phases, event)
+        # By time, since on a GPU the backward pass runs in another thread; "" where in none.
+        around = (one.name for one in phases if one.start_ns <= event.start_ns < one.end_ns)
+        phase = next(around, "")
         parent = stack[-1] if stack else Frame(event, phase, None, phase)
         frame = _place(event, parent, phase, places)
         if stack:
@@ -311,12 +310,6 @@ def _nest(events: Sequence[Event]) -> list[Frame]:
         stack.append(frame)
         frames.append(frame)
     return frames
-
-
-def _find_phase(phases: Iterable[Event], event: Event) -> str:
-    """By time, since on a GPU the backward pass runs in another thread; "" where in none."""
-    at_ns = event.start_ns
-    return next((one.name for one in phases if one.start_ns <= at_ns < one.end_ns), "")
 
 
 def _place(event: Event, parent: Frame, phase: str, places: _Places) -> Frame:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from flopwatch.analysis.statistics import Estimate, as_interval
+from flopwatch.analysis.statistics import Estimate, as_interval, with_intervals
 from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
 
@@ -118,17 +118,13 @@ def _estimate_gain(
 
 def as_dict(quality: Quality) -> dict[str, Any]:
     """For ``--json``: plain numbers with units in their names."""
-    record = quality.row.record
+    values = with_intervals(quality)
+    row = values.pop("row")
     return {
-        "variant": record.variant,
-        "parameters": record.facts.get("parameters"),
-        "step_ns": as_interval(quality.row.total_ns),
-        "steps": quality.steps,
-        "final_loss": quality.final_loss,
-        "loss_difference": quality.loss_difference,
-        "reaches_baseline": quality.reaches_baseline,
-        "time_to_baseline_ns": as_interval(quality.time_to_baseline_ns),
-        "gain": as_interval(quality.gain),
+        "variant": row.record.variant,
+        "parameters": row.record.facts.get("parameters"),
+        "step_ns": as_interval(row.total_ns),
+        **values,
     }
 
 

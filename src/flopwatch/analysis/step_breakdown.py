@@ -37,6 +37,7 @@ from flopwatch.analysis.record_job import PASSES, Subject, count_flops, read_sub
 from flopwatch.analysis.statistics import is_measured, measured_totals_ns, median
 from flopwatch.devices.measured_peaks import read_setup
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.prediction.cost import Part
 from flopwatch.records.record import Record
 
 Bound = Literal["compute", "memory", "overhead", "network", "unknown"]
@@ -207,20 +208,31 @@ def _list_expected(
         yield _row("shape", lost_ns + traffic_ns, bound, "predicted")
     if expected.attention is not None:
         yield _find_attention(record, limits, expected, expected.attention, total_ns)
-    is_one = len(record.samples_ns) == 1 and not record.samples_ns.keys() & {*PASSES, OPTIMIZER}
-    update_s = expected.update_s if is_one else 0.0
-    exchange_s = 0.0 if record.ranks else expected.exchange_s
-    elements_ns, logits_ns = NS * expected.elements_s, NS * expected.logits_s
-    least_ns = NS * expected.least_update_s
+    elements = [part for part in expected.parts if part.name == "element-wise"]
+    logits = [part for part in expected.parts if part.name == "loss"]
+    for key, parts in (("elements", elements), ("logits", logits)):
+        least_ns = NS * sum(part.ideal_s for part in parts)
+        if least_ns:
+            yield _row(key, least_ns, "memory", "counted", ideal_ns=least_ns)
+    # More passes over memory than the least, and less than its full bandwidth.
+    excess_s = sum(max(0.0, part.time_s - part.ideal_s) for part in (*elements, *logits))
+    gaps = [p for p in expected.parts if p.name == "overhead" and p.phase != OPTIMIZER]
+    # Phases and ranks that were measured have rows of their own.
+    has_phases = len(record.samples_ns) > 1 or record.samples_ns.keys() & {*PASSES, OPTIMIZER}
+    updates = [] if has_phases else [p for p in expected.parts if p.phase == OPTIMIZER]
+    exchanged = [] if record.ranks else [p for p in expected.parts if p.name == "communication"]
+    least_ns = NS * sum(part.ideal_s for part in updates)
     rows = (
-        _row("elements", elements_ns, "memory", "counted", ideal_ns=elements_ns),
-        _row("logits", logits_ns, "memory", "counted", ideal_ns=logits_ns),
-        _row("traffic", NS * expected.excess_s, "memory", "predicted"),
-        _row("gaps", NS * expected.gaps_s, "overhead", "predicted"),
-        _row(OPTIMIZER, NS * update_s, "memory", "predicted", ideal_ns=least_ns),
-        _row("transfer", NS * exchange_s, "network", "predicted"),
+        _row("traffic", NS * excess_s, "memory", "predicted"),
+        _row("gaps", NS * _sum_s(gaps), "overhead", "predicted"),
+        _row(OPTIMIZER, NS * _sum_s(updates), "memory", "predicted", ideal_ns=least_ns),
+        _row("transfer", NS * _sum_s(exchanged), "network", "predicted"),
     )
     yield from (row for row in rows if row.time_ns)
+
+
+def _sum_s(parts: Sequence[Part]) -> float:
+    return sum(part.time_s for part in parts)
 
 
 def _find_attention(

@@ -147,7 +147,6 @@ class Modes:
     high: float
     """Medians of the two parts."""
     high_share: float
-    gap: float
 
     @property
     def distance(self) -> float:
@@ -190,7 +189,6 @@ def find_modes(values: Sequence[float], num_series: int = 1) -> Modes | None:
         low=float(np.median(ordered[:cut])),
         high=float(np.median(ordered[cut:])),
         high_share=(count - cut) / count,
-        gap=float(gaps[best]),
     )
 
 
