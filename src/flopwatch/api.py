@@ -127,7 +127,7 @@ def memory(
     >>> memory(TrainingJob("small", 128, precision="fp32"), fit_bytes=2**33).fits
     True
     """
-    from flopwatch.prediction.memory_capacity import find_available_bytes, find_capacities
+    from flopwatch.prediction.memory_capacity import find_available_bytes, find_capacity
 
     hardware = hardware or job.hardware
     if hardware is not None:
@@ -137,7 +137,7 @@ def memory(
         job, device = place_on(replace(job, hardware=hardware), devices), machine.device
         fit_bytes = fit_bytes or machine.memory_bytes
     device = device or "cpu"
-    return find_capacities([job], device, find_available_bytes(fit_bytes, device))[0]
+    return find_capacity(job, device, find_available_bytes(fit_bytes, device))
 
 
 def mfu(

@@ -36,9 +36,9 @@ def test_what_a_function_returns_comes_back_as_plain_data(launcher: Launcher) ->
 
 
 def test_our_own_errors_come_back_as_their_sentence(launcher: Launcher) -> None:
-    arguments = {"jobs": [{"model": "huge"}], "target": "cpu", "available_bytes": 1}
+    arguments = {"job": {"model": "huge"}, "target": "cpu", "available_bytes": 1}
     with pytest.raises(UsageError, match="^this is no training job"):
-        call(launcher, "find_capacities", **arguments, device="cpu")
+        call(launcher, "find_capacity", **arguments, device="cpu")
 
 
 @pytest.mark.parametrize("function", ["os:abort", "abort", "flopwatch.worker.profiler:profile"])

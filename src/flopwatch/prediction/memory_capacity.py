@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -45,45 +45,26 @@ def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
     return int(fit_bytes) - PROCESS_BYTES
 
 
-def find_capacities(
-    jobs: Sequence[TrainingJob], device: Device, available_bytes: int
-) -> list[Memory]:
-    """For each job, in the same order. Models of the library transformers need torch, and are
-    estimated in a process that has it."""
-    others = [job.to_dict() for job in jobs if not job.shape.is_ours]
-    arguments = {"jobs": others, "target": device, "available_bytes": available_bytes}
-    content = session.call("find_capacities", arguments, device="cpu") if others else []
-    surveyed = iter(content)
-    return [
-        find_capacity(job, device, available_bytes)
-        if job.shape.is_ours
-        else _read(job, available_bytes, next(surveyed))
-        for job in jobs
-    ]
+def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
+    """Models of the library transformers need torch, and are estimated in a process that has it."""
+    if job.shape.is_ours:
+        return estimate_capacity(job, device, available_bytes)
+    arguments = {"job": job.to_dict(), "target": device, "available_bytes": available_bytes}
+    content = session.call("find_capacity", arguments, device="cpu")
+    step = msgspec.convert(content.pop("step"), StepMemory | None)
+    return Memory(job=job, available_bytes=available_bytes, step=step, **content)
 
 
 def survey(
-    jobs: Sequence[Mapping[str, Any]], target: Device, available_bytes: int, device: str
-) -> list[dict[str, Any]]:
+    job: Mapping[str, Any], target: Device, available_bytes: int, device: str
+) -> dict[str, Any]:
     """In a worker, whose own device does not matter."""
-    found = [find_capacity(read_job(job), target, available_bytes) for job in jobs]
-    return [
-        {
-            "parts": memory.parts,
-            "step": memory.step,
-            "largest_micro_batch": memory.largest_micro_batch,
-            "largest_seq_len": memory.largest_seq_len,
-        }
-        for memory in found
-    ]
+    memory = estimate_capacity(read_job(job), target, available_bytes)
+    names = ("parts", "step", "largest_micro_batch", "largest_seq_len")
+    return {name: getattr(memory, name) for name in names}
 
 
-def _read(job: TrainingJob, available_bytes: int, content: Mapping[str, Any]) -> Memory:
-    step = msgspec.convert(content["step"], StepMemory | None)
-    return Memory(job=job, available_bytes=available_bytes, **{**content, "step": step})
-
-
-def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
+def estimate_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
     @lru_cache
     def count(micro_batch: int, seq_len: int) -> int:
         tried = replace(job, micro_batch=micro_batch, seq_len=seq_len)

@@ -22,7 +22,7 @@ FUNCTIONS = {
     "compute_columns": "flopwatch.worker.group:compute_columns",
     "measure_peaks": "flopwatch.devices.peak_measurement:measure",
     "measure_collectives": "flopwatch.devices.peak_measurement:measure_collectives",
-    "find_capacities": "flopwatch.prediction.memory_capacity:survey",
+    "find_capacity": "flopwatch.prediction.memory_capacity:survey",
     "observe_precision": "flopwatch.worker.precision_effects:observe",
     "profile_step": "flopwatch.worker.profiler:profile",
 }
