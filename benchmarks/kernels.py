@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from flopwatch.output.units import format_bytes
 
 if TYPE_CHECKING:
-    from flopwatch.layers.kernels.kernel_catalog import Build
+    from kernel_catalog import Build
 
 WIDTHS = (26, 54, 9, 8, 8, 1)
 TITLES = ("kernel", "configuration", "registers", "shared", "spilt", "tensor cores")
@@ -26,7 +26,7 @@ TITLES = ("kernel", "configuration", "registers", "shared", "spilt", "tensor cor
 
 def main() -> int:
     try:
-        from flopwatch.layers.kernels.kernel_catalog import TARGETS, list_builds
+        from kernel_catalog import TARGETS, list_builds
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "triton":
             raise
@@ -51,7 +51,7 @@ def main() -> int:
 
 def print_build(build: Build, target: int) -> bool:
     """A line of the table; whether the kernel takes too much."""
-    from flopwatch.layers.kernels.kernel_catalog import SHARED_LIMITS_BYTES, compile_build
+    from kernel_catalog import SHARED_LIMITS_BYTES, compile_build
 
     taken = compile_build(build, target)
     spilt = taken.spill_store_bytes + taken.spill_load_bytes

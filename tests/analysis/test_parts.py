@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from flopwatch.analysis.summary import as_dict, compare_wholes, summarize
-from flopwatch.layers.published_sums import WHOLES
 from flopwatch.output.case_tables import make_sheets, make_whole_sheets
 from flopwatch.output.console import draw, fit
 from flopwatch.output.headlines import describe_suite
 from flopwatch.output.layouts import lay_out_plain
 from flopwatch.output.page import render_page
 from flopwatch.output.tables import Sheet
+from flopwatch.records.published.published_switchback import WHOLES
 from flopwatch.records.record import Record
 from flopwatch.suites.case import case_id, group_id
 from tests.conftest import make_record

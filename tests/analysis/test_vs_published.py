@@ -13,13 +13,13 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.analysis.vs_published import PublishedComparison, as_dict, compare_with_published
-from flopwatch.layers.published_sums import SUMS, WHOLES
 from flopwatch.output.vs_published_tables import (
     describe_published_comparison,
     make_published_comparison_sheets,
     suggest_case,
 )
 from flopwatch.records.published import load
+from flopwatch.records.published.published_switchback import SUMS, WHOLES
 from flopwatch.records.record import Record, Region
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id

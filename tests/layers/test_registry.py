@@ -71,8 +71,8 @@ def test_bad_specs_get_one_sentence(spec: str, sentence: str) -> None:
 
 
 def test_the_table_knows_all_variants_and_forms() -> None:
-    from flopwatch.layers.dyad_forms import VARIANTS
     from flopwatch.layers.dyad_layer import FORMS
+    from flopwatch.layers.dyad_matmul import VARIANTS
 
     assert {"variant": (*VARIANTS, "auto"), "form": tuple(FORMS)} == registry.DYAD_WORDS
 

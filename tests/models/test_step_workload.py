@@ -15,10 +15,10 @@ from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, make_opt
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting
-from flopwatch.layers.swapped_flops import count_swapped_flops
 from flopwatch.models import training_step as model_workload
 from flopwatch.models.builder import build_from_transformers
 from flopwatch.models.byte_model import Schedule, Text, draw_batches, read_standard_library, train
+from flopwatch.models.job_estimates import count_swapped_flops
 from flopwatch.suites.suite import Workload
 from flopwatch.worker import agreement
 

@@ -18,9 +18,9 @@ from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import builder
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
 from flopwatch.models.job_estimates import count_flops
-from flopwatch.models.regions import listening
 from flopwatch.models.step_workload import make_workload
 from flopwatch.models.transformer import Transformer
+from flopwatch.worker.instruments import listening
 from flopwatch.worker.sampling import run_phases
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
 from flopwatch.layers import registry
-from flopwatch.layers.published_sums import SUMS
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.records.published import PUBLICATIONS, load, read_text
+from flopwatch.records.published.published_switchback import SUMS
 from flopwatch.records.record import Record
 from flopwatch.suites.case import case_id
 

@@ -1,11 +1,8 @@
-"""Causal self-attention without projections, as it is written down and as torch has it.
+"""Causal self-attention without projections, as it is written down and as torch has it; and as a
+workload, forward and backward.
 
-Queries, keys and values are (batch, heads, context, head_size).
-
-Causal attention as a workload: forward and backward.
-
-Queries, keys, values, the mask and the gradient of the output are made once, and all variants of
-a case share them.
+Queries, keys and values are (batch, heads, seq_len, head_size). They, the mask and the gradient of
+the output are made once, and all variants of a case share them.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ from torch.nn import functional
 
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.layers.layer_workload import Setting
-from flopwatch.models.regions import region
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.compilation import Compilation
+from flopwatch.worker.instruments import region
 
 SLICE_SCORES = 1 << 23
 """So many scores does the reference compute at a time."""
@@ -63,7 +60,7 @@ class Attended(NamedTuple):
 
 def attend_in_slices(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> Attended:
     """The plain formula and its gradients, a few queries of one head at a time and only the keys
-    that they may look at: for contexts whose scores do not fit."""
+    that they may look at: for sequences whose scores do not fit."""
     made = Attended(*(torch.zeros_like(tensor) for tensor in (q, q, k, v)))
     for at, rows, keys in _list_slices(q):
         few_q = q[at][rows].detach().requires_grad_()
@@ -79,17 +76,17 @@ def attend_in_slices(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> Attended:
 
 def _list_slices(q: Tensor) -> Iterator[tuple[tuple[int, int], slice, slice]]:
     """Indices of batch and head, queries, keys."""
-    batch, heads, context, _ = q.shape
-    step = max(1, SLICE_SCORES // context)
+    batch, heads, seq_len, _ = q.shape
+    step = max(1, SLICE_SCORES // seq_len)
     for sequence in range(batch):
         for head in range(heads):
-            for start in range(0, context, step):
-                stop = min(start + step, context)
+            for start in range(0, seq_len, step):
+                stop = min(start + step, seq_len)
                 yield (sequence, head), slice(start, stop), slice(0, stop)
 
 
 Shape = tuple[int, int, int, int]
-"""Batch, heads, context, head_size."""
+"""Batch, heads, seq_len, head_size."""
 Facts = Mapping[str, float] | Callable[[], Mapping[str, float]]
 
 
@@ -170,7 +167,7 @@ def share_inputs(shape: Shape, setting: Setting, seed: int) -> Inputs:
 
 @lru_cache(maxsize=1)
 def share_reference(shape: Shape, setting: Setting, seed: int) -> Attended:
-    """Computed once for all variants: at long contexts it takes a minute."""
+    """Computed once for all variants: of long sequences it takes a minute."""
     inputs = share_inputs(shape, setting, seed)
     tensors = (inputs.q, inputs.k, inputs.v, inputs.grad)
     return attend_in_slices(*(tensor.detach().float() for tensor in tensors))

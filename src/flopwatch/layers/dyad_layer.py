@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from flopwatch.errors import LayerError
-from flopwatch.layers import dyad_forms, dyad_matmul
-from flopwatch.layers.drop_in import DropIn
-from flopwatch.layers.dyad_forms import Structure
+from flopwatch.layers import dyad_matmul
+from flopwatch.layers.dyad_matmul import Structure
+from flopwatch.layers.swapping import DropIn
 
 Form = Callable[[Tensor, Tensor, Tensor | None, Structure], Tensor]
 
 FORMS: dict[str, Form] = {
     "fast": dyad_matmul.multiply,
-    "split": dyad_forms.multiply_split,
-    "cat": dyad_forms.multiply_cat,
-    "published": dyad_forms.multiply_published,
-    "published-cat": dyad_forms.multiply_published_cat,
+    "split": dyad_matmul.multiply_split,
+    "cat": dyad_matmul.multiply_cat,
+    "published": dyad_matmul.multiply_published,
+    "published-cat": dyad_matmul.multiply_published_cat,
 }
 """Ways to compute the same function of the same weight."""
 
@@ -86,7 +86,7 @@ class Dyad(DropIn):
 
     def to_dense(self) -> Tensor:
         """The equivalent weight of an `nn.Linear`, differentiable."""
-        return dyad_forms.make_dense(self.weight, self.structure)
+        return dyad_matmul.make_dense(self.weight, self.structure)
 
     def extra_repr(self) -> str:
         form = "" if self.form == "fast" else f", form={self.form}"

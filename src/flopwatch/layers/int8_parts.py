@@ -20,6 +20,7 @@ from torch import Tensor
 
 from flopwatch.layers import int8_ops, int8_plain
 from flopwatch.layers.layer_workload import Setting, list_int8_notes, share_inputs
+from flopwatch.records.published.published_switchback import CASTS, STANDARD, SUMS
 from flopwatch.suites.suite import Workload
 
 Quantized = tuple[Tensor, Tensor]
@@ -72,8 +73,8 @@ PARTS: dict[str, Callable[[Tensors], Operation]] = {
     "cast_g": lambda t: partial(t.cast, t.g),
 }
 """By its published name: makes the tensors that an operation needs, and gives the operation."""
-STANDARD = ("standard", "cast")
-"""How the names of those begin that are not int8 arithmetic."""
+NO_INT8 = {*SUMS[STANDARD], *SUMS[CASTS]}
+"""Parts that are no int8 arithmetic."""
 
 
 def make_workload(
@@ -81,8 +82,7 @@ def make_workload(
 ) -> Workload:
     """`shape` is in_features x out_features. Workloads of the same sizes share their tensors."""
     made = _make_phases(parts, _share_tensors(tokens, *shape, setting, torch.initial_seed()))
-    is_standard = all(part.startswith(STANDARD) for part in parts)
-    notes = [] if is_standard else list_int8_notes(setting.device)
+    notes = [] if NO_INT8.issuperset(parts) else list_int8_notes(setting.device)
     return Workload(phases=made, compare="all", conditions=setting.conditions, notes=notes)
 
 

@@ -22,8 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from flopwatch.errors import LayerError
 from flopwatch.layers import int8_ops, int8_plain
-from flopwatch.layers.drop_in import DropIn, cast_for_autocast
 from flopwatch.layers.registry import check_switchback
+from flopwatch.layers.swapping import DropIn, cast_for_autocast
 
 PART_TOKENS = 1024
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.layers.causal_attention import attend_fused, attend_plainly, make_mask
-from flopwatch.models.regions import region
+from flopwatch.worker.instruments import region
 
 ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02

@@ -6,6 +6,10 @@ where they run, too. Hooks of a backward pass may come from another thread than 
 pass.
 
 Curves are what a workload produces as it runs, point by point, once the timing is done.
+
+A model marks its named parts as it runs, ``with region("attention/scores"): ...``. That costs next
+to nothing until somebody listens: the profiler (every region is then an event of its trace) or, on
+a GPU, Nsight Systems (an NVTX range).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,3 +137,25 @@ def _as_number(name: str, value: Any) -> float:
 
 def _list(point: Mapping[str, float]) -> str:
     return ", ".join(point) or "nothing"
+
+
+Listener = Callable[[str], AbstractContextManager[object]]
+
+_SILENCE: AbstractContextManager[None] = nullcontext()
+_listeners: list[Listener] = []
+"""The last one is listened to."""
+
+
+def region(name: str) -> AbstractContextManager[object]:
+    """A part of a model, ``part`` or ``part/detail``."""
+    return _listeners[-1](name) if _listeners else _SILENCE
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have `listener` enter a context of its own around every region, for as long as this lasts."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.pop()

@@ -1,7 +1,7 @@
 """A training step under torch's profiler, in a worker.
 
 Steps with and without the profiler are interleaved, so that the cost of profiling is known. Every
-part of the model is marked as it runs (`flopwatch.models.regions`).
+part of the model is marked as it runs (`flopwatch.worker.instruments`).
 
 Regions for models that mark none themselves, those of the library transformers, by hooks.
 
@@ -46,12 +46,12 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models import builder
-from flopwatch.models.regions import listening, region
 from flopwatch.models.step_workload import JobStep, find_setting, share_model
 from flopwatch.models.transformer import Transformer
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.settings import Device
+from flopwatch.worker.instruments import listening, region
 from flopwatch.worker.limits import Collector
 
 PATTERNS: dict[str, str] = {

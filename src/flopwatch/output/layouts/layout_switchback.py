@@ -23,11 +23,17 @@ from typing import Any
 from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
-from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS
 from flopwatch.output.layouts import Printout, make_published_sheet
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.records.foreign import find_printed
-from flopwatch.records.published.published_switchback import TOTALS
+from flopwatch.records.published.published_switchback import (
+    CASTS,
+    GLOBAL,
+    ROWWISE,
+    STANDARD,
+    SUMS,
+    TOTALS,
+)
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 

@@ -13,10 +13,47 @@ from typing import Any
 from flopwatch.errors import UsageError
 from flopwatch.jobs.training_job import LinearLayer
 from flopwatch.layers import registry
-from flopwatch.layers.published_sums import CASTS, GLOBAL, ROWWISE, STANDARD, SUMS, WHOLES
 from flopwatch.records.foreign import make_published, name_run
 from flopwatch.records.record import Record
 from flopwatch.suites.case import Case
+
+STANDARD, ROWWISE, GLOBAL, CASTS = (
+    f"parts:{name}" for name in ("standard", "rowwise", "global", "casts")
+)
+STANDARD_MATMULS = ("standard_fwd", "standard_gx", "standard_gw")
+INT8_MATMULS = ("rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd")
+"""The parts that are matmuls; the others quantise or cast."""
+SUMS = {
+    STANDARD: [*STANDARD_MATMULS],
+    ROWWISE: [
+        "x_quantize_rowwise",
+        "w_quantize_rowwise",
+        "rowwise_fwd",
+        "g_quantize_rowwise",
+        "w_quantize_colwise_transpose",
+        "rowwise_bwd",
+        "standard_gw",
+    ],
+    GLOBAL: [
+        "x_quantize_rowwise",
+        "w_quantize_global",
+        "global_fwd",
+        "g_quantize_rowwise",
+        "w_quantize_global_transpose",
+        "global_bwd",
+        "standard_gw",
+    ],
+    CASTS: ["cast_x", "cast_w", "cast_g"],
+}
+"""By variant: the parts of a layer (see `layers.int8_parts`) in the order in which it runs them;
+casts to int8 are the least that quantising can take."""
+WHOLES = {
+    STANDARD: "dense",
+    ROWWISE: "switchback:rowwise",
+    GLOBAL: "switchback:global",
+    CASTS: None,
+}
+"""By variant: the layer that its parts make up, if they do."""
 
 BASELINE = "dense"
 TOTALS = {

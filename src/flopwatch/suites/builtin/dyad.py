@@ -26,7 +26,7 @@ from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape, make_opt
 from flopwatch.jobs.precision import name_precision
 from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.layers import registry
-from flopwatch.layers.swapped_flops import count_swapped_flops
+from flopwatch.models.job_estimates import count_swapped_flops
 from flopwatch.suites.axis_values import require_counts
 
 if TYPE_CHECKING:

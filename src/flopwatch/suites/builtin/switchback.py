@@ -21,13 +21,18 @@ from __future__ import annotations
 from typing import Any
 
 import flopwatch
-from flopwatch.errors import UsageError
+from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.precision import name_precision
 from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.layers import registry
-from flopwatch.layers.published_sums import SUMS, WHOLES
-from flopwatch.layers.swapped_flops import count_swapped_flops
+from flopwatch.models.job_estimates import count_swapped_flops
+from flopwatch.records.published.published_switchback import (
+    INT8_MATMULS,
+    STANDARD_MATMULS,
+    SUMS,
+    WHOLES,
+)
 from flopwatch.settings import Device
 from flopwatch.suites.axis_values import require_counts
 
@@ -90,10 +95,8 @@ COUNTS = {"tokens": 1, "shape": 2, "micro_batch": 1, "seq_len": 1}
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
     if axis == "variant":
-        if value.partition(":")[0] == "parts" and value not in SUMS:
-            raise UsageError(f"there are no {value!r}; there are {', '.join(SUMS)}")
         if value not in SUMS:
-            registry.parse(value)
+            require_layer(value)
     elif axis == "model":
         find_shape(value)
     elif axis in COUNTS:
@@ -102,6 +105,13 @@ def accept(axis: str, value: Any) -> None:
         raise UsageError(
             f"the suite switchback knows only its own values of {axis!r}; use --filter"
         )
+
+
+def require_layer(variant: str) -> None:
+    try:
+        registry.parse(variant)
+    except LayerError as error:
+        raise UsageError(f"{error}; lists of parts are {', '.join(SUMS)}") from None
 
 
 suite = flopwatch.Suite(
@@ -183,8 +193,5 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     if case.variant not in SUMS:
         return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, case.dtype)
     matmul = 2.0 * case.tokens * inputs * outputs
-    return {
-        part: {case.dtype if part.startswith("standard") else "int8": matmul}
-        for part in SUMS[case.variant]
-        if part.endswith(("_fwd", "_bwd", "_gx", "_gw"))
-    }
+    dtypes = {**dict.fromkeys(STANDARD_MATMULS, case.dtype), **dict.fromkeys(INT8_MATMULS, "int8")}
+    return {part: {dtypes[part]: matmul} for part in SUMS[case.variant] if part in dtypes}

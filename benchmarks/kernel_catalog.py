@@ -1,7 +1,5 @@
-"""Every Triton kernel of the package as it is compiled: without a GPU, that is all one can try.
-
-What a Triton kernel takes of a GPU, from compiling it: no GPU is needed.
-"""
+"""Every Triton kernel of the package as it is compiled, and what it takes of a GPU: registers,
+shared memory, spills. Compiling needs no GPU. `kernels.py` prints it, and a test checks it."""
 
 from __future__ import annotations
 
