@@ -89,16 +89,12 @@ def measure(job: TrainingJob, what: str) -> int:
     import torch
 
     from flopwatch.devices.cpu import measure_memory
-    from flopwatch.models.builder import build, choose_attention, choose_recompute
-    from flopwatch.models.step_workload import find_setting
-    from flopwatch.models.training_step import SharedModel, TrainingStep
+    from flopwatch.models.builder import build
+    from flopwatch.models.step_workload import SharedModel, TrainingStep
 
     built = build(job.shape, dtype=job.arithmetic.dtype)
-    choose_attention(built, job.attention)
-    choose_recompute(built, job.recompute)
     ids = torch.randint(job.shape.vocabulary, (job.micro_batch, job.seq_len))
-    cast = find_setting(job, "cpu").cast
-    step = TrainingStep(SharedModel(built, ids, optimizer=job.optimizer), {}, cast)
+    step = TrainingStep(SharedModel(built, ids, job.optimizer), job)
     phases = {name: step.phases[name] for name in WHATS[what] or step.phases}
     memory = measure_memory(step.prepare, phases)
     assert memory is not None

@@ -18,9 +18,8 @@ from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.step_memory import StepMemory
 from flopwatch.jobs.training_job import Attention, TrainingJob
 from flopwatch.models import job_estimates, survey
-from flopwatch.models.builder import build, choose_attention, choose_recompute
-from flopwatch.models.step_workload import find_setting
-from flopwatch.models.training_step import SharedModel, TrainingStep
+from flopwatch.models.builder import build
+from flopwatch.models.step_workload import SharedModel, TrainingStep
 
 MODELS = [
     "decoder:hidden_size=128:layers=4:vocabulary=500",
@@ -94,11 +93,8 @@ def one_thread() -> Iterator[None]:
 def measure(job: TrainingJob) -> dict[str, int]:
     """Bytes of all tensors at the peak of each phase."""
     built = build(job.shape, dtype=job.arithmetic.dtype)
-    choose_attention(built, job.attention)
-    choose_recompute(built, job.recompute)
     ids = torch.randint(job.shape.vocabulary, (job.micro_batch, job.seq_len))
-    cast = find_setting(job, "cpu").cast
-    step = TrainingStep(SharedModel(built, ids, optimizer=job.optimizer), {}, cast)
+    step = TrainingStep(SharedModel(built, ids, job.optimizer), job)
     memory = measure_memory(step.prepare, step.phases)
     assert memory is not None
     state = step.shared.optimizer.state.values()

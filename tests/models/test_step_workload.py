@@ -15,7 +15,7 @@ from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, make_opt
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting
-from flopwatch.models import training_step as model_workload
+from flopwatch.models import step_workload as model_workload
 from flopwatch.models.builder import build_from_transformers
 from flopwatch.models.byte_model import Schedule, Text, draw_batches, read_standard_library, train
 from flopwatch.models.job_estimates import count_swapped_flops
@@ -72,9 +72,9 @@ def test_a_layer_agrees_with_its_reference(
 @pytest.mark.parametrize("spec", ["dense", "dyad:auto:4", "dyad:it:8:cat"])
 def test_a_model_step_agrees_with_its_reference(shape: Shape, spec: str) -> None:
     torch.manual_seed(0)
-    made = model_workload.make_workload(make_job(shape, spec), FLOAT32)
+    made = model_workload.make_workload(make_job(shape, spec), "cpu")
     torch.manual_seed(0)
-    reference = model_workload.make_reference(make_job(shape, spec), FLOAT32)
+    reference = model_workload.make_reference(make_job(shape, spec), "cpu")
     compared = assert_agree(made, reference, 1e-4)
     assert "output" in compared
     assert len(compared) == 1 + len(made.gradients) > 4
@@ -146,9 +146,9 @@ def test_variants_of_a_layer_share_input_and_gradient() -> None:
 def test_a_wrong_layer_in_the_model_is_noticed() -> None:
     """The comparison can fail: another weight gives other numbers."""
     torch.manual_seed(0)
-    made = model_workload.make_workload(make_job(SMALL, "dyad:it:4"), FLOAT32)
+    made = model_workload.make_workload(make_job(SMALL, "dyad:it:4"), "cpu")
     torch.manual_seed(1)
-    reference = model_workload.make_reference(make_job(SMALL, "dyad:it:4"), FLOAT32)
+    reference = model_workload.make_reference(make_job(SMALL, "dyad:it:4"), "cpu")
     with pytest.raises(agreement.WrongResult, match="output is off"):
         assert_agree(made, reference, 1e-4)
 
@@ -164,8 +164,8 @@ def run(made: Workload) -> list[object]:
 
 
 def test_variants_share_a_model_and_do_not_disturb_each_other() -> None:
-    dense = model_workload.make_workload(make_job(SMALL, "dense"), FLOAT32)
-    other = model_workload.make_workload(make_job(SMALL, "dyad:auto:4"), FLOAT32)
+    dense = model_workload.make_workload(make_job(SMALL, "dense"), "cpu")
+    other = model_workload.make_workload(make_job(SMALL, "dyad:auto:4"), "cpu")
     first, second = run(dense)[0], run(other)[0]
     assert not torch.equal(first, second)  # type: ignore[arg-type]
     for _ in range(3):  # the optimizer's steps leave the weights where they are
@@ -192,7 +192,7 @@ class FakeStopwatch:
 
 @pytest.mark.parametrize("spec", ["dense", "dyad:auto:4", "dyad:it:4:published"])
 def test_hooks_time_each_exchanged_layer_once_in_each_direction(spec: str) -> None:
-    made = model_workload.make_workload(make_job(SMALL, spec), FLOAT32)
+    made = model_workload.make_workload(make_job(SMALL, spec), "cpu")
     assert made.instrument is not None
     stopwatch = FakeStopwatch()
     plain = run(made)[0]

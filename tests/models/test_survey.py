@@ -18,8 +18,8 @@ from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.models import builder
+from flopwatch.models.step_workload import SharedModel, TrainingStep
 from flopwatch.models.survey import estimate, run_step, survey
-from flopwatch.models.training_step import SharedModel, TrainingStep
 
 TINY = "hidden_size=64:layers=4:heads=4:vocabulary=300:positions=128"
 KNOWN = [f"opt:{TINY}", f"gpt_neox:{TINY}", f"llama:{TINY}:key_value_heads=2"]
@@ -87,10 +87,8 @@ def test_two_blocks_are_enough_for_all(job: TrainingJob) -> None:
 def test_real_steps_hold_what_was_surveyed(model: str, recompute: Recompute) -> None:
     job = make(model, 64, 2, recompute=recompute)
     built = builder.build(job.shape)
-    if recompute == "full":
-        built.gradient_checkpointing_enable({"use_reentrant": False})
     ids = torch.randint(job.shape.vocabulary, (2, 64))
-    step = TrainingStep(SharedModel(built, ids), {})
+    step = TrainingStep(SharedModel(built, ids), job)
     memory = measure_memory(step.prepare, step.phases)
     assert memory is not None
     found = estimate(job)

@@ -1,27 +1,29 @@
-"""A whole model's training step as a workload, in any variant: see `jobs.training_job`.
+"""A model's training step as a workload, forward, backward and optimizer, in any variant of a job.
 
-All variants of a group share one model in memory; each puts its layers in and chooses its attention
-before a step, which is not timed.
+Variants of a model share everything in which they do not differ: one model in memory, the same
+tensors at the same places, so that what differs between their times is what they do otherwise. A
+variant puts its own layers in and chooses its attention before each step, which is not timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
-from flopwatch.jobs.model_shapes import ARCHITECTURES
-from flopwatch.jobs.training_job import Attention, Recompute, TrainingJob, drop_variant
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, Setting, list_notes
-from flopwatch.layers.swapping import find_linear, make_alike
+from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
-from flopwatch.models.training_step import Cast, SharedModel, TrainingStep, time_modules
 from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
 from flopwatch.settings import Device
 from flopwatch.suites.suite import Stopwatch, Workload
@@ -29,60 +31,175 @@ from flopwatch.worker.compilation import Compilation
 
 SHORT_SEQUENCE = 256
 """Tokens up to which the scores of plain attention are small for what a block keeps."""
+FICKLE = ("k_proj.bias", "fc1.bias")
+"""Ends of names of parameters whose gradients rounding decides: of OPT's keys, where they are 0 but
+for noise, and of what goes through its ReLUs."""
 
 
-def find_setting(job: TrainingJob, device: Device) -> Setting:
+def make_optimizer(parameters: list[nn.Parameter], fused: bool = True) -> torch.optim.Optimizer:
+    """AdamW that does all its work and leaves the parameters where they are: with a learning rate
+    of 0 the hundredth step computes the same as the first."""
+    return torch.optim.AdamW(parameters, lr=0.0, fused=fused)
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adamw": make_optimizer,
+    "adamw-unfused": partial(make_optimizer, fused=False),
+    "sgd": partial(torch.optim.SGD, lr=0.0),
+}
+"""By the names of `jobs.training_job.OPTIMIZERS`."""
+
+
+def find_setting(job: TrainingJob, device: str) -> Setting:
     precision = job.arithmetic
     return Setting(device=device, dtype=precision.dtype, autocast=precision.autocast)
 
 
-class JobStep(TrainingStep):
-    """A training step in the way of one variant."""
+class SharedModel:
+    """What all variants have in common."""
+
+    def __init__(self, model: nn.Module, ids: Tensor, optimizer: str = "adamw") -> None:
+        """`model` is called like one of transformers: with input_ids and labels, it gives an object
+        with a loss."""
+        self.model = model
+        self.ids = ids
+        self.make_optimizer = OPTIMIZERS[optimizer]
+        self.optimizer = self.make_optimizer(list(model.parameters()))
+        self._originals: dict[str, nn.Module] = {}
+        self._installed: Mapping[str, nn.Module] = {}
+
+    def swap_in(self, layers: Mapping[str, nn.Module]) -> None:
+        """Put these layers in, and the model's own ones back where others were. Those before them
+        keep no gradients, which would fill the memory with those of all variants."""
+        for layer in self._installed.values():
+            layer.zero_grad(set_to_none=True)
+        for name in layers:
+            self._originals.setdefault(name, self.model.get_submodule(name))
+        restored = {name: self._originals[name] for name in self._installed}
+        install(self.model, {**restored, **layers})
+        self._installed = layers
+
+
+class TrainingStep:
+    """One variant of a shared model, as phases of a workload."""
 
     def __init__(
-        self, shared: SharedModel, job: TrainingJob, layers: Mapping[str, nn.Module], cast: Cast
+        self,
+        shared: SharedModel,
+        job: TrainingJob,
+        layers: Mapping[str, nn.Module] | None = None,
+        parts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        super().__init__(shared, layers, cast)
+        """`layers` take the places of the model's own, by name, and have an optimizer of their own;
+        `parts` are the names of the modules that are timed inside the step, by region."""
+        self.shared = shared
         self.job = job
+        self.layers = layers or {}
+        self.parts = parts or {}
+        self.cast = find_setting(job, shared.ids.device.type).cast
+        self.call: Callable[..., Any] = shared.model
+        own = [p for layer in self.layers.values() for p in layer.parameters()]
+        self.optimizers = [shared.optimizer, *([shared.make_optimizer(own)] if own else [])]
 
     def prepare(self) -> None:
-        super().prepare()
+        """Make the model compute in the way of this variant, and clear all gradients."""
+        self.shared.swap_in(self.layers)
         choose_attention(self.shared.model, self.job.attention)
         choose_recompute(self.shared.model, self.job.recompute)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def forward(self) -> Tensor:
+        ids = self.shared.ids
+        with self.cast():
+            loss: Tensor = self.call(input_ids=ids, labels=ids).loss
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def update(self, _: None) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    @property
+    def phases(self) -> dict[str, Callable[..., Any]]:
+        return {"forward": self.forward, "backward": self.backward, "optimizer": self.update}
+
+    def find_comparable(self) -> dict[str, nn.Parameter]:
+        """Parameters whose gradients tell whether the step is right: all norms and biases, which
+        cover every part of the backward pass and are small, and those of the last swapped layer,
+        if there is one.
+
+        Left out are the other swapped layers, and those whose results go through a ReLU: where a
+        value before it is next to 0, rounding decides whether its token counts. Nor are the biases
+        of keys compared, which the softmax does not see.
+        """
+        self.prepare()
+        *others, last = [*self.layers] or [""]
+        return {
+            name: parameter
+            for name, parameter in self.shared.model.named_parameters()
+            if (parameter.dim() == 1 or (last and name.startswith(f"{last}.")))
+            and not name.endswith(FICKLE)
+            and name.rpartition(".")[0] not in others
+        }
 
     @contextmanager
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
-        with time_modules(find_parts(self.shared.model), stopwatch):
+        """Time the parts inside the step, forward and backward, by hooks. What torch itself does to
+        hook into a module's backward pass, a few microseconds, falls into its forward region."""
+        hooks = [
+            hook
+            for region, names in self.parts.items()
+            for name in names
+            for hook in _hook(self.shared.model.get_submodule(name), region, stopwatch)
+        ]
+        try:
             yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
-def make_workload(job: TrainingJob, device: Device) -> Workload:
-    shared, setting = share_model(job, device), find_setting(job, device)
-    step = JobStep(shared, job, _make_layers(job, shared), setting.cast)
+def _hook(module: nn.Module, region: str, stopwatch: Stopwatch) -> tuple[RemovableHandle, ...]:
+    forward, backward = f"forward/{region}", f"backward/{region}"
+    return (
+        module.register_forward_pre_hook(lambda *_: stopwatch.start(forward)),
+        module.register_forward_hook(lambda *_: stopwatch.stop(forward)),
+        module.register_full_backward_pre_hook(lambda *_: stopwatch.start(backward)),
+        module.register_full_backward_hook(lambda *_: stopwatch.stop(backward)),
+    )
+
+
+def make_workload(job: TrainingJob, device: Device, *, counts_tokens: bool = True) -> Workload:
+    """Without `counts_tokens` it does not say how many tokens a step has: then a table that
+    compares layers, in models and alone, has the same columns for both."""
+    shared = share_model(job, device)
+    step = TrainingStep(shared, job, _make_layers(job, shared), find_parts(job, shared))
+    gradients = step.find_comparable()  # and this puts the step's layers in
+    facts: dict[str, float] = {
+        **({"tokens": job.micro_batch_tokens} if counts_tokens else {}),
+        "parameters": count_parameters(shared.model),
+        "hidden_size": job.shape.hidden_size,
+        "layers": job.shape.layers,
+    }
     compilation = None
     if job.compiled:
         compilation = Compilation(device)
         step.call = torch.compile(shared.model, dynamic=False)
-
-    def list_facts() -> dict[str, float]:
-        facts = _count(job, shared.model)
-        return facts if compilation is None else {**facts, **compilation.finish()}
-
+    # Hooks would break what is compiled, and run again where blocks are recomputed.
+    can_be_instrumented = not job.compiled and job.recompute == "none" and step.parts
     return Workload(
         renewable=False,
         phases=step.phases,
-        gradients=step.find_comparable(),
+        gradients=gradients,
         reset=step.prepare,
-        instrument=step.instrument if _can_be_instrumented(job, shared.model) else None,
-        conditions=setting.conditions,
-        facts=list_facts,
+        instrument=step.instrument if can_be_instrumented else None,
+        conditions=find_setting(job, device).conditions,
+        facts=facts if compilation is None else lambda: {**facts, **compilation.finish()},
         notes=[*_list_notes(job, device, shared.model), *list_notes(job.linear, device)],
     )
-
-
-def _can_be_instrumented(job: TrainingJob, model: nn.Module) -> bool:
-    """Hooks would break what is compiled, and run again where blocks are recomputed."""
-    return not job.compiled and job.recompute == "none" and bool(find_parts(model))
 
 
 def make_reference(job: TrainingJob, device: Device) -> Workload:
@@ -93,36 +210,41 @@ def make_reference(job: TrainingJob, device: Device) -> Workload:
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared).items()}
     recompute: Recompute = "full" if job.seq_len > SHORT_SEQUENCE else "none"
     plain = replace(drop_variant(job), attention="plain", recompute=recompute)
-    step = JobStep(shared, plain, layers, find_setting(job, device).cast)
+    step = TrainingStep(shared, plain, layers)
     return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
 
 
-def find_parts(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """The modules that are timed inside a step, by region."""
-    if isinstance(model, Transformer):
-        modules = list(model.modules())
-        return {
-            "attention": [module for module in modules if isinstance(module, SelfAttention)],
-            "feed-forward": [module for module in modules if isinstance(module, FeedForward)],
-            "head": [model.head],
-        }
-    architecture: str = model.config.model_type  # type: ignore[union-attr,assignment]
-    known = ARCHITECTURES.get(architecture)
-    if known is None:
-        return {}
-    return {"feed-forward": list(find_linear(model, known.feed_forward).values())}
-
-
 def share_model(job: TrainingJob, device: Device) -> SharedModel:
-    """The same for all variants of a job."""
-    return _share_model(drop_variant(job), device)
+    """The same for all variants of a job, whether or not they autocast."""
+    batch = (job.micro_batch, job.seq_len)
+    return _share_model(job.shape, batch, job.arithmetic.dtype, job.optimizer, device)
 
 
 @lru_cache(maxsize=1)
-def _share_model(job: TrainingJob, device: Device) -> SharedModel:
-    model = build(job.shape, device=device, dtype=job.arithmetic.dtype)
-    ids = torch.randint(job.shape.vocabulary, (job.micro_batch, job.seq_len), device=device)
-    return SharedModel(model, ids, optimizer=job.optimizer)
+def _share_model(
+    shape: Shape, batch: tuple[int, int], dtype: str, optimizer: str, device: Device
+) -> SharedModel:
+    model = build(shape, device=device, dtype=dtype)
+    return SharedModel(model, torch.randint(shape.vocabulary, batch, device=device), optimizer)
+
+
+def find_parts(job: TrainingJob, shared: SharedModel) -> dict[str, list[str]]:
+    """The names of the modules that are timed inside a step, by region."""
+    model = shared.model
+    if isinstance(model, Transformer):
+        kinds = {"attention": SelfAttention, "feed-forward": FeedForward}
+        found = {
+            region: [name for name, module in model.named_modules() if isinstance(module, kind)]
+            for region, kind in kinds.items()
+        }
+        return {**found, "head": ["head"]}
+    known = ARCHITECTURES.get(job.shape.architecture)
+    if known is None:
+        return {}
+    shared.swap_in({})  # the names are those of the model's own layers
+    if job.swapped == "linear":
+        return {"linear": [*find_linear(model, known.blocks)]}
+    return {"feed-forward": [*find_linear(model, known.feed_forward)]}
 
 
 def _make_layers(job: TrainingJob, shared: SharedModel) -> dict[str, nn.Module]:
@@ -151,18 +273,9 @@ def find_pattern(job: TrainingJob) -> str:
     return names.get(job.swapped, job.swapped)
 
 
-def _count(job: TrainingJob, model: nn.Module) -> dict[str, float]:
-    return {
-        "tokens": job.micro_batch_tokens,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "hidden_size": job.shape.hidden_size,
-        "layers": job.shape.layers,
-    }
-
-
 def _list_notes(job: TrainingJob, device: Device, model: nn.Module) -> list[str]:
     notes = []
-    in_force: Attention = find_attention(model)
+    in_force = find_attention(model)
     if in_force != job.attention:
         notes.append(f"{job.shape.architecture} has no {job.attention} attention: {in_force}")
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)

@@ -39,8 +39,7 @@ from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, swap
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
 from flopwatch.models.parallelize import Shared, share
-from flopwatch.models.step_workload import find_pattern, find_setting
-from flopwatch.models.training_step import FICKLE, OPTIMIZERS
+from flopwatch.models.step_workload import FICKLE, OPTIMIZERS, find_pattern, find_setting
 from flopwatch.settings import Device
 from flopwatch.suites.suite import Workload
 from flopwatch.worker.compilation import Compilation

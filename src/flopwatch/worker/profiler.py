@@ -46,7 +46,7 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models import builder
-from flopwatch.models.step_workload import JobStep, find_setting, share_model
+from flopwatch.models.step_workload import TrainingStep, share_model
 from flopwatch.models.transformer import Transformer
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
@@ -229,9 +229,9 @@ def is_marking_ranges(request: Request, device: Device, environ: env.Environ = N
     return request.nvtx or under_nsys
 
 
-def make_step(job: TrainingJob, device: Device) -> JobStep:
+def make_step(job: TrainingJob, device: Device) -> TrainingStep:
     torch.manual_seed(0)
-    return JobStep(share_model(job, device), job, {}, find_setting(job, device).cast)
+    return TrainingStep(share_model(job, device), job)
 
 
 class Profiler:

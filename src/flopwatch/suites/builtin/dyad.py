@@ -137,9 +137,10 @@ def make_workload(case: flopwatch.Case) -> flopwatch.Workload:
         return layer_workload.make_workload(
             case.variant, case.tokens, case.shape, make_setting(case)
         )
-    from flopwatch.models import training_step
+    from flopwatch.models import step_workload
 
-    made = training_step.make_workload(make_training_job(case), make_setting(case))
+    job = make_training_job(case)
+    made = step_workload.make_workload(job, case.device, counts_tokens=False)
     return made if case.level == "model" else add_study(case, made)
 
 
@@ -150,9 +151,9 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload:
         from flopwatch.layers.layer_workload import make_reference
 
         return make_reference(case.variant, case.tokens, case.shape, make_setting(case))
-    from flopwatch.models import training_step
+    from flopwatch.models import step_workload
 
-    return training_step.make_reference(make_training_job(case), make_setting(case))
+    return step_workload.make_reference(make_training_job(case), case.device)
 
 
 @suite.flops

@@ -135,31 +135,30 @@ suite = flopwatch.Suite(
 
 @suite.build
 def build(case: flopwatch.Case) -> flopwatch.Workload:
-    home, arguments = find_maker(case)
-    made: flopwatch.Workload = home.make_workload(*arguments)
-    return made
+    from flopwatch.layers import int8_parts, layer_workload
+    from flopwatch.models import step_workload
+
+    if case.level == "model":
+        job = make_training_job(case)
+        return step_workload.make_workload(job, case.device, counts_tokens=False)
+    setting = layer_workload.Setting(device=case.device, dtype=case.dtype)
+    if case.variant in SUMS:
+        return int8_parts.make_workload(SUMS[case.variant], case.tokens, case.shape, setting)
+    return layer_workload.make_workload(case.variant, case.tokens, case.shape, setting)
 
 
 @suite.reference
 def reference(case: flopwatch.Case) -> flopwatch.Workload:
     """The plain formula of nn.Linear with the layer's weights; of parts, the plain arithmetic."""
-    home, arguments = find_maker(case)
-    made: flopwatch.Workload = home.make_reference(*arguments)
-    return made
+    from flopwatch.layers import int8_parts, layer_workload
+    from flopwatch.models import step_workload
 
-
-def find_maker(case: flopwatch.Case) -> tuple[Any, tuple[Any, ...]]:
-    """The module that makes the case and its reference, and what it must be given."""
-    from flopwatch.layers import int8_parts
-    from flopwatch.layers import layer_workload as layers
-    from flopwatch.models import training_step as models
-
-    setting = layers.Setting(device=case.device, dtype=case.dtype)
     if case.level == "model":
-        return models, (make_training_job(case), setting)
+        return step_workload.make_reference(make_training_job(case), case.device)
+    setting = layer_workload.Setting(device=case.device, dtype=case.dtype)
     if case.variant in SUMS:
-        return int8_parts, (SUMS[case.variant], case.tokens, case.shape, setting)
-    return layers, (case.variant, case.tokens, case.shape, setting)
+        return int8_parts.make_reference(SUMS[case.variant], case.tokens, case.shape, setting)
+    return layer_workload.make_reference(case.variant, case.tokens, case.shape, setting)
 
 
 @suite.job
