@@ -107,6 +107,7 @@ def test_the_benchmark_prints_what_kernels_take() -> None:
 def test_the_benchmark_says_that_triton_is_missing() -> None:
     code = (
         f"import runpy, sys; sys.modules['triton'] = None; sys.argv = ['']; "
+        f"sys.path.insert(0, {str(BENCHMARK.parent)!r}); "
         f"runpy.run_path({str(BENCHMARK)!r}, run_name='__main__')"
     )
     command = [sys.executable, "-c", code]

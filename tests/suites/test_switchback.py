@@ -268,7 +268,7 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--set", "variant=parts:all"], "there are no 'parts:all'; there are parts:standard, pa"),
+        (["--set", "variant=parts:all"], "; lists of parts are parts:standard, parts:rowwise, "),
         pytest.param(
             ["--set", "variant=switchback:diagonal"], "'diagonal'", marks=pytest.mark.slow
         ),
