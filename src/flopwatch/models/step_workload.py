@@ -149,6 +149,7 @@ class TrainingStep:
     def instrument(self, stopwatch: Stopwatch) -> Iterator[None]:
         """Time the parts inside the step, forward and backward, by hooks. What torch itself does to
         hook into a module's backward pass, a few microseconds, falls into its forward region."""
+        self.shared.swap_in(self.layers)  # the names are now those of this variant's modules
         hooks = [
             hook
             for region, names in self.parts.items()
