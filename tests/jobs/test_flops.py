@@ -31,7 +31,7 @@ from flopwatch.jobs.flops import (
 )
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, find_shape
 from flopwatch.jobs.training_job import RECOMPUTES, Recompute, TrainingJob
-from flopwatch.jobs.utilisation import assess
+from flopwatch.jobs.utilisation import compute_utilisations
 from flopwatch.models.builder import build, choose_attention, choose_recompute
 from tests.output.test_published_layouts import read_mosaic_cells
 
@@ -60,7 +60,7 @@ def test_every_published_row_follows_from_its_own_inputs(row: dict[str, str]) ->
     """To the last printed digit: tokens/s are printed with enough of them."""
     training = read_training(row)
     assert count_trained_parameters(training, at_length=True) == int(row["ParamCount"])
-    (found,) = assess(
+    (found,) = compute_utilisations(
         training,
         float(row["Throughput (T/s)"]),
         devices=int(row["NumGPUs"]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import flopwatch.jobs
+
 ALONE = """
 import builtins, pathlib, sys
 import flopwatch
@@ -28,11 +30,11 @@ for name in names:
 
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.jobs.flops import count_micro_batch_flops, scale_to_step
-from flopwatch.jobs.rank_memory import estimate_rank
+from flopwatch.jobs.rank_memory import estimate_rank_memory
 
 job = TrainingJob("7b", 2048, micro_batch=4)
 print(len(names), job.parameters, sum(scale_to_step(job, count_micro_batch_flops(job))["forward"]
-      .values()) > 0, sum(estimate_rank(job).values()) > 0)
+      .values()) > 0, sum(estimate_rank_memory(job).values()) > 0)
 """
 
 
@@ -44,3 +46,8 @@ def test_jobs_import_nothing_else() -> None:
     count, parameters, *counted = done.stdout.split()
     assert int(count) > 8
     assert (parameters, counted) == ("6658404352", ["True", "True"])
+
+
+def test_public_names_are_there() -> None:
+    assert all(hasattr(flopwatch.jobs, name) for name in flopwatch.jobs.__all__)
+    assert not hasattr(flopwatch.jobs, "count_everything")

@@ -16,7 +16,7 @@ from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.conventions import Convention
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.training_job import TrainingJob, read_job, read_layer
-from flopwatch.jobs.utilisation import ALL, JobUtilisation, assess
+from flopwatch.jobs.utilisation import ALL, JobUtilisation, compute_utilisations
 from flopwatch.layers import registry
 from flopwatch.models.job_estimates import count_once
 from flopwatch.records.record import Record
@@ -139,7 +139,7 @@ def assess_record(
         missing=missing,
         utilisations=()
         if tokens_per_s is None
-        else assess(
+        else compute_utilisations(
             job,
             tokens_per_s,
             devices=count_ranks(record),

@@ -66,11 +66,15 @@ def count_trained_parameters(
     if built is None:
         require_known(shape)
         built = count_parameters(shape, active=True)
-    return built - _count_unused_positions(shape, job.seq_len) if at_length else built
+    if not at_length:
+        return built
+    used = replace(shape, positions=job.seq_len)
+    return built - (_count_positions(shape) - _count_positions(used))
 
 
 def _count_padding(job: TrainingJob) -> int:
     shape = job.shape
+    # 6 P h: 2 (multiply, add) x 3 (passes) for each weight of the head's padding.
     return 2 * NEEDED * shape.padding * (shape.embedding_size or shape.hidden_size)
 
 
@@ -79,11 +83,6 @@ def _count_positions(shape: Shape) -> int:
     known = ARCHITECTURES.get(shape.architecture)
     extra = None if known is None else known.extra_positions
     return 0 if extra is None else (shape.positions + extra) * shape.hidden_size
-
-
-def _count_unused_positions(shape: Shape, tokens: int) -> int:
-    """Learned ones beyond a sequence's last token, as parameters."""
-    return _count_positions(shape) - _count_positions(replace(shape, positions=tokens))
 
 
 def _sum_parts(
@@ -130,7 +129,7 @@ def _make_mosaic(
         return count_trained_parameters(job, built, at_length=True)
 
     def count_parameter_flops(job: TrainingJob, built: Built, passes: int) -> int:
-        return 2 * passes * count_n(job, built)
+        return 2 * passes * count_n(job, built)  # 2: multiply and add, once for each parameter
 
     def count_attention_flops(job: TrainingJob, passes: int) -> int:
         shape = job.shape
@@ -178,6 +177,8 @@ def _make_palm(name: str, source: str, *, what: str, with_positions: bool) -> Co
 
     def count_model(job: TrainingJob, built: Built) -> float:
         attention = job.shape.layers * job.shape.hidden_size * job.seq_len
+        # 6 = 2 (multiply, add) x 3 (forward, grad input, grad weight);
+        # 12 = 6 x 2 (queries with keys, scores with values).
         return 2 * NEEDED * count_n(job, built) + 4 * NEEDED * attention
 
     def count_hardware(job: TrainingJob, built: Built) -> float:
@@ -204,6 +205,7 @@ def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
         weights = count_weights(shape)
         blocks = weights["qkv"] + weights["output"] + weights["feed-forward"]
         blocks -= shape.layers * count_router_weights(shape)
+        # 4 = 2 (multiply, add) x 2 (queries with keys, scores with values).
         matmuls = 4 * shape.layers * shape.hidden_size * job.seq_len
         return 2 * blocks, matmuls / (2 if halved else 1), 2 * weights["head"]
 

@@ -137,6 +137,8 @@ def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part,
     """
     shape, tokens = job.shape, job.seq_len
     pairs = tokens * (tokens + 1) // 2 if causal else tokens**2
+    # 2: multiply and add. A pair of positions costs a product of length head_size in each head:
+    # hidden_size in all, for scores and for values alike.
     scores = 2 * job.micro_batch * pairs * shape.hidden_size * shape.layers
     weights = count_weights(shape)
     forward = {
@@ -407,8 +409,8 @@ def count_parameters(shape: Shape, *, active: bool = False) -> int:
     expert = count_expert_weights(shape)
     attention_biases = 0
     if architecture.has_biases:
-        expert += (2 if shape.is_gated else 1) * shape.feed_forward_size + hidden
-        attention_biases = 4 * hidden
+        expert += _count_up_matrices(shape) * shape.feed_forward_size + hidden
+        attention_biases = 4 * hidden  # of queries, keys, values and the output
     feed_forward = experts * expert + count_router_weights(shape)
     extra = architecture.extra_positions
     return (
@@ -417,6 +419,6 @@ def count_parameters(shape: Shape, *, active: bool = False) -> int:
         + weights["embedding"]
         + weights["qkv"]
         + weights["output"]
-        + shape.layers * (attention_biases + feed_forward + 2 * norm)
+        + shape.layers * (attention_biases + feed_forward + 2 * norm)  # 2: each half has a norm
         + (norm if shape.norm_first else 0)
     )

@@ -98,7 +98,7 @@ class Memory(Printed):
         return "\n".join(lines)
 
 
-def estimate_rank(
+def estimate_rank_memory(
     job: TrainingJob, device: Device = "cuda", *, estimate: EstimateStep = estimate_step
 ) -> dict[str, int]:
     """Bytes by part; `estimate` is what a process with all of the model holds."""

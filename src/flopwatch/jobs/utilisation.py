@@ -83,7 +83,7 @@ class JobUtilisation(Printed):
         return "\n".join([*lines, *([] if self.peak else [f"  {self.missing}"])])
 
 
-def assess(
+def compute_utilisations(
     job: TrainingJob,
     tokens_per_s: float,
     *,
@@ -95,9 +95,34 @@ def assess(
 ) -> tuple[Utilisation, ...]:
     """One for each convention; `peak` is that of one device, and `missing` says why there is none,
     where it is None."""
-    return tuple(
-        _assess(job, tokens_per_s, devices, peak, missing, each, built) for each in conventions
-    )
+
+    def share(flops_per_token: float | None) -> float | None:
+        if peak is None or flops_per_token is None:
+            return None
+        return flops_per_token * tokens_per_s / (devices * peak.flops_per_s)
+
+    found = []
+    for convention in conventions:
+        model = convention.count_model_flops(job, built)
+        hardware = convention.count_hardware_flops(job, built)
+        model_star = convention.count_model_star_flops
+        hardware_star = convention.count_hardware_star_flops
+        utilisation = Utilisation(
+            convention=convention.name,
+            model_flops_per_token=model,
+            hardware_flops_per_token=hardware,
+            tokens_per_s=tokens_per_s,
+            mfu=share(model),
+            hfu=share(hardware),
+            mfu_star=share(model_star(job, built) if model_star else None),
+            hfu_star=share(hardware_star(job, built) if hardware_star else None),
+            peak_flops_per_s=None if peak is None else peak.flops_per_s,
+            peak_source=None if peak is None else peak.source,
+            missing=missing if peak is None else None,
+            impossible=_describe_impossible(convention, share(hardware)),
+        )
+        found.append(utilisation)
+    return tuple(found)
 
 
 def find_utilisation(  # noqa: PLR0913  all but the job are given by name
@@ -121,7 +146,7 @@ def find_utilisation(  # noqa: PLR0913  all but the job are given by name
             if peak is None or mfu is None:
                 raise UsageError(f"tokens/s at an MFU need a peak: {missing}")
             speed = find_tokens_per_s(job, mfu, devices=devices, peak=peak, convention=convention)
-        found += assess(
+        found += compute_utilisations(
             job, speed, devices=devices, peak=peak, missing=missing, conventions=[convention]
         )
     return JobUtilisation(
@@ -140,41 +165,6 @@ def find_tokens_per_s(
 ) -> float:
     """The reverse: how fast a job is that reaches such an MFU."""
     return mfu * devices * peak.flops_per_s / convention.count_model_flops(job, None)
-
-
-def _assess(
-    job: TrainingJob,
-    tokens_per_s: float,
-    devices: int,
-    peak: Peak | None,
-    missing: str,
-    convention: Convention,
-    built: Built,
-) -> Utilisation:
-    def share(flops_per_token: float | None) -> float | None:
-        if peak is None or flops_per_token is None:
-            return None
-        return flops_per_token * tokens_per_s / (devices * peak.flops_per_s)
-
-    model = convention.count_model_flops(job, built)
-    hardware = convention.count_hardware_flops(job, built)
-    model_star = convention.count_model_star_flops
-    hardware_star = convention.count_hardware_star_flops
-    hfu = share(hardware)
-    return Utilisation(
-        convention=convention.name,
-        model_flops_per_token=model,
-        hardware_flops_per_token=hardware,
-        tokens_per_s=tokens_per_s,
-        mfu=share(model),
-        hfu=hfu,
-        mfu_star=share(model_star(job, built) if model_star else None),
-        hfu_star=share(hardware_star(job, built) if hardware_star else None),
-        peak_flops_per_s=None if peak is None else peak.flops_per_s,
-        peak_source=None if peak is None else peak.source,
-        missing=missing if peak is None else None,
-        impossible=_describe_impossible(convention, hfu),
-    )
 
 
 def _describe_impossible(convention: Convention, hfu: float | None) -> str | None:

@@ -20,7 +20,7 @@ from flopwatch.jobs.flops import (
     spread_flops,
 )
 from flopwatch.jobs.model_shapes import ARCHITECTURES
-from flopwatch.jobs.rank_memory import estimate_rank
+from flopwatch.jobs.rank_memory import estimate_rank_memory
 from flopwatch.jobs.step_memory import Device, StepMemory
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import registry
@@ -148,7 +148,7 @@ def estimate_memory(job: TrainingJob, device: Device) -> dict[str, float]:
     if not job.is_dense:  # how much other layers keep is not known
         return {}
     try:
-        parts = estimate_rank(job, device, estimate=estimate_step)
+        parts = estimate_rank_memory(job, device, estimate=estimate_step)
     except (UsageError, Unsupported):  # it fails when it is built, with a reason
         return {}
     return {part: float(size) for part, size in parts.items()}

@@ -13,7 +13,7 @@ import msgspec
 from flopwatch.devices import environment
 from flopwatch.errors import UsageError
 from flopwatch.jobs.parallelism import UNSHARDED
-from flopwatch.jobs.rank_memory import Memory, estimate_rank
+from flopwatch.jobs.rank_memory import Memory, estimate_rank_memory
 from flopwatch.jobs.step_memory import Device, StepMemory
 from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.models.job_estimates import estimate_step
@@ -68,11 +68,11 @@ def estimate_capacity(job: TrainingJob, device: Device, available_bytes: int) ->
     @lru_cache
     def count(micro_batch: int, seq_len: int) -> int:
         tried = replace(job, micro_batch=micro_batch, seq_len=seq_len)
-        return sum(estimate_rank(tried, device, estimate=estimate_step).values())
+        return sum(estimate_rank_memory(tried, device, estimate=estimate_step).values())
 
     return Memory(
         job=job,
-        parts=estimate_rank(job, device, estimate=estimate_step),
+        parts=estimate_rank_memory(job, device, estimate=estimate_step),
         available_bytes=available_bytes,
         step=estimate_step(job, device) if job.sharding in UNSHARDED else None,
         largest_micro_batch=find_largest(

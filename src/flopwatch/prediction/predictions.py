@@ -16,9 +16,9 @@ from typing import Any
 
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.precision import Peak
-from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank
+from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank_memory
 from flopwatch.jobs.training_job import Printed, TrainingJob
-from flopwatch.jobs.utilisation import Utilisation, assess
+from flopwatch.jobs.utilisation import Utilisation, compute_utilisations
 from flopwatch.models.job_estimates import estimate_step
 from flopwatch.prediction.cost import (
     ALIGNED,
@@ -74,7 +74,7 @@ class Prediction(Printed):
     @property
     def utilisation(self) -> Utilisation:
         peak = self.machine.peak_flops_per_s[self.job.arithmetic.matmul_dtype]
-        (found,) = assess(
+        (found,) = compute_utilisations(
             self.job,
             self.tokens_per_s,
             devices=self.job.ranks,
@@ -167,7 +167,7 @@ def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> M
         shape = replace(shape, vocabulary=shape.padded_vocabulary, padded_vocabulary=None)
     shards = count_job_shards(job, machine)
     built = replace(job, model=shape, parallelism=replace(job.parallelism, ranks_per_node=shards))
-    sizes = estimate_rank(built, machine.device, estimate=estimate_step)
+    sizes = estimate_rank_memory(built, machine.device, estimate=estimate_step)
     scales = {
         "activations": KEPT.get(family or "", 1.0),
         "temporary": TEMPORARY.get(family or "", 1.0),
