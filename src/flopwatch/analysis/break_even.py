@@ -187,7 +187,7 @@ def _locate(rows: Sequence[Row], axis: str) -> Crossing:
         below=rows[0],
         above=rows[-1],
         pays_above=pays_above,
-        point=points[len(points) // 2],  # where noise makes it pass to and fro, the middle one
+        point=points[len(points) // 2],  # where noise makes it cross several times, the middle one
         low=min(ends[0], default=None),
         high=max(ends[1], default=None),
     )

@@ -110,7 +110,7 @@ def is_named(field: str, names: Iterable[str]) -> bool:
 
 
 def require_fields(names: Iterable[str], records: Iterable[Record]) -> None:
-    """A mistyped name would excuse nothing, and nobody would know why a gate fails."""
+    """A mistyped name would excuse nothing, and the gate would fail without saying why."""
     known = {VARIANT: None}
     for record in records:
         measured = _measured_with(record)

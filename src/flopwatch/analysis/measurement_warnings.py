@@ -244,7 +244,7 @@ def find_loaded(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def _find_high_load(case: Case) -> Iterator[Finding]:
-    """In older records, which do not tell the run's own processes from others."""
+    """In older records, which do not separate the run's own processes from others."""
     average = look_up(case.record.environment, "load.average")
     threads = case.record.settings.threads
     load = float(average[0]) if average else 0.0

@@ -147,8 +147,8 @@ class Agreement:
 
 
 def compare_losses(rows: Sequence[Row]) -> Agreement | None:
-    """Of one group; None where there is nothing to compare. Only records of one run have trained on
-    the same sequences for certain."""
+    """Of one group; None where there is nothing to compare. Only records of one run have certainly
+    trained on the same sequences."""
     run = next((r.record.run_id for r in rows if r.record.variant == r.record.baseline), None)
     curves = {
         row.record.variant: row.record.curves[LOSS]

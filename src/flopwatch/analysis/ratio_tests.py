@@ -56,7 +56,8 @@ FEWEST_CASES = 8
 FEWEST_REPEATS = 4
 """Degrees of freedom, over all cases."""
 WEIGHT_OF_ALL = 4
-"""Degrees of freedom of the spread of all cases, against a case's own repeats."""
+"""Degrees of freedom of the spread of all cases, against a case's own repeats: with as many of its
+own, a case counts half by itself and half as all cases do."""
 NORMAL_DEVIATION = 1.4826
 """From the median deviation to the standard deviation, for a normal distribution."""
 
@@ -91,9 +92,9 @@ class Paired:
 
     def find_missing(self, target: float, confidence: float) -> Missing | None:
         """What makes the interval reach no farther than `target` to either side; None: more than
-        anybody would take."""
+        is worth suggesting (`MOST_ASKED`)."""
         count, ratio = len(self.ratios), self.at(confidence)
-        if count < 2:  # one value of each side: nobody means to take more
+        if count < 2:  # one value of each side, as published ones are: there are no more
             return None
         if ratio.low is None or ratio.high is None:
             needed = fewest_samples(confidence)
@@ -248,7 +249,7 @@ class Spread:
 
 
 def take(record: Record, baseline: Record | None = None) -> Take:
-    """By the time, or where a baseline is given, by the ratio to it within rounds."""
+    """Of its times, or where a baseline is given, of the ratios to it within rounds."""
     if baseline is None:
         logs = [math.log(ns) for ns in measured_totals_ns(record)]
     else:

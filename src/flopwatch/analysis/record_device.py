@@ -48,7 +48,7 @@ def find_record_device(record: Record) -> Device | None:
 
 def count_ranks(record: Record) -> int:
     ranks = record.params.get("ranks", 1)
-    return ranks if isinstance(ranks, int) and ranks >= 1 else 1  # an axis of somebody's own
+    return ranks if isinstance(ranks, int) and ranks >= 1 else 1  # an axis of a user's own suite
 
 
 def count_devices(record: Record) -> int:
@@ -57,7 +57,7 @@ def count_devices(record: Record) -> int:
 
 
 def name_arithmetic(record: Record, dtype: str) -> str:
-    """What peaks call it: a GPU may be told to round the matmuls of float32."""
+    """As peaks are listed by: a GPU may be set to round the matmuls of float32 to tf32."""
     if dtype == "float32" and record.settings.device == "cuda":
         rounds = look_up(record.environment, "torch.gpu.tf32_matmul") is True
         return "tf32" if rounds else "float32"
@@ -149,6 +149,6 @@ def find_utilisation(record: Record, tokens_per_s: float | None) -> Utilisation 
 
     try:
         assessment = assess_record(record, tokens_per_s, conventions=[CONVENTIONS[CONVENTION]])
-    except (FlopwatchError, Unsupported):  # somebody's own suite of that name
+    except (FlopwatchError, Unsupported):  # a user's own suite with such an axis
         return None
     return next(iter(assessment.utilisations), None)

@@ -10,10 +10,11 @@ therefore replaced by the effective number n (1 - r) / (1 + r), where r is the c
 neighbours' ranks; without that, intervals are too narrow just where they matter.
 
 A comparison is the median of the ratios *within* rounds: what slows a whole round hits both
-variants alike and cancels. The ratio of the two medians, its cousin, keeps that noise.
+variants alike and cancels. The ratio of the two medians keeps that noise.
 
-The interval is at 99 %, not 95 %: sampling looks at it many times and stops when it is pleased,
-which would spoil a 95 % interval's promise. `benchmarks/trust.py` measures what remains.
+The interval is at 99 %, not 95 %: sampling looks at it many times and stops once it is narrow
+enough, so that an interval at 95 % would hold the true median less often than it says.
+`benchmarks/trust.py` measures what remains.
 """
 
 from __future__ import annotations

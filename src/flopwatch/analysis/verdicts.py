@@ -120,7 +120,7 @@ class Comparison:
     differences: Differences = field(default_factory=dict)
     """In what the two differ that a fair comparison has in common."""
     missing: Missing | None = None
-    """Of an unclear one: what would settle it; None: more than anybody would take."""
+    """Of an unclear one: what would settle it; None: more than is worth suggesting."""
     parts: list[MovedPart] = field(default_factory=list)
     """Of a faster or slower one: what moved."""
     old_runs: int = 1

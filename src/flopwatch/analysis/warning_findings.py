@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LEAST_CHANGE = 0.05
 """A trend, or two levels, that differ by less: verdicts need 3 %, and intervals say the rest."""
 FEWEST_FOR_TREND = 12
-"""Shorter series of correlated noise cannot be told from a trend."""
+"""A shorter series of correlated noise looks like a trend."""
 SPEARMAN = 1.06
 """Ranks scatter a little more than the values that Fisher's transformation was made for."""
 FEWEST_FOR_MODES = 16
