@@ -1,0 +1,19 @@
+"""Curves have four million points."""
+
+import flopwatch
+
+EXPECT = {"good": "ok", "bad": "ok"}
+
+suite = flopwatch.Suite("curves_are_long", axes={"n": [1]}, variants=["good", "bad"])
+
+
+def take():
+    for _ in range(4_000_000):
+        yield {"loss": 1.0}
+
+
+@suite.build
+def build(case):
+    if case.variant == "bad":
+        return flopwatch.Workload(phases={"call": lambda: None}, curves=take)
+    return lambda: None

@@ -1,0 +1,4 @@
+"""The file has no suite."""
+
+EXPECT = None
+x = 1

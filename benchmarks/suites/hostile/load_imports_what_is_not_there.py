@@ -1,0 +1,3 @@
+"""Importing the suite imports what is not there."""
+
+EXPECT = None

@@ -1,0 +1,4 @@
+"""Importing the suite raises."""
+
+EXPECT = None
+raise ValueError("no suite")

@@ -1,0 +1,23 @@
+"""A phase writes bytes that are no message to every descriptor."""
+
+import contextlib
+import os
+
+import flopwatch
+
+EXPECT = {"good": "ok", "bad": "crash|timeout|ok|wrong"}
+
+GARBAGE = b"\xff\xfe\0 garbage\n"
+
+suite = flopwatch.Suite("writes_garbage", axes={"n": [1]}, variants=["good", "bad"])
+
+
+def misbehave():
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, GARBAGE)
+
+
+@suite.build
+def build(case):
+    return misbehave if case.variant == "bad" else lambda: None

@@ -1,0 +1,1 @@
+"""The parts of the hostile trial: `python benchmarks/hostile.py`."""
