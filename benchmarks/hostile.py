@@ -17,8 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
-from trials import hostile_suites, signals
+from trials import (
+    environments,
+    foreign_files,
+    fuzzed_files,
+    hostile_suites,
+    rank_faults,
+    signals,
+)
 from trials.trial import Outcome
 
 AT_ONCE = 2
@@ -37,20 +45,48 @@ class Part:
 
 def plan_suites(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
     paths = hostile_suites.list_suites()
-    chosen = paths if is_full else sorted(generator.sample(paths, 40))
-    for path in chosen:
-        yield path.stem, lambda path=path: hostile_suites.try_suite(path)  # type: ignore[misc]
+    for path in paths if is_full else sorted(generator.sample(paths, 40)):
+        yield path.stem, partial(hostile_suites.try_suite, path)
 
 
 def plan_signals(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
-    for number in range(1000 if is_full else 30):
-        seed = 1000 * generator.randrange(1000) + number
-        yield str(seed), lambda seed=seed: signals.try_signal(seed)  # type: ignore[misc]
+    for seed in generator.sample(range(10**6), 1000 if is_full else 30):
+        yield str(seed), partial(signals.try_signal, seed)
+
+
+def plan_files(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    for seed in generator.sample(range(10**9), 10_000 if is_full else 100):
+        yield str(seed), partial(fuzzed_files.try_file, seed)
+
+
+def plan_foreign_files(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    for writer in foreign_files.WRITERS:
+        contents = list(foreign_files.CONTENTS)
+        for content in contents if is_full else generator.sample(contents, 2):
+            yield f"{writer}: {content}", partial(foreign_files.try_foreign_file, writer, content)
+
+
+def plan_environments(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    names = list(environments.ODD)
+    for name in names if is_full else generator.sample(names, 20):
+        yield name, partial(environments.try_environment, name)
+
+
+def plan_ranks(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    for fault in rank_faults.STATUSES:
+        yield fault, partial(rank_faults.try_fault, fault)
+    for kind in ("commands", "garbage", "is silent", "says hello"):
+        yield kind, partial(rank_faults.try_stranger, kind)
 
 
 PARTS = {
     "signals": Part(what="signals to the runner, the server and workers", plan=plan_signals),
     "suites": Part(what="suites that crash, hang, lie and leave processes", plan=plan_suites),
+    # In this process, whose output they capture: one at a time.
+    "files": Part(what="damaged files through every reader", plan=plan_files, at_once=1),
+    "foreign files": Part(what="other people's files as outputs", plan=plan_foreign_files),
+    "environments": Part(what="locales, limits, closed descriptors", plan=plan_environments),
+    "torchrun": Part(what="ranks that fail, and strangers", plan=plan_ranks, at_once=1),
 }
 
 
