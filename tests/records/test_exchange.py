@@ -17,7 +17,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.cli.exchange import EXPORTS, IMPORTS
-from flopwatch.cli.main import _run_command, cli
+from flopwatch.cli.main import run_command, cli
 from flopwatch.records.exchange import EXPORTERS, IMPORTERS, read_file
 from flopwatch.records.exchange.google_benchmark import parse_name
 from flopwatch.records.foreign import ForeignError, scale
@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 
 def run(*arguments: object) -> int:
-    return _run_command(lambda: cli.main(args=[*map(str, arguments)], standalone_mode=False))
+    return run_command(lambda: cli.main(args=[*map(str, arguments)], standalone_mode=False))
 
 
 def make_two_phases(**changes: Any) -> Record:

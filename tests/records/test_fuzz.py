@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flopwatch.cli.exchange import EXPORTS, IMPORTS
-from flopwatch.cli.main import _run_command, cli
+from flopwatch.cli.main import run_command, cli
 from flopwatch.errors import StoreError
 from flopwatch.records.exchange import read_file
 from flopwatch.records.foreign import ForeignError
@@ -90,7 +90,7 @@ def drive(command: Sequence[str], file: Path, out: Path) -> Outcome:
     printed, told = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
         try:
-            code = _run_command(lambda: cli.main(args=arguments, standalone_mode=False))
+            code = run_command(lambda: cli.main(args=arguments, standalone_mode=False))
         except SystemExit as end:
             code = end.code  # type: ignore[assignment]
     return Outcome(code, printed.getvalue(), told.getvalue())

@@ -114,10 +114,10 @@ cli.add_section("Exchange", exchange.import_files, exchange.export)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave with its exit code."""
     run = partial(cli.main, args=arguments, prog_name="flopwatch", standalone_mode=False)
-    sys.exit(_run_command(run))
+    sys.exit(run_command(run))
 
 
-def _run_command(command: Callable[[], Any]) -> int:
+def run_command(command: Callable[[], Any]) -> int:
     try:
         command()
     except FlopwatchError as error:
