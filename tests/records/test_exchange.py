@@ -17,7 +17,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.cli.exchange import EXPORTS, IMPORTS
-from flopwatch.cli.main import run_command, cli
+from flopwatch.cli.main import cli, run_command
 from flopwatch.records.exchange import EXPORTERS, IMPORTERS, read_file
 from flopwatch.records.exchange.google_benchmark import parse_name
 from flopwatch.records.foreign import ForeignError, scale

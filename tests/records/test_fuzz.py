@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flopwatch.cli.exchange import EXPORTS, IMPORTS
-from flopwatch.cli.main import run_command, cli
+from flopwatch.cli.main import cli, run_command
 from flopwatch.errors import StoreError
 from flopwatch.records.exchange import read_file
 from flopwatch.records.foreign import ForeignError
