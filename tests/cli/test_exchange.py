@@ -97,6 +97,13 @@ def test_python_reads_published_results() -> None:
     assert flopwatch.read("published:dyad").records == load("dyad")
 
 
+def test_published_results_are_only_read(tmp_path: Path) -> None:
+    (tmp_path / "dyad.txt").write_text(read_text("dyad"))
+    words = ["import", str(tmp_path / "dyad.txt"), "--format", "dyad", "-o", "published:dyad"]
+    with pytest.raises(FlopwatchError, match="published:dyad is a published benchmark, and only"):
+        run(*words)
+
+
 def test_records_are_exported_to_a_new_results_file(tmp_path: Path) -> None:
     out = tmp_path / "both.jsonl"
     words = ["export", "published:dyad", "published:cs336", "--format", "flopwatch", "-o"]

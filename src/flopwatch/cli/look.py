@@ -152,12 +152,14 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
 
 @click.command()
 @click.argument("sql")
-@click.argument("files", nargs=-1, type=options.RESULTS)
+@options.any_results
 @output_format
 @options.skip_corrupt
 @options.as_json
-def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool) -> None:
-    """Query records in SQL, over FILES or all of results/.
+def query(
+    sql: str, results: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool
+) -> None:
+    """Query records in SQL, over RESULTS or all of results/.
 
     Views: `cases` has one row a case and all its columns, `records` one a record, `samples` one a
     sample and phase, `ranks` one a sample and rank of a job, `regions` one a sample and region,
@@ -171,12 +173,12 @@ def query(sql: str, files: tuple[Path, ...], form: str, skip_corrupt: bool, as_j
     flopwatch query "SELECT model, max(mfu) FROM cases GROUP BY ALL" published:mosaic
     """
     from flopwatch.output.selection import query_results
-    from flopwatch.runner.session import RESULTS
+    from flopwatch.runner.session import RESULTS as FOLDER
 
     form = choose_format(form, as_json)
-    paths = list(files) or sorted(RESULTS.glob("*.jsonl"))
+    paths = list(results) or sorted(FOLDER.glob("*.jsonl"))
     if not paths:
-        raise click.UsageError(f"no results in {RESULTS}/ here; name a file, or run a suite first")
+        raise click.UsageError(f"no results in {FOLDER}/ here; name a file, or run a suite first")
     result = query_results(paths, sql, skip_corrupt=skip_corrupt)
     for warning in result.warnings:
         print_remark(f"flopwatch: {warning}")

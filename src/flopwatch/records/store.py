@@ -81,6 +81,8 @@ class Store:
     @classmethod
     def open(cls, path: Path) -> Store:
         """Open or create the file, and its folders; repair a torn last line."""
+        if is_published(path):
+            raise StoreError(f"{path} is a published benchmark, and only read; name a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             store = cls(path, _open_for_append(path))

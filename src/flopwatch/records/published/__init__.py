@@ -68,7 +68,7 @@ class Publication:
         return [
             f"source: {self.source}, {self.year}; {self.hardware}",
             f"not stated: {'; '.join(self.unknown)}",
-            *(f"mind: {advice}" for advice in self.advice),
+            *(f"note: {advice}" for advice in self.advice),
         ]
 
     def describe(self) -> dict[str, Any]:
