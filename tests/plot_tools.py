@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, Stream, read_setup, shorten
@@ -176,3 +177,30 @@ GALLERY: dict[str, list[Record]] = {
 def draw(name: str, records: list[Record] | None = None) -> list[Plot]:
     """All plots of that kind."""
     return list(KINDS[name].make(summarize(GALLERY[name] if records is None else records)))
+
+
+def series(plot: Plot, name: str) -> list[dict[str, Any]]:
+    """The points of one series."""
+    return [point for point in plot.data["points"] if point["series"] == name]
+
+
+def texts(plot: Plot, data: str, field: str = "text") -> list[str]:
+    return [row[field] for row in plot.data[data]]
+
+
+def encodings(plot: Plot, channel: str) -> list[dict[str, Any]]:
+    """What every layer says of a channel, where it says something."""
+    found = [layer["encoding"].get(channel) for layer in plot.layers]
+    return [encoding for encoding in found if encoding is not None]
+
+
+def axis(plot: Plot, channel: str) -> dict[str, Any]:
+    """The first encoding that has an axis."""
+    return next(one for one in encodings(plot, channel) if one.get("axis"))
+
+
+def legend(plot: Plot, channel: str) -> list[str]:
+    """The names of a legend, in order."""
+    shown = next(one for one in encodings(plot, channel) if one.get("legend"))
+    names: list[str] = shown["scale"]["domain"]
+    return names

@@ -9,7 +9,7 @@ from typing import Any
 
 from flopwatch.errors import MissingPackage
 
-EXTRAS = {"matplotlib": "plots", "scipy": "fit", "torch": "torch", "transformers": "torch"}
+EXTRAS = {"vl_convert": "plots", "scipy": "fit", "torch": "torch", "transformers": "torch"}
 """By package: the extra of flopwatch that installs it."""
 
 

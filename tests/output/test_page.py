@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,12 +19,14 @@ from flopwatch.cli.main import cli
 from flopwatch.output.headlines import describe_suite, describe_whole, group_failures
 from flopwatch.output.page import is_report, render_page
 from flopwatch.output.page.sections import MOST_REMARKS, MOST_ROWS
+from flopwatch.output.plots import choose_plots
+from flopwatch.output.tables import divide
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
 from tests.conftest import make_record
 from tests.output.test_case_tables import FAILED, sampled
-from tests.plot_tools import SPEEDUPS
+from tests.plot_tools import GALLERY, SAMPLES, SPEEDUPS
 
 SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
 
@@ -200,16 +206,22 @@ class Elements(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
+        self.scripts: list[str | None] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.scripts += [dict(attrs).get("type")] if tag == "script" else []
         self.attributes += attrs
 
 
 def test_texts_of_records_stay_texts() -> None:
     found = Elements()
     found.feed(render_page(make_evil(), title=HARMFUL[2]))
-    assert found.tags.count("script") == 1
+    assert found.tags.count("script") == len(found.scripts)
+    assert (
+        len([kind for kind in found.scripts if kind is None]) == 4
+    )  # Vega's three, and the page's
+    assert set(found.scripts) == {None, "application/json"}
     assert {"img", "iframe", "object", "form"}.isdisjoint(found.tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     addresses = {value for name, value in found.attributes if name in ("href", "src")}
@@ -221,8 +233,40 @@ def test_a_browser_may_run_and_fetch_nothing_else(records: list[Record]) -> None
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     assert policy is not None
     assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
-    assert "http://" not in page
-    assert "https://" not in page
+    assert "unsafe" not in policy[1]
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    allowed = re.findall(r"'sha256-([^']+)'", policy[1])
+    digests = [b64encode(sha256(script.encode()).digest()).decode() for script in scripts]
+    assert digests == allowed[: len(scripts)]
+    assert not re.search(r'(src|href)="?(http|//)', page)
+
+
+def test_a_page_without_plots_has_no_vega() -> None:
+    page = render_page(SAMPLES)
+    assert page.count("<script") == 1
+    assert len(page) < 100_000
+
+
+def list_specifications(page: str) -> list[dict[str, Any]]:
+    found = re.findall(r'<script type="application/json" data-name="">(.*?)</script>', page)
+    return [json.loads(text) for text in found]
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_page_has_the_plots_of_its_tables(name: str) -> None:
+    rows = summarize(GALLERY[name])
+    page = render_page(GALLERY[name])
+    wanted = [plot.to_view() for alike in divide(rows) for plot in choose_plots(alike)]
+    assert list_specifications(page) == wanted
+    assert page.count('<figure class="plot">') == len(wanted)
+    assert page.count("This plot is drawn by a script, which did not run") == len(wanted)
+
+
+def test_a_specification_cannot_end_its_element() -> None:
+    page = render_page(make_evil())
+    specs = list_specifications(page)
+    assert specs
+    assert any("</script>" in json.dumps(spec["datasets"]) for spec in specs)
 
 
 def test_an_empty_page() -> None:

@@ -42,7 +42,8 @@ def test_the_most_telling_plot_is_drawn_here(
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("p.png", b"\x89PNG"), ("p.SVG", b"<?xml"), ("p.pdf", b"%PDF-")]
+    ("name", "start"),
+    [("p.png", b"\x89PNG"), ("p.SVG", b"<svg"), ("p.pdf", b"%PDF-"), ("p.vl.json", b"{\n")],
 )
 def test_the_ending_says_the_format(
     here: Path, capsys: pytest.CaptureFixture[str], name: str, start: bytes
@@ -71,6 +72,17 @@ def test_several_plots_are_numbered(here: Path, capsys: pytest.CaptureFixture[st
     assert code == 0
     assert err.count("wrote loss-") == 2
     assert {path.name for path in here.glob("*.png")} == {"loss-1.png", "loss-2.png"}
+
+
+def test_specifications_are_numbered_before_their_ending(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(here / "r.jsonl", LOSSES)
+    assert plot(capsys, file, "--plot", "losses", "-o", "loss.vl.json")[0] == 0
+    assert {path.name for path in here.glob("*.vl.json")} == {"loss-1.vl.json", "loss-2.vl.json"}
+    spec = json.loads(Path("loss-1.vl.json").read_text())
+    assert spec["$schema"].endswith("vega-lite/v5.json")
+    assert spec["datasets"]["points"]
 
 
 def test_tables_have_a_plot_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,14 +120,14 @@ def test_own_plots_are_drawn_anew_and_nothing_else_is_lost(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(here / "r.jsonl", SPEEDUPS)
-    for ending in ("png", "svg", "pdf"):
+    for ending in ("png", "svg", "pdf", "json"):
         assert plot(capsys, file, "-o", f"p.{ending}")[0] == 0
         assert plot(capsys, file, "-o", f"p.{ending}")[0] == 0
     Path("holiday.png").write_bytes(b"\x89PNG mine")
     code, out, err = plot(capsys, file, "-o", "holiday.png")
     assert (code, out) == (2, "")
     assert err == (
-        "flopwatch: holiday.png is there and no plot of flopwatch's; choose another name\n"
+        "flopwatch: holiday.png exists and is not a plot of flopwatch; choose another name\n"
     )
     assert Path("holiday.png").read_bytes() == b"\x89PNG mine"
 
@@ -132,7 +144,7 @@ def test_nothing_is_written_if_one_file_cannot_be(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-o", "p.gif"], "p.gif does not end in .png, .svg, .pdf"),
+        (["-o", "p.gif"], "p.gif does not end in .png, .svg, .pdf, .json"),
         (["-o", "no/where.png"], "no/where.png cannot be written (No such file or directory)"),
         (["--plot", "pie"], "there is no plot 'pie'; there are speedups,"),
         (["--plot", "scaling"], "needs jobs on two or more numbers of ranks; measure such with: "

@@ -345,7 +345,8 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
               help="Which plot: --list has their names.  [default: the most informative of each "
                    "table]")  # fmt: skip
-@options.out("A .png, .svg or .pdf; several plots are numbered.  [default: SUITE-NAME.png]")
+@options.out("A .png, .svg, .pdf, or .json for the Vega-Lite specification; several plots are "
+             "numbered.  [default: SUITE-NAME.png]")  # fmt: skip
 @options.most("plots.")
 @options.only_list("what can be drawn from these results, and what each plot needs.")
 @options.skip_corrupt
@@ -359,12 +360,13 @@ def plot(
     skip_corrupt: bool,
     as_json: bool,
 ) -> None:
-    """Plot RESULTS as PNG, SVG or PDF.
+    """Plot RESULTS as PNG, SVG, PDF or Vega-Lite specification.
 
     \b
     flopwatch plot results/dyad.jsonl -o dyad.png
     flopwatch plot results/steps.jsonl --plot parts -o parts.pdf
     flopwatch plot published:mosaic -o mosaic.svg
+    flopwatch plot results/steps.jsonl --plot parts -o parts.vl.json
     flopwatch plot results/switchback.jsonl --list
     """
     from flopwatch.analysis.summary import summarize
@@ -376,7 +378,7 @@ def plot(
     if only_list:
         _list_kinds(tables, as_json)
         return
-    from flopwatch.output.plots.matplotlib_drawing import draw_files
+    from flopwatch.output.plots.plot_files import draw_files
 
     plots = _choose(tables, name, most)
     files = draw_files(plots, out)

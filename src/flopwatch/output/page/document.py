@@ -1,8 +1,9 @@
 """The whole page: its head, its parts, and what a browser may do with it.
 
 A record is untrusted input: every text from it is escaped, and the page's policy lets a browser run
-no script and fetch nothing but what is written here. Without scripts everything is there but the
-controls.
+no script and fetch nothing but what is written here. Plots are Vega-Lite specifications, drawn by
+the Vega in `vendor/` with its interpreter of expressions, so that nothing is evaluated as a script.
+Without scripts everything is there but plots and controls.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from flopwatch.analysis.warnings import SEVERITIES, ResultWarning, find_warnings
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
 from flopwatch.output.page.sections import (
+    PLOT,
     Section,
+    embed_json,
     list_items,
     render_box,
     render_commands,
@@ -28,7 +31,7 @@ from flopwatch.output.page.sections import (
     render_list,
     render_suites,
 )
-from flopwatch.output.plots import svg
+from flopwatch.output.plots.theme import DARK, DARK_INKS, make_config
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import plural
 from flopwatch.records.record import Record
@@ -38,6 +41,9 @@ GENERATOR = '<meta name="generator" content="flopwatch'
 
 TITLE = "flopwatch report"
 FOLDER = Path(__file__).parent
+VENDOR = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-interpreter.min.js")
+THEME = {"light": make_config(), "dark": make_config(DARK_INKS), "colours": DARK}
+"""For the page's script: configurations of plots, and the dark colour for every light one."""
 MOST_FAILURES = 100
 MOST_CASES = 5
 """That are named beside a reason that they share."""
@@ -66,7 +72,10 @@ def render_page(records: Sequence[Record], title: str = TITLE) -> str:
             f"</main><footer><p>flopwatch {__version__}. {FOOTER}</p></footer>",
         ]
     )
-    return f"{_render_head(title)}<body>{body}<script>{_read('page.js')}</script></body></html>\n"
+    scripts = [*(VENDOR if PLOT in body else ()), "page.js"]
+    theme = embed_json("theme", THEME) if PLOT in body else ""
+    run = "".join(f"<script>{_read(name)}</script>" for name in scripts)
+    return f"{_render_head(title, scripts)}<body>{body}{theme}{run}</body></html>\n"
 
 
 def is_report(path: Path) -> bool:
@@ -107,12 +116,11 @@ def write_page(path: Path, page: str) -> None:
         ) from None
 
 
-def _render_head(title: str) -> str:
-    style = _read("page.css") + svg.STYLE
-    # Attributes may have styles: plots colour their series by them.
+def _render_head(title: str, scripts: Sequence[str]) -> str:
+    style = _read("page.css")
+    digests = " ".join(_digest(_read(name)) for name in scripts)
     policy = (
-        f"default-src 'none'; script-src {_digest(_read('page.js'))}; "
-        f"style-src-elem {_digest(style)}; style-src-attr 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {digests}; style-src {_digest(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     return (

@@ -1,5 +1,5 @@
 "use strict";
-// Controls for a page that is complete without them: sorting, filtering, tips, switching series.
+// Controls for tables that are complete without them (sorting, filtering), and plots.
 (() => {
   const MOST_ROWS = 100; // as in table.py
   const FEWEST_ROWS = 6; // a shorter table needs no filter
@@ -118,20 +118,11 @@
       this.show();
       this.tell(this.matches.length);
       this.block.classList.toggle("out", !this.matches.length && pageWords.length > 0);
-      for (const plot of this.block.querySelectorAll("figure svg")) this.fade(plot, words);
-      return this.matches.length;
-    }
-
-    // Tips tell less than rows: a plot of which nothing would be left stays as it is.
-    fade(plot, words) {
-      const marks = [...plot.querySelectorAll(".mark[data-tip]")];
-      const title = this.title.toLowerCase();
-      const fitting = new Set(
-        marks.filter((mark) => hasAll(`${title} ${mark.dataset.tip.toLowerCase()}`, words)),
-      );
-      for (const mark of marks) {
-        mark.classList.toggle("faded", fitting.size > 0 && !fitting.has(mark));
+      for (const figure of this.block.querySelectorAll("figure.plot")) {
+        figure.wanted = { title: this.title.toLowerCase(), words };
+        fade(figure);
       }
+      return this.matches.length;
     }
 
     // Only what is to be seen is in the document: browsers are slow with long tables.
@@ -212,14 +203,14 @@
     }
   }
 
-  // Plots
+  // Plots: specifications that Vega draws, those in sight first.
 
   const tip = make("div", { class: "tip", role: "status" });
   tip.hidden = true;
   document.body.append(tip);
 
-  function showTip(mark, x, y) {
-    tip.textContent = mark.dataset.tip;
+  function showTip(text, x, y) {
+    tip.textContent = text;
     tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
     const left = Math.min(Math.max(4, x + 12), innerWidth - width - 4);
@@ -228,44 +219,108 @@
     tip.style.top = `${Math.max(4, top)}px`;
   }
 
-  function showTipBeside(mark) {
-    const place = mark.getBoundingClientRect();
-    showTip(mark, place.left + place.width / 2, place.top + place.height / 2);
-  }
-
   const hideTip = () => {
     tip.hidden = true;
   };
-
-  function findMark(event) {
-    return event.target instanceof Element ? event.target.closest(".mark[data-tip]") : null;
-  }
-
-  for (const kind of ["pointerover", "pointermove", "pointerdown"]) {
-    document.addEventListener(kind, (event) => {
-      const mark = findMark(event);
-      if (mark) showTip(mark, event.clientX, event.clientY);
-      else if (kind !== "pointermove") hideTip();
-    });
-  }
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hideTip();
   });
   document.addEventListener("scroll", hideTip, { capture: true, passive: true });
 
+  const figures = [...document.querySelectorAll("figure.plot")];
+  const readJson = (parent, name) =>
+    JSON.parse(parent.querySelector(`script[data-name="${name}"]`).textContent);
+  const theme = figures.length ? readJson(document, "theme") : null;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const FILE_LEGEND = 560; // the width for which legends have their columns, as in channels.py
+  const narrow = matchMedia("(max-width: 600px)");
+
+  // A specification is for paper of a file's width: in the dark its colours are others, and where
+  // there is little room its legends stand above, in fewer columns.
+  function adapt(node, isDark, width) {
+    if (typeof node === "string") {
+      return isDark && Object.hasOwn(theme.colours, node) ? theme.colours[node] : node;
+    }
+    if (node === null || typeof node !== "object") return node;
+    if (Array.isArray(node)) return node.map((part) => adapt(part, isDark, width));
+    const adapted = {};
+    for (const [key, part] of Object.entries(node)) {
+      const isData = key === "datasets" || key === "domain";
+      adapted[key] = isData ? part : adapt(part, isDark, width);
+    }
+    if (narrow.matches && adapted.orient === "right") adapted.orient = "top";
+    if (adapted.orient === "top" && adapted.columns) {
+      adapted.columns = Math.max(1, Math.floor((adapted.columns * (width - 120)) / FILE_LEGEND));
+    }
+    return adapted;
+  }
+
+  // Names lose their middle: variants often differ at the end.
+  function shorten(name, most) {
+    const half = Math.max(5, Math.floor(most / 2));
+    return name.length <= 2 * half ? name : `${name.slice(0, half - 1)}…${name.slice(-half)}`;
+  }
+
+  function draw(figure, isPrinted = false) {
+    const box = figure.querySelector(".drawing");
+    figure.view?.finalize();
+    box.replaceChildren();
+    const isDark = dark.matches && !isPrinted;
+    const width = box.clientWidth;
+    const spec = adapt(readJson(figure, ""), isDark, width);
+    const { lanes = [], headings = [] } = spec.datasets;
+    for (const lane of lanes) lane.text = shorten(lane.text, width / 18);
+    for (const heading of headings) heading.text = shorten(heading.text, width / 11);
+    // Words in bars were chosen for a wide plot.
+    if (width < 480) spec.layer = spec.layer.filter((layer) => layer.mark.style !== "inside");
+    const { spec: compiled } = vegaLite.compile(spec, { config: isDark ? theme.dark : theme.light });
+    // Expressions are interpreted: the page's policy allows no script made of text.
+    figure.view = new vega.View(vega.parse(compiled, {}, { ast: true }), {
+      expr: vega.expressionInterpreter,
+      renderer: "svg",
+      container: box,
+      tooltip: (_, event, item, text) => {
+        if (text) showTip(text, event.clientX, event.clientY);
+        else hideTip();
+      },
+    }).run();
+    makeWalkable(figure, box.querySelector("svg"));
+    // A plot that is fitted to its width draws its parts anew.
+    const prepare = () => {
+      markSwitches(box);
+      fade(figure);
+    };
+    figure.view.addResizeListener(() => figure.view.runAsync().then(prepare));
+    figure.view.runAsync().then(prepare);
+  }
+
+  // What Vega has drawn with a tip: the elements have their items.
+  const listMarks = (figure) =>
+    [...figure.querySelectorAll(".drawing svg *")].filter((mark) => mark.__data__?.tooltip);
+
+  // Tips say less than rows: a plot of which nothing would be left stays as it is.
+  function fade(figure) {
+    if (!figure.view || !figure.wanted) return;
+    const { title, words } = figure.wanted;
+    const marks = listMarks(figure);
+    const fits = (mark) => hasAll(`${title} ${mark.__data__.tooltip.toLowerCase()}`, words);
+    const fitting = new Set(marks.filter(fits));
+    for (const mark of marks) {
+      mark.classList.toggle("faded", fitting.size > 0 && !fitting.has(mark));
+    }
+  }
+
   // One stop for the Tab key a plot; arrows go from mark to mark.
-  function makeWalkable(plot) {
-    const listMarks = () => [...plot.querySelectorAll(".mark[data-tip]:not(.off, .faded)")];
-    if (!listMarks().length) return;
+  function makeWalkable(figure, plot) {
     let current = null;
     plot.setAttribute("tabindex", "0");
-    plot.setAttribute("role", "group"); // an image has no parts that one could go to
     const go = (step) => {
-      const marks = listMarks();
+      const marks = listMarks(figure).filter((mark) => !mark.classList.contains("faded"));
       if (!marks.length) return;
       const place = marks.indexOf(current);
       current = marks[place < 0 ? 0 : (place + step + marks.length) % marks.length];
-      showTipBeside(current);
+      const { left, top, width, height } = current.getBoundingClientRect();
+      showTip(current.__data__.tooltip, left + width / 2, top + height / 2);
     };
     plot.addEventListener("focus", () => {
       if (plot.matches(":focus-visible")) go(0);
@@ -279,30 +334,36 @@
     });
   }
 
-  function makeSwitches(plot) {
-    const names = [...plot.querySelectorAll(".name[data-series]")];
-    if (names.length < 2) return;
-    for (const name of names) {
+  // Names in a legend are switches; Vega knows clicks only.
+  const SWITCH = ".role-legend-label text";
+
+  function markSwitches(box) {
+    for (const name of box.querySelectorAll(SWITCH)) {
       name.setAttribute("role", "button");
       name.setAttribute("tabindex", "0");
-      name.setAttribute("aria-pressed", "true");
-      const turn = () => {
-        const isOn = name.getAttribute("aria-pressed") === "false";
-        const number = CSS.escape(name.dataset.series);
-        for (const part of plot.querySelectorAll(`[data-series="${number}"]`)) {
-          part.classList.toggle("off", !isOn);
-          if (part.hasAttribute("aria-pressed")) part.setAttribute("aria-pressed", String(isOn));
-        }
-        hideTip();
-      };
-      name.addEventListener("click", turn);
-      name.addEventListener("keydown", (event) => {
-        if (event.key !== "Enter" && event.key !== " ") return;
-        event.preventDefault();
-        turn();
-      });
     }
   }
+
+  document.addEventListener("keydown", (event) => {
+    if (!event.target.matches(SWITCH) || (event.key !== "Enter" && event.key !== " ")) return;
+    event.preventDefault();
+    event.target.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  });
+
+  const sight = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        sight.unobserve(target);
+        draw(target);
+      }
+    },
+    { rootMargin: "400px" },
+  );
+  const redraw = () => figures.filter((figure) => figure.view).forEach((figure) => draw(figure));
+  for (const media of [dark, narrow]) media.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => figures.forEach((figure) => draw(figure, true)));
+  addEventListener("afterprint", redraw);
 
   addEventListener("beforeprint", () => tables.forEach((table) => table.show(true)));
   addEventListener("afterprint", () => tables.forEach((table) => table.show()));
@@ -311,8 +372,5 @@
   for (const table of tables) whenIdle(() => table.readTexts());
   makePageFilter();
   makeLists();
-  for (const plot of document.querySelectorAll("figure svg")) {
-    makeWalkable(plot);
-    makeSwitches(plot);
-  }
+  for (const figure of figures) sight.observe(figure);
 })();

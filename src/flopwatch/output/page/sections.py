@@ -8,6 +8,7 @@ is one.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from flopwatch.devices.environment import look_up
 from flopwatch.output.breakdown_tables import make_page_sheets
 from flopwatch.output.case_tables import SHEET_MAKERS
 from flopwatch.output.plots import Plot, choose_plots
-from flopwatch.output.plots.svg import draw_svg
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import VERDICT_STYLES, Sheet, Value, divide, verdict_word
 from flopwatch.output.units import escape_html as escape
@@ -165,11 +165,25 @@ def _render_table(rows: Sequence[Row], numbers: Iterator[int]) -> list[str]:
     ]
 
 
+PLOT = '<figure class="plot">'
+ZOOM = "Drag to pan, turn the wheel with Shift to zoom, double-click to reset."
+
+
 def _render_plot(plot: Plot) -> str:
+    zoom = f'<span class="hint"> {ZOOM}</span>' if plot.can_zoom else ""
     return (
-        f"<figure><figcaption><b>{escape(plot.title)}</b><br>{escape(plot.caption)}"
-        f'</figcaption><div class="box">{draw_svg(plot)}</div></figure>'
+        f"{PLOT}<figcaption><b>{escape(plot.title)}</b><br>{escape(plot.caption)}{zoom}"
+        f'</figcaption>{embed_json("", plot.to_view())}<div class="drawing"><p class="quiet">'
+        "This plot is drawn by a script, which did not run; the tables have its values."
+        "</p></div></figure>"
     )
+
+
+def embed_json(name: str, content: Any) -> str:
+    """Data for the page's script. Nothing in it ends the element: there is no < left."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = text.replace("<", "\\u003c")
+    return f'<script type="application/json" data-name="{name}">{text}</script>'
 
 
 REBUILT = (

@@ -1,4 +1,4 @@
-"""Plots of results, as data; `svg` and `matplotlib_drawing` draw them."""
+"""Plots of results as Vega-Lite specifications: one source for the page, files and notebooks."""
 
 from __future__ import annotations
 

@@ -1,20 +1,26 @@
-"""Rows as lanes, one below the other: the variants of a case together, under its parameters."""
+"""Rows as lanes, one below the other: the variants of a case together, under its parameters.
+
+The vertical scale counts lanes: the first is at 0, the next at -1; a heading may be lower than a
+lane is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.plots.axes import make_lane_axis
-from flopwatch.output.plots.plot import Axis, Label, Tick
-from flopwatch.output.plots.plot_frame import LONGEST_NAME
+from flopwatch.output.plots.channels import text
+from flopwatch.output.plots.plot import LONGEST_NAME, Layer, Values, shorten
+from flopwatch.output.plots.theme import INKS
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import choose_axes
+from flopwatch.output.units import printable
 from flopwatch.suites.case import format_value
 
 MOST_LANES = 40
-HEADING_PX = 18.0
+HEADING_PX = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +31,7 @@ class Table:
     axes: Sequence[str]
     """In which its cases differ."""
     numbers: dict[str, int]
-    """How each variant is drawn: in all plots alike."""
+    """How each variant is drawn, in all plots alike; 0 is the baseline."""
     conditions: str
     middle: str = "median"
     """What stands for all runs of a case; of published figures it is the mean."""
@@ -35,22 +41,68 @@ class Table:
         shown = [axis for axis in self.axes if axis in params and axis not in without]
         return " ".join(f"{axis}={format_value(params[axis])}" for axis in shown)
 
-    def tell(self, row: Row) -> str:
-        """How a tip begins."""
-        return ", ".join(filter(None, [row.record.variant, self.name_case(row)]))
+    def tip(self, row: Row, *lines: str) -> str:
+        """The case, and below it what is drawn of it."""
+        case = ", ".join(filter(None, [row.record.variant, self.name_case(row)]))
+        return "\n".join(map(printable, [case, *lines]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lanes:
     rows: Sequence[tuple[float, Row]]
-    """With their heights."""
-    y: Axis
+    """With their places."""
+    names: Values
+    headings: Values
     count: float
-    """In heights of a lane; that of a heading is less than one."""
-    headings: tuple[Label, ...]
+    """In heights of a lane."""
+    lane_px: float
 
-    def note(self, text: Callable[[Row], str]) -> tuple[Label, ...]:
-        return tuple(Label(y=y, text=text(row)) for y, row in self.rows)
+    @property
+    def height(self) -> float:
+        return self.count * self.lane_px
+
+    def channel(self, field: str = "y") -> Layer:
+        scale = {"domain": [0.5 - self.count, 0.5], "nice": False, "zero": False, "padding": 0}
+        return {"field": field, "type": "quantitative", "axis": None, "scale": scale}
+
+    def data(self, note: Callable[[Row], str]) -> dict[str, Values]:
+        """Names with a note at their right edge, and headings."""
+        notes = [note(row) for _, row in self.rows]
+        if len(notes) != len(self.names):  # several rows in a lane, whose names have their notes
+            return {"lanes": self.names, "headings": self.headings}
+        names = [{**name, "note": n} for name, n in zip(self.names, notes, strict=True)]
+        return {"lanes": names, "headings": self.headings}
+
+    def lay_out(self, marks: Sequence[Layer], *, with_guides: bool = False) -> list[Layer]:
+        """Marks on guides along the lanes, and the words of the lanes on top."""
+        y, width = self.channel(), {"value": "width"}
+        ends = {"x": {"value": 0}, "x2": width}
+        guides = {
+            "data": {"name": "lanes"},
+            "mark": {"type": "rule", "color": INKS.line, "strokeWidth": 0.7},
+            "encoding": {**ends, "y": y},
+        }
+        # Lines end below a heading.
+        paper = {
+            "data": {"name": "headings"},
+            "mark": {"type": "rect", "color": INKS.paper, "opacity": 1},
+            "encoding": {**ends, "y": self.channel("bottom"), "y2": {"field": "top"}},
+        }
+        start = {"x": {"value": 0}, "y": y}
+        return [
+            *([guides] if with_guides else []),
+            *marks,
+            *([paper] if self.headings else []),
+            text("headings", {**start, "text": {"field": "text"}}, style="heading", align="left"),
+            text("lanes", {**start, "text": {"field": "text"}}, align="right", dx=-8),
+            text(
+                "lanes",
+                {"x": width, "y": y, "text": {"field": "note"}},
+                style="note",
+                align="left",
+                dx=8,
+            ),
+        ]
 
 
 def read_table(rows: Sequence[Row]) -> Table:
@@ -88,47 +140,50 @@ def divide_lanes(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield taken
 
 
-def lay_lanes(
-    rows: Sequence[Row],
-    table: Table,
-    series: Callable[[Row], int | None] = lambda row: None,
-    lane_px: float = HEADING_PX,
-) -> Lanes:
-    """`series` says which one a lane is named for."""
+def lay_lanes(rows: Sequence[Row], table: Table, lane_px: float) -> Lanes:
+    """Variants below the parameters of their case; where cases have one row each, lanes are named
+    for the cases."""
     groups = group_rows(rows)
     placed: list[tuple[float, Row]] = []
-    headings: list[Label] = []
-    ticks: list[Tick] = []
+    names: Values = []
+    headings: Values = []
     by_case = len(groups) > 1 and all(len(group) == 1 for group in groups)
-    heading, name = _name_cases(rows, table) if by_case else ("", table.name_case)
+    shared, name = _name_cases(rows, table) if by_case else ("", table.name_case)
     top = 0.5
-    if heading:
-        headings.append(Label(y=top - HEADING_PX / lane_px / 2, text=heading))
-        top -= HEADING_PX / lane_px
+
+    def add_heading(words: str) -> None:
+        nonlocal top
+        bottom = top - HEADING_PX / lane_px
+        headings.append(
+            {"y": (top + bottom) / 2, "top": top, "bottom": bottom, "text": printable(words)}
+        )
+        top = bottom
+
+    if shared:
+        add_heading(shared)
     for group in groups:
         if len(groups) > 1 and not by_case:
-            headings.append(Label(y=top - HEADING_PX / lane_px / 2, text=table.name_case(group[0])))
-            top -= HEADING_PX / lane_px
+            add_heading(table.name_case(group[0]))
         for row in group:
-            text = name(row) if by_case else row.record.variant
+            words = name(row) if by_case else row.record.variant
             placed.append((top - 0.5, row))
-            ticks.append(Tick(value=top - 0.5, text=text, series=series(row)))
+            names.append({"y": top - 0.5, "text": shorten(words)})
             top -= 1
-    y = make_lane_axis(ticks, 0.5 - top)
-    return Lanes(rows=placed, y=y, count=0.5 - top, headings=tuple(headings))
+    return Lanes(rows=placed, names=names, headings=headings, count=0.5 - top, lane_px=lane_px)
 
 
 def _name_cases(rows: Sequence[Row], table: Table) -> tuple[str, Callable[[Row], str]]:
-    """How to name lanes so that they are told apart: where whole names would be cut, the names of
-    axes stand above them once, and so does what all of them share."""
+    """How to name lanes so that they differ: where whole names would be cut, the names of axes
+    stand above them once, and so does what all of them share."""
     if all(len(table.name_case(row)) <= LONGEST_NAME for row in rows):
         return "", table.name_case
-    values = {axis: {_write(row, axis) for row in rows} for axis in table.axes}
+
+    def write(row: Row, axis: str) -> str:
+        value: Any = row.record.params.get(axis, "")
+        return format_value(value)
+
+    values = {axis: {write(row, axis) for row in rows} for axis in table.axes}
     differing = [axis for axis in table.axes if len(values[axis]) > 1]
-    shared = [f"{axis}={values[axis].copy().pop()}" for axis in table.axes if axis not in differing]
+    shared = [f"{axis}={min(values[axis])}" for axis in table.axes if axis not in differing]
     heading = "; ".join(filter(None, [", ".join(differing), " ".join(shared)]))
-    return heading, lambda row: ", ".join(_write(row, axis) for axis in differing)
-
-
-def _write(row: Row, axis: str) -> str:
-    return format_value(row.record.params.get(axis, ""))
+    return heading, lambda row: ", ".join(write(row, axis) for axis in differing)

@@ -8,22 +8,24 @@ from itertools import islice
 
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
-from flopwatch.output.plots import (
-    break_even_plot,
-    breakdown_plot,
-    distribution_plot,
-    loss_plot,
-    memory_plot,
-    phase_plot,
-    roofline_plot,
-    sample_plot,
-    speedup_plot,
-    throughput_plot,
+from flopwatch.output.plots.bar_plots import make_breakdowns, make_memory, make_parts
+from flopwatch.output.plots.curve_plots import (
+    make_losses,
+    make_mfu,
+    make_scaling,
+    make_throughput,
 )
 from flopwatch.output.plots.plot import Plot
+from flopwatch.output.plots.roofline_plot import make_rooflines
+from flopwatch.output.plots.sample_plots import (
+    FEWEST_SAMPLES,
+    make_distributions,
+    make_samples,
+)
+from flopwatch.output.plots.speedup_plots import make_break_evens, make_speedups
 
 MOST_PLOTS = 4
-"""Beside one table."""
+"""Next to one table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,116 +38,108 @@ class Kind:
     make: Callable[[Sequence[Row]], Iterator[Plot]]
     """Of rows that share a table."""
     most: int = 0
-    """How many stand beside a table; 0: it is drawn on request only."""
-    is_telling: Callable[[Plot], bool] = lambda plot: True
-    """Whether it says more than the table beside it."""
+    """How many stand next to a table; 0: it is drawn on request only."""
 
 
 KINDS: dict[str, Kind] = {
-    speedup_plot.NAME: Kind(
+    "speedups": Kind(
         shows="speedups over the baseline, with intervals and the FLOP limit",
         needs="a variant and its baseline, measured in one run",
         run="flopwatch run dyad --quick",
-        make=speedup_plot.make_plots,
+        make=make_speedups,
         most=1,
-        is_telling=speedup_plot.is_telling,
     ),
-    break_even_plot.NAME: Kind(
-        shows="speedups over an axis of counts, and where a variant begins to pay",
+    "break-even": Kind(
+        shows="speedups over an axis of counts, and the break-even",
         needs="a variant and its baseline at two or more values of an axis of whole numbers, such "
         "as tokens",
         run="flopwatch run switchback --filter level=layer",
-        make=break_even_plot.make_plots,
+        make=make_break_evens,
         most=2,
-        is_telling=break_even_plot.is_telling,
     ),
-    loss_plot.NAME: Kind(
+    "losses": Kind(
         shows="losses of models that were trained, over time and tokens",
         needs="curves of losses",
         run="flopwatch run dyad --filter level=quality",
-        make=loss_plot.make_plots,
+        make=make_losses,
         most=2,
-        is_telling=loss_plot.is_telling,
     ),
-    throughput_plot.NAME: Kind(
+    "scaling": Kind(
         shows="throughput over ranks, with the ideal line",
         needs="jobs on two or more numbers of ranks",
         run="flopwatch run training --set ranks=1,2",
-        make=throughput_plot.make_plots,
+        make=make_scaling,
         most=1,
     ),
-    throughput_plot.THROUGHPUT: Kind(
-        shows="tokens a second over size and context",
+    "throughput": Kind(
+        shows="tokens a second over size and sequence length",
         needs="cases that say how many tokens a step has",
         run="flopwatch run steps --quick",
-        make=throughput_plot.make_throughput,
+        make=make_throughput,
         most=1,
-        is_telling=lambda plot: plot.names == "ends",
     ),
-    phase_plot.NAME: Kind(
+    "parts": Kind(
         shows="the parts of a run: phases, and the regions inside them",
         needs="cases with several phases or with regions",
         run="flopwatch run steps --quick",
-        make=phase_plot.make_plots,
+        make=make_parts,
         most=1,
     ),
-    roofline_plot.NAME: Kind(
+    "roofline": Kind(
         shows="speed below what memory and arithmetic allow",
         needs="cases that declare FLOPs and bytes, and peaks of the machine that were measured "
         "before the run",
         run="flopwatch peaks, and then a suite with both, such as flopwatch run --new writes",
-        make=roofline_plot.make_plots,
+        make=make_rooflines,
         most=1,
     ),
-    breakdown_plot.NAME: Kind(
-        shows="where the time goes: matmuls, memory, ranks, and what is lost beside them",
+    "breakdown": Kind(
+        shows="where the time goes: matmuls, memory, ranks, and what is lost",
         needs="cases that declare FLOPs or bytes, on a device whose peak is known or was measured "
         "before the run",
         run="flopwatch peaks, and then flopwatch run steps --quick",
-        make=breakdown_plot.make_plots,
+        make=make_breakdowns,
         most=1,
-        is_telling=breakdown_plot.is_telling,
     ),
-    memory_plot.NAME: Kind(
+    "memory": Kind(
         shows="memory that was predicted, by part, and measured, by phase",
         needs="memory that was predicted or measured",
         run="flopwatch run steps --quick",
-        make=memory_plot.make_plots,
+        make=make_memory,
         most=1,
-        is_telling=memory_plot.is_telling,
     ),
-    throughput_plot.MFU: Kind(
-        shows="the share of the peak, over size and context",
+    "mfu": Kind(
+        shows="MFU, or the share of the peak, over size and sequence length",
         needs="cases that declare FLOPs, on a device whose peak is known or was measured before "
         "the run",
         run="flopwatch peaks, and then flopwatch run training --quick",
-        make=throughput_plot.make_mfu,
+        make=make_mfu,
     ),
-    sample_plot.NAME: Kind(
+    "samples": Kind(
         shows="samples in the order of taking, warm-up shaded",
         needs="cases with two or more samples",
         run="flopwatch run activations --quick",
-        make=sample_plot.make_plots,
+        make=make_samples,
     ),
-    distribution_plot.NAME: Kind(
+    "distribution": Kind(
         shows="how the times of all variants of a case are distributed",
-        needs=f"cases with {distribution_plot.FEWEST_SAMPLES} or more samples after warm-up",
+        needs=f"cases with {FEWEST_SAMPLES} or more samples after warm-up",
         run="flopwatch run activations --quick",
-        make=distribution_plot.make_plots,
+        make=make_distributions,
     ),
 }
 """By name; what a reader wants first comes first."""
 
 
 def choose_plots(rows: Sequence[Row]) -> list[Plot]:
-    """The few that tell most, of rows that share a table: see `output.tables.divide`."""
+    """The most informative, of rows that share a table: see `output.tables.divide`."""
     if not rows:
         return []
     chosen = [
         plot
         for kind in KINDS.values()
         for plot in islice(kind.make(rows), kind.most)
-        if kind.is_telling(plot)
+        if plot.is_informative
     ]
     return chosen[:MOST_PLOTS]
 
@@ -173,7 +167,7 @@ def describe_missing(name: str) -> str:
 
 
 def choose_first(tables: Sequence[Sequence[Row]]) -> Iterator[Plot]:
-    """Of every table, the plot that a reader wants first: one that tells more than the table, or
+    """Of every table, the plot that a reader wants first: one that says more than the table, or
     where there is none, any."""
     for rows in tables:
         found = choose_plots(rows)[:1] or (p for kind in KINDS.values() for p in kind.make(rows))

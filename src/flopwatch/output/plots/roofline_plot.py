@@ -8,35 +8,44 @@ has measured on the machine before the run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from flopwatch.analysis.record_device import name_arithmetic, sum_flops
 from flopwatch.analysis.summary import Row
 from flopwatch.devices.measured_peaks import Peaks, from_environment
-from flopwatch.output.plots.axes import COUNT, make_axis, rate
+from flopwatch.output.columns import NOT_COMPARABLE
+from flopwatch.output.plots.channels import (
+    PICKED,
+    TIP,
+    fill_if,
+    lay_above,
+    make_log_axis,
+    pick_by_legend,
+    rule,
+    series_channels,
+    text,
+)
 from flopwatch.output.plots.lanes import Table, read_table
-from flopwatch.output.plots.plot import Plot, Point, Reference, Series, is_ratio, thin
-from flopwatch.output.units import format_rate, three_figures
+from flopwatch.output.plots.plot import Plot, Values, is_ratio, thin
+from flopwatch.output.units import format_rate, printable, three_figures
 from flopwatch.records.record import Record
 
-NAME = "roofline"
-HEADROOM = 2
-"""Above the highest roof, for its name; and below the slowest case, for its mark."""
+AROUND = 2.0
+"""How far the axes go beyond the cases, and beyond the ridge of the roof."""
 
 
-def make_plots(rows: Sequence[Row]) -> Iterator[Plot]:
+def make_rooflines(rows: Sequence[Row]) -> Iterator[Plot]:
     """One, of rows that share a table, and so a machine; none where the cases do not say their
     FLOPs and bytes, or no peaks were measured."""
     known = [row for row in rows if is_ratio(find_intensity(row.record), row.flops_per_s)]
-    peaks = _find_peaks(known)
+    newest = max(known, key=lambda row: row.record.measured_at, default=None)
+    peaks = None if newest is None else from_environment(newest.record.environment)
     if peaks is None:
         return
-    bandwidth = max(
-        (stream.bytes_per_s for stream in peaks.streams if is_ratio(stream.bytes_per_s)),
-        default=None,
-    )
+    rates = [s.bytes_per_s for s in peaks.streams if is_ratio(s.bytes_per_s)]
     tops = _find_tops(known, peaks)
-    if bandwidth is not None and tops:
-        yield _make_plot(known, bandwidth, tops, read_table(rows))
+    if rates and tops:
+        yield _draw_roofline(known, max(rates), tops, read_table(rows))
 
 
 def find_intensity(record: Record) -> float | None:
@@ -45,12 +54,6 @@ def find_intensity(record: Record) -> float | None:
     flops = sum(sum(record.flops[phase].values()) for phase in both)
     size_bytes = sum(record.bytes[phase] for phase in both)
     return flops / size_bytes if flops and size_bytes else None
-
-
-def _find_peaks(rows: Sequence[Row]) -> Peaks | None:
-    """The newest that one of the records has; all of a table are of one machine."""
-    newest = max(rows, key=lambda row: row.record.measured_at, default=None)
-    return None if newest is None else from_environment(newest.record.environment)
 
 
 def _find_tops(rows: Sequence[Row], peaks: Peaks) -> dict[str, float]:
@@ -66,37 +69,37 @@ def _find_tops(rows: Sequence[Row], peaks: Peaks) -> dict[str, float]:
     }
 
 
-def _make_plot(rows: Sequence[Row], bandwidth: float, tops: dict[str, float], table: Table) -> Plot:
-    by_variant: dict[str, list[Point]] = {}
+def _draw_roofline(
+    rows: Sequence[Row], bandwidth: float, tops: dict[str, float], table: Table
+) -> Plot:
+    by_variant: dict[str, Values] = {}
     for row in rows:
         point = _make_point(row, bandwidth, tops, table)
-        by_variant.setdefault(row.record.variant, []).append(point)
-    points = [point for many in by_variant.values() for point in many]
+        by_variant.setdefault(point["series"], []).append(point)
+    points = [point for many in by_variant.values() for point in thin(many)]
     highest = max(tops.values())
-    ridges = [top / bandwidth for top in tops.values()]
-    x = make_axis(
-        "FLOPs for each byte",
-        [v for place in (*(p.x for p in points), *ridges) for v in (place / 2, place * 2)],
-        COUNT,
-        is_log=True,
-    )
-    lowest = min(*(point.y / HEADROOM for point in points), x.low * bandwidth)
-    y = make_axis("speed", [lowest, HEADROOM * highest], rate("FLOP/s"), is_log=True)
-    slope_end = min(x.high, highest / bandwidth)
-    slope = ((max(x.low, y.low / bandwidth), max(y.low, x.low * bandwidth)),
-             (slope_end, slope_end * bandwidth))  # fmt: skip
-    memory = Reference(
-        points=slope, text=f"memory, {format_rate(bandwidth, 'B/s')}", text_at="start"
-    )
-    flat = [
-        Reference(
-            points=((min(x.high, top / bandwidth), top), (x.high, top)),
-            text=f"{dtype}, {format_rate(top, 'FLOP/s')}",
-        )
-        for dtype, top in tops.items()
-    ]
+    places = [*(point["x"] for point in points), *(top / bandwidth for top in tops.values())]
+    left, right = min(places) / AROUND, max(places) * AROUND
+    memory = f"memory, {format_rate(bandwidth, 'B/s')}"
+    roofs: Values = [
+        {"x": left, "y": left * bandwidth, "x2": highest / bandwidth, "y2": highest,
+         "text": memory, "is_memory": True},
+        *(
+            {"x": top / bandwidth, "y": top, "x2": right, "y2": top, "is_memory": False,
+             "text": printable(f"{dtype}, {format_rate(top, 'FLOP/s')}")}
+            for dtype, top in tops.items()
+        ),
+    ]  # fmt: skip
+    x = make_log_axis("FLOPs for each byte", [left, right])
+    speeds = [point["y"] for point in points] + [roof["y"] for roof in roofs]
+    y = make_log_axis("speed, FLOP/s", speeds)
+    numbers = {printable(row.record.variant): table.numbers[row.record.variant] for row in rows}
+    looks = series_channels(numbers, **lay_above(numbers))
+    xy = {"x": x.channel(), "y": y.channel("y")}
+    far = {"x": {**xy["x"], "field": "x2"}, "y": xy["y"], "text": {"field": "text"}}
+    near = {**xy, "text": {"field": "text"}}
     return Plot(
-        name=NAME,
+        name="roofline",
         title="Roofline: speed below what memory and arithmetic allow",
         subject=table.subject,
         caption=(
@@ -104,29 +107,45 @@ def _make_plot(rows: Sequence[Row], bandwidth: float, tops: dict[str, float], ta
             "on this machine; FLOPs and bytes are those that the suite declares."
         ),
         conditions=table.conditions,
-        x=x,
-        y=y,
-        series=tuple(
-            Series(name=variant, number=table.numbers[variant], points=thin(tuple(many)))
-            for variant, many in by_variant.items()
-        ),
-        names="top",
-        references=(memory, *flat),
-    )
+        data={"points": points, "roofs": roofs},
+        layers=[
+            rule("roofs", **xy, x2={"field": "x2"}, y2={"field": "y2"}),
+            {
+                **text("roofs", far, style="note", align="right", dy=-8),
+                "transform": [{"filter": "!datum.is_memory"}],
+            },
+            {
+                **text("roofs", near, style="note", align="left", dx=14),
+                "transform": [{"filter": "datum.is_memory"}],
+            },
+            {
+                "data": {"name": "points"},
+                "params": [pick_by_legend()],
+                "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
+                "encoding": {**xy, "stroke": looks["color"], "shape": looks["shape"],
+                             "fill": fill_if("datum.is_comparable", looks["color"]),
+                             "opacity": PICKED, **TIP},
+            },
+        ],
+        height=320,
+    )  # fmt: skip
 
 
-def _make_point(row: Row, bandwidth: float, tops: dict[str, float], table: Table) -> Point:
+def _make_point(row: Row, bandwidth: float, tops: dict[str, float], table: Table) -> dict[str, Any]:
     intensity, speed = find_intensity(row.record), row.flops_per_s
     assert intensity is not None
     assert speed is not None
-    own = [tops[d] for d in sum_flops(row.record.flops) if d in tops]
+    own = [tops[dtype] for dtype in sum_flops(row.record.flops) if dtype in tops]
     roof = min(intensity * bandwidth, *own, max(tops.values()))
-    return Point(
-        x=intensity,
-        y=speed,
-        tip=(
-            f"{table.tell(row)}: {format_rate(speed, 'FLOP/s')} at {three_figures(intensity)} "
-            f"FLOPs a byte, {100 * speed / roof:.0f} % of what its roof allows"
+    return {
+        "x": intensity,
+        "y": speed,
+        "series": printable(row.record.variant),
+        "is_comparable": not row.differences,
+        "tip": table.tip(
+            row,
+            f"{format_rate(speed, 'FLOP/s')} at {three_figures(intensity)} FLOPs a byte",
+            f"{100 * speed / roof:.0f} % of what its roof allows",
+            *([NOT_COMPARABLE] if row.differences else []),
         ),
-        is_hollow=bool(row.differences),
-    )
+    }

@@ -1,0 +1,553 @@
+"""Lines: throughput and MFU over size, sequence length or ranks, and losses of trained models.
+
+Where there is no axis of numbers, throughput and MFU are drawn in lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flopwatch.analysis.quality import LOSS, read_curve
+from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.summary import Row
+from flopwatch.output.plots.channels import (
+    DURATION,
+    PICKED,
+    PLAIN,
+    RIGHT,
+    SI,
+    TIP,
+    Axis,
+    fill_if,
+    make_axis,
+    make_count_axis,
+    make_log_axis,
+    order_by_end,
+    pick_by_legend,
+    rule,
+    series_channels,
+    text,
+    zoom,
+)
+from flopwatch.output.plots.lanes import Table, divide_lanes, group_rows, lay_lanes, read_table
+from flopwatch.output.plots.plot import Layer, Plot, Values, is_drawable, is_ratio, join, thin
+from flopwatch.output.units import format_count, format_rate, format_share, printable
+from flopwatch.suites.case import format_value
+
+MOST_LINES = 8
+"""In one plot; with more, every set of other parameters has its own."""
+SIZE = "parameters"
+RANKS = "ranks"
+TUNABLE = ("micro_batch", "grad_accum", "global_batch")
+"""What is chosen for the sake of speed: of several, the best is drawn."""
+NOT_A_SIZE = (RANKS, *TUNABLE)
+"""What lies over ranks is a plot of its own, with an ideal line."""
+WIDE = 10.0
+"""Rates that differ more than this go on a logarithmic scale."""
+MFU = "MFU"
+PEAKS = {"nominal": "Share of the peak", "measured": "Share of the measured peak"}
+
+Lines = dict[tuple[str, str], list[Row]]
+"""By variant and other parameters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """What is drawn."""
+
+    name: str
+    """The kind of plot."""
+    title: str
+    axis_title: str
+    caption: str
+    find: Callable[[Row], Estimate | None]
+    show: Callable[[float], str]
+    label: str = SI
+
+    def find_value(self, row: Row) -> float:
+        estimate = self.find(row)
+        return 0.0 if estimate is None or not is_ratio(estimate.value) else estimate.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Over:
+    """What it is drawn over."""
+
+    label: str
+    axis: str
+    """The parameter that differs along a line."""
+    find: Callable[[Row], float]
+
+
+def _scale_total(row: Row, value: float | None) -> Estimate | None:
+    """A rate, with the interval of the time that it comes from."""
+    total_ns = row.total_ns
+    if value is None or total_ns is None:
+        return None
+    low, high = total_ns.high, total_ns.low
+    return Estimate(
+        value=value,
+        low=value * total_ns.value / low if low else None,
+        high=value * total_ns.value / high if high else None,
+        samples=total_ns.samples,
+    )
+
+
+def _find_share(row: Row, name: str) -> Estimate | None:
+    if name == MFU:
+        return _scale_total(row, None if row.utilisation is None else row.utilisation.mfu)
+    shares = [one.share for standard, one in row.of_peak.items() if PEAKS[standard] == name]
+    return _scale_total(row, shares[0] if shares else None)
+
+
+THROUGHPUT = Quantity(
+    name="throughput",
+    title="Throughput",
+    axis_title="throughput, tokens/s",
+    caption="Tokens of a step, of all ranks, over its median time.",
+    find=lambda row: _scale_total(row, row.tokens_per_s),
+    show=lambda value: format_rate(value, "tokens/s"),
+)
+SCALING = Quantity(
+    name="scaling",
+    title="Throughput",
+    axis_title="throughput, tokens/s",
+    caption=(
+        "Tokens a second of all ranks together. Dashed: what the job with the fewest ranks would "
+        "give if every rank added as much."
+    ),
+    find=THROUGHPUT.find,
+    show=THROUGHPUT.show,
+)
+SHARE_CAPTIONS = {
+    MFU: "Model FLOPs over the peak, by the convention exact.",
+    PEAKS["nominal"]: "FLOPs as the suite declares them, over the device's nominal peak.",
+    PEAKS["measured"]: "FLOPs as the suite declares them, over the peak measured here.",
+}
+
+
+def make_throughput(rows: Sequence[Row]) -> Iterator[Plot]:
+    yield from _make_curves(rows, THROUGHPUT)
+
+
+def make_mfu(rows: Sequence[Row]) -> Iterator[Plot]:
+    """MFU where there are training jobs; for others, what part of the peak their FLOPs reach."""
+    names = [name for name in SHARE_CAPTIONS if any(_find_share(row, name) for row in rows)]
+    if not names:
+        return
+    name = names[0]
+    yield from _make_curves(
+        rows,
+        Quantity(
+            name="mfu",
+            title=name,
+            axis_title=name if name == MFU else name.lower(),
+            caption=SHARE_CAPTIONS[name],
+            find=lambda row: _find_share(row, name),
+            show=format_share,
+            label="format(datum.value, '~%')",
+        ),
+    )
+
+
+def make_scaling(rows: Sequence[Row]) -> Iterator[Plot]:
+    """Of rows that share a table: those that were measured on several numbers of ranks."""
+    known = [r for r in rows if RANKS in r.record.params and SCALING.find_value(r)]
+    if _is_axis_of_counts(known, RANKS):
+        table = read_table(rows)
+        for lines in _divide_lines(known, _over_axis(RANKS), SCALING, table):
+            yield _draw_lines(lines, _over_axis(RANKS), SCALING, table)
+
+
+def _make_curves(rows: Sequence[Row], quantity: Quantity) -> Iterator[Plot]:
+    """Of rows that share a table; over model size, then over every axis of counts; where there is
+    none of these, in lanes."""
+    known = [row for row in rows if quantity.find_value(row)]
+    if not known:
+        return
+    table = read_table(rows)
+    overs = []
+    sizes = {row.record.facts.get(SIZE) for row in known if "model" in row.record.params}
+    if "model" in table.axes and len(sizes) > 1 and is_ratio(*sizes):
+        overs.append(Over(label=SIZE, axis="model", find=lambda row: row.record.facts[SIZE]))
+    axes = [axis for axis in table.axes if axis not in NOT_A_SIZE]
+    overs += [_over_axis(axis) for axis in axes if _is_axis_of_counts(known, axis)]
+    for over in overs:
+        for lines in _divide_lines(known, over, quantity, table):
+            yield _draw_lines(lines, over, quantity, table)
+    if not overs:
+        for some in divide_lanes(known):
+            yield _draw_lanes(some, quantity, table)
+
+
+def _is_axis_of_counts(rows: Sequence[Row], axis: str) -> bool:
+    """Whether all its values are whole numbers from 1 on, of which there are at least two."""
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63
+
+    values = [row.record.params.get(axis) for row in rows]
+    return all(map(is_count, values)) and len(set(values)) > 1
+
+
+def _over_axis(axis: str) -> Over:
+    return Over(label=axis, axis=axis, find=lambda row: float(row.record.params[axis]))
+
+
+def _divide_lines(
+    rows: Sequence[Row], over: Over, quantity: Quantity, table: Table
+) -> Iterator[Lines]:
+    """Of what can be tuned, the best is taken. A single point is no line."""
+    best: dict[tuple[str, str], dict[float, Row]] = {}
+    for row in rows:
+        key = (row.record.variant, table.name_case(row, over.axis, *TUNABLE))
+        line, x = best.setdefault(key, {}), over.find(row)
+        if x not in line or quantity.find_value(row) > quantity.find_value(line[x]):
+            line[x] = row
+    lines = {key: [line[x] for x in sorted(line)] for key, line in best.items() if len(line) > 1}
+    if len(lines) <= MOST_LINES:
+        if lines:
+            yield lines
+        return
+    for wanted in dict.fromkeys(others for _, others in lines):
+        yield {key: line for key, line in lines.items() if key[1] == wanted}
+
+
+def _name_lines(lines: Lines, over: Over, table: Table) -> tuple[dict[tuple[str, str], str], str]:
+    """By what they differ in; and what they have in common."""
+    params = {key: line[0].record.params for key, line in lines.items()}
+    axes = [axis for axis in table.axes if axis not in (over.axis, *TUNABLE)]
+    values = {axis: {format_value(p.get(axis)) for p in params.values()} for axis in axes}
+    differing = [axis for axis in axes if len(values[axis]) > 1]
+    shared = " ".join(f"{axis}={min(values[axis])}" for axis in axes if axis not in differing)
+    by_variant = len({variant for variant, _ in lines}) > 1 or not differing
+
+    def name(axis: str, value: Any) -> str:
+        """Words say what they are, numbers do not."""
+        return value if isinstance(value, str) else f"{axis}={format_value(value)}"
+
+    names = {
+        key: join(*([key[0]] if by_variant else []), *(name(a, own.get(a)) for a in differing))
+        for key, own in params.items()
+    }
+    return names, shared
+
+
+def _draw_lines(lines: Lines, over: Over, quantity: Quantity, table: Table) -> Plot:
+    names, shared = _name_lines(lines, over, table)
+    has_own_variants = len({variant for variant, _ in lines}) == len(lines)
+    found: dict[str, Values] = {}
+    numbers: dict[str, int] = {}
+    for number, (key, line) in enumerate(lines.items()):
+        name = printable(names[key])
+        points = [_make_point(row, over, quantity, table) for row in line]
+        if quantity is SCALING:
+            first = points[0]
+            for point in points:
+                share = point["y"] * first["x"] / (first["y"] * point["x"])
+                point["tip"] += f"\n{100 * share:.0f} % of ideal"
+        found[name] = [{**point, "series": name} for point in thin(points)]
+        # Where there is one line a variant, it looks as in all plots of the variant.
+        numbers[name] = table.numbers[key[0]] if has_own_variants else number
+    points = [point for line in found.values() for point in line]
+    data = {"points": points}
+    if quantity is SCALING:
+        start = max((line[0] for line in found.values()), key=lambda p: p["y"] / p["x"])
+        end = max(point["x"] for point in points)
+        data["ideal"] = [
+            {
+                "x": start["x"],
+                "x2": end,
+                "y": start["y"],
+                "y2": start["y"] * end / start["x"],
+                "text": "ideal",
+            }
+        ]
+    reach = [v for p in points for v in (p["y"], p["low"], p["high"]) if v is not None]
+    is_log = quantity is SCALING or (quantity.name != "mfu" and max(reach) > WIDE * min(reach))
+    y = (
+        make_log_axis(quantity.axis_title, reach, quantity.label)
+        if is_log
+        else Axis(title=quantity.axis_title, label=quantity.label, begins_at_zero=True)
+    )
+    x = make_count_axis(over.label, [point["x"] for point in points])
+    ordered = {name: numbers[name] for name in order_by_end(found)}
+    is_tuned = bool({*TUNABLE} & {*table.axes})
+    return Plot(
+        name=quantity.name,
+        title=f"{quantity.title} by {over.label}",
+        subject=join(table.subject, shared),
+        caption=_write_caption(quantity, points, is_tuned=is_tuned),
+        conditions=table.conditions,
+        data=data,
+        layers=[
+            *_ideal(x, y, data),
+            *_draw_series(x.channel(grid=False), y.channel("y"), ordered),
+        ],
+        height=280,
+    )
+
+
+def _ideal(x: Axis, y: Axis, data: dict[str, Values]) -> list[Layer]:
+    if "ideal" not in data:
+        return []
+    xy = {"x": x.channel(grid=False), "y": y.channel("y")}
+    end = {"x": {**xy["x"], "field": "x2"}, "y": {**xy["y"], "field": "y2"}}
+    return [
+        rule("ideal", **xy, x2={"field": "x2"}, y2={"field": "y2"}),
+        text("ideal", {**end, "text": {"field": "text"}}, style="note", align="right", dx=-10),
+    ]
+
+
+def _draw_series(x: Layer, y: Layer, numbers: dict[str, int]) -> list[Layer]:
+    looks = series_channels(numbers, dash=True, **RIGHT)
+    colour = {"color": looks["color"], "opacity": PICKED}
+    layers: list[Layer] = [
+        {
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "rule", "strokeWidth": 1.6},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **colour},
+        },
+        {
+            "params": [pick_by_legend()],
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {"x": x, "y": y, **colour, "strokeDash": looks["strokeDash"]},
+        },
+        {
+            # Hollow where the interval is not known.
+            "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
+            "encoding": {"x": x, "y": y, "stroke": looks["color"], "shape": looks["shape"],
+                         "fill": fill_if("isValid(datum.low)", looks["color"]), "opacity": PICKED,
+                         **TIP},
+        },
+    ]  # fmt: skip
+    return [{"data": {"name": "points"}, **layer} for layer in layers]
+
+
+def _make_point(row: Row, over: Over, quantity: Quantity, table: Table) -> dict[str, Any]:
+    x = over.find(row)
+    where = f"{over.label} {format_count(x)}" if over.label == SIZE else ""
+    return {"x": x, **_measure(row, quantity, table, "y", where)}
+
+
+def _measure(
+    row: Row, quantity: Quantity, table: Table, field: str, where: str = ""
+) -> dict[str, Any]:
+    estimate = quantity.find(row)
+    assert estimate is not None
+    has_interval = is_ratio(estimate.low, estimate.high)
+    interval = "interval unknown"
+    if estimate.low is not None and estimate.high is not None and has_interval:
+        interval = f"[{quantity.show(estimate.low)}, {quantity.show(estimate.high)}]"
+    lines = filter(None, [where, f"{quantity.show(estimate.value)} {interval}"])
+    return {
+        field: estimate.value,
+        "low": estimate.low if has_interval else None,
+        "high": estimate.high if has_interval else None,
+        "tip": table.tip(row, *lines),
+    }
+
+
+def _write_caption(quantity: Quantity, points: Values, *, is_tuned: bool) -> str:
+    known = [point["low"] is not None for point in points]
+    return join(
+        quantity.caption,
+        "Of several batches, the fastest." if is_tuned else "",
+        "Bars are intervals at 99 %." if any(known) else "",
+        "" if all(known) else "Hollow: the interval is not known.",
+    )
+
+
+def _draw_lanes(rows: Sequence[Row], quantity: Quantity, table: Table) -> Plot:
+    lanes = lay_lanes(rows, table, 20)
+    points = [
+        {**_measure(row, quantity, table, "x"), "y": y, "series": printable(row.record.variant)}
+        for y, row in lanes.rows
+    ]
+    axis = Axis(title=quantity.axis_title, label=quantity.label, begins_at_zero=True)
+    numbers = {printable(row.record.variant): table.numbers[row.record.variant] for row in rows}
+    colour = series_channels(numbers)["color"]
+    x, y = axis.channel(), lanes.channel()
+    layers: list[Layer] = [
+        {
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "rule", "strokeWidth": 1.8},
+            "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y,
+                         "color": colour},
+        },
+        {
+            "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
+            "encoding": {"x": x, "y": y, "stroke": colour,
+                         "fill": fill_if("isValid(datum.low)", colour), **TIP},
+        },
+    ]  # fmt: skip
+    return Plot(
+        name=quantity.name,
+        title=quantity.title,
+        subject=table.subject,
+        caption=_write_caption(quantity, points, is_tuned=False),
+        conditions=table.conditions,
+        data={
+            **lanes.data(lambda row: quantity.show(quantity.find_value(row))),
+            "points": points,
+        },
+        layers=lanes.lay_out(
+            [{"data": {"name": "points"}, **layer} for layer in layers], with_guides=True
+        ),
+        height=lanes.height,
+        is_informative=quantity.name != "throughput",
+    )
+
+
+# Losses
+
+VALIDATION_LOSS = "validation_loss"
+SETTLED = 0.25
+"""The part of a training after which its losses must all be seen. The first losses are several
+times the last ones, and would press flat what one wants to see."""
+
+Curve = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """One way to look at a training."""
+
+    title: str
+    caption: str
+    make_x: Callable[[list[float]], Axis]
+    y_title: str
+    read: Callable[[Row], Curve]
+    is_informative: bool = True
+
+
+def _read_over_time(row: Row) -> Curve:
+    """In nanoseconds; empty where no step was timed."""
+    if row.total_ns is None:
+        return []
+    points = read_curve(row.record, "step", VALIDATION_LOSS)
+    return [(step * row.total_ns.value, loss) for step, loss in points]
+
+
+def _read_over_steps(row: Row) -> Curve:
+    """What is shown better over time is left out."""
+    if VALIDATION_LOSS in row.record.curves:
+        return []
+    return read_curve(row.record, "step", LOSS)
+
+
+VIEWS = (
+    View(
+        title="Validation loss over training time",
+        caption="Validation loss over training time: steps at their median time.",
+        make_x=lambda xs: make_axis("training time", xs, DURATION, from_zero=True),
+        y_title="validation loss",
+        read=_read_over_time,
+    ),
+    View(
+        title="Validation loss over tokens",
+        caption="Validation loss over the tokens that were trained on.",
+        make_x=lambda xs: Axis(title="tokens", label=SI, begins_at_zero=True),
+        y_title="validation loss",
+        read=lambda row: read_curve(row.record, "tokens", VALIDATION_LOSS),
+    ),
+    View(
+        title="Loss over steps",
+        caption=(
+            "Loss of each step on its own sequences. Variants that compute the same lie on one "
+            "line."
+        ),
+        make_x=lambda xs: make_axis("step", xs, PLAIN, from_zero=True),
+        y_title="loss",
+        read=_read_over_steps,
+        is_informative=False,  # it only shows that variants agree, which the table says
+    ),
+)
+
+
+def make_losses(rows: Sequence[Row]) -> Iterator[Plot]:
+    """Of rows that share a table: for every case whose variants were trained."""
+    trained = [row for row in rows if row.record.curves]
+    table = read_table(rows) if trained else None
+    for group in group_rows(trained):
+        for view in VIEWS:
+            read = {
+                row.record.variant: [point for point in view.read(row) if is_drawable(*point)]
+                for row in group
+            }
+            curves = {variant: curve for variant, curve in read.items() if curve}
+            if curves and table is not None:
+                yield _draw_losses(curves, view, group[0], table)
+
+
+def _draw_losses(curves: dict[str, Curve], view: View, first: Row, table: Table) -> Plot:
+    top = max(map(_find_top, curves.values()))
+    x = view.make_x([x for curve in curves.values() for x, _ in curve])
+    y = Axis(title=view.y_title)
+    lines: dict[str, Values] = {}
+    numbers: dict[str, int] = {}
+    for variant, curve in curves.items():
+        name = printable(variant)
+        lines[name] = thin(
+            [
+                {
+                    "x": x.scale(place),
+                    "y": loss,
+                    "series": name,
+                    "tip": f"{name}\n{view.y_title} {loss:.4g} at {x.scale(place):g} "
+                    f"{x.title.rpartition(', ')[2]}",
+                }
+                for place, loss in cut_off(curve, top)
+            ]
+        )
+        numbers[name] = table.numbers[variant]
+    looks = series_channels(
+        {name: numbers[name] for name in order_by_end(lines)}, dash=True, **RIGHT
+    )
+    xy = {"x": x.channel(grid=False), "y": y.channel("y")}
+    colour = {"color": looks["color"], "opacity": PICKED}
+    layers: list[Layer] = [
+        {
+            "params": [pick_by_legend(), zoom("x", "y")],
+            "mark": {"type": "line", "strokeWidth": 2, "clip": True},
+            "encoding": {**xy, **colour, "strokeDash": looks["strokeDash"]},
+        },
+        {
+            "mark": {"type": "point", "size": 14, "filled": True, "clip": True},
+            "encoding": {**xy, **colour, "shape": looks["shape"], **TIP},
+        },
+    ]
+    return Plot(
+        name="losses",
+        title=view.title,
+        subject=join(table.subject, table.name_case(first)),
+        caption=view.caption,
+        conditions=table.conditions,
+        data={"points": [point for line in lines.values() for point in line]},
+        layers=[{"data": {"name": "points"}, **layer} for layer in layers],
+        height=280,
+        is_informative=view.is_informative,
+    )
+
+
+def _find_top(curve: Curve) -> float:
+    """The highest loss once training has settled."""
+    settled = [loss for x, loss in curve if x >= SETTLED * curve[-1][0]]
+    return max(settled, default=curve[-1][1])
+
+
+def cut_off(curve: Curve, top: float) -> Curve:
+    """The line from where it first comes down to `top`, and nothing above it.
+
+    >>> cut_off([(0, 10.0), (10, 0.0), (20, -1.0)], 5.0)
+    [(5.0, 5.0), (10, 0.0), (20, -1.0)]
+    """
+    inside = next((place for place, (_, y) in enumerate(curve) if y <= top), len(curve) - 1)
+    kept = [(x, min(y, top)) for x, y in curve[inside:]]
+    if inside:
+        (x0, y0), (x1, y1) = curve[inside - 1], curve[inside]
+        share = (y0 - top) / (y0 - y1) if y0 > y1 else 1.0
+        kept.insert(0, (x0 + (x1 - x0) * min(1.0, share), top))
+    return kept
