@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from flopwatch.analysis.statistics import measured_totals_ns, median
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.channels import (
@@ -241,6 +239,8 @@ def _draw_distributions(
 def estimate_density(times_ns: Sequence[float], *, is_log: bool) -> list[tuple[float, float]]:
     """Times and heights from 0 to 1, by a Gaussian kernel. On a logarithmic axis it is a density of
     ratios."""
+    import numpy as np
+
     stride = -(-len(times_ns) // MOST_FOR_DENSITY)
     times = np.sort(np.asarray(times_ns))[::stride]
     places = np.log(times) if is_log else times
@@ -255,11 +255,11 @@ def estimate_density(times_ns: Sequence[float], *, is_log: bool) -> list[tuple[f
     return [(float(x), float(h)) for x, h in zip(xs, density / density.max(), strict=True)]
 
 
-def _choose_width(places: np.ndarray[Any, Any], reach: float) -> float:
+def _choose_width(places: Any, reach: float) -> float:
     """Of the kernel. What would suit a normal distribution (Silverman's rule) where there are few
     samples, and half of it where there are many: that shows two modes as two."""
-    low, high = np.percentile(places, [25, 75])
-    deviation = float(np.std(places))
+    low, high = places[len(places) // 4], places[3 * len(places) // 4]
+    deviation = float(places.std())
     spread = min(deviation, float(high - low) / 1.34) or deviation
     factor = 0.9 if len(places) < MANY_SAMPLES else 0.45
     return max(factor * spread / float(len(places) ** 0.2), 0.004 * reach)

@@ -162,7 +162,7 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
         tick = {"type": "tick", "orient": "vertical", "size": 12, "thickness": 2}
         ink = {"color": {"value": INKS.text}}
         parts.append(("isValid(datum.limit)", tick, {"x": {**x, "field": "limit"}, **ink, **TIP}))
-    layers = [
+    layers: list[Layer] = [
         {
             "data": {"name": "points"},
             "transform": [{"filter": test}],
@@ -203,13 +203,13 @@ def _write_caption(points: Values, baseline: str) -> str:
     unknown = sum(point["low"] is None for point in points)
     told = "" if unknown == len(points) else " with their 99 % intervals"
     limits = f" Upright marks: {LIMIT}." if any(point["limit"] for point in points) else ""
-    doubt = ""
+    dotted = ""
     if unknown:
         which = "" if unknown == len(points) else f"of {unknown} of {len(points)} "
-        doubt = f" Dotted: the interval {which}is not known."
+        dotted = f" Dotted: the interval {which}is not known."
     return (
         f"Speedups over {baseline}{told}, a mark for each case. Right of 1x is faster."
-        f"{limits}{doubt}"
+        f"{limits}{dotted}"
     )
 
 
@@ -274,7 +274,7 @@ def _list_points(break_even: BreakEven, table: Table) -> Values:
         speedup = row.speedup
         assert speedup is not None
         pays = row in break_even.paying[:1]
-        lines = [f"{format_speedup(speedup)}, {row.verdict}", *(["pays from here on"] * pays)]
+        lines = [f"{format_speedup(speedup)}, {row.verdict}", *(["break-even"] * pays)]
         points.append(
             {
                 "x": break_even.place(row),
