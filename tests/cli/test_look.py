@@ -172,7 +172,7 @@ def test_what_is_refused(
 def test_the_page_has_the_breakdown() -> None:
     page = render_page(BREAKDOWN)
     assert ", breakdown</h3>" in page
-    assert "Where the time goes, beside what the hardware allows" in page
+    assert "Where the time goes, compared with what the hardware allows" in page
     assert "matmuls at the peak" in page
     assert ", breakdown</h3>" not in render_page([make_record()])
 
