@@ -19,7 +19,17 @@ from flopwatch.analysis.step_breakdown import (
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import label_columns
 from flopwatch.output.compare_tables import count_differences, describe_left, differences_as_dict
-from flopwatch.output.tables import Column, Item, Kind, Sheet, choose_axes, divide, number
+from flopwatch.output.tables import (
+    Column,
+    Item,
+    Kind,
+    Sheet,
+    choose_axes,
+    divide,
+    group_by,
+    number,
+    suite_and_axes,
+)
 from flopwatch.output.units import (
     format_rate,
     format_signed_share,
@@ -315,11 +325,9 @@ class MovedLine:
 
 def make_moved_sheets(moved: Moved, most: int) -> list[Sheet]:
     """One for every suite and set of axes; the cases that moved most come first."""
-    divided: dict[tuple[str, frozenset[str]], list[Movement]] = {}
-    for one in sorted(moved.movements, key=lambda one: -abs(one.change_ns)):
-        record = one.new.record
-        divided.setdefault((record.suite, frozenset(record.params)), []).append(one)
-    return [_make_moved_sheet(some[:most], len(some) - most) for some in divided.values()]
+    ordered = sorted(moved.movements, key=lambda one: -abs(one.change_ns))
+    divided = group_by(ordered, lambda one: suite_and_axes(one.new.record))
+    return [_make_moved_sheet(some[:most], len(some) - most) for some in divided]
 
 
 def _make_moved_sheet(movements: Sequence[Movement], left: int) -> Sheet:

@@ -26,6 +26,7 @@ from flopwatch.output.tables import (
     choose_axes,
     divide,
     drop_empty,
+    group_by,
     interval_column,
     number,
     verdict_column,
@@ -196,11 +197,7 @@ def make_break_even_sheets(rows: Sequence[Row], axis: str = AXIS) -> list[Sheet]
 
 def group_break_evens(break_evens: Sequence[BreakEven]) -> list[list[BreakEven]]:
     """Variants of the same shape, dtype and so on together."""
-    groups: dict[str, list[BreakEven]] = {}
-    for break_even in break_evens:
-        others = other_params(break_even.rows[0], break_even.axis)
-        groups.setdefault(others, []).append(break_even)
-    return list(groups.values())
+    return group_by(break_evens, lambda each: other_params(each.rows[0], each.axis))
 
 
 def list_tokens(break_evens: Sequence[BreakEven]) -> list[int]:

@@ -13,7 +13,15 @@ from flopwatch.analysis.ratio_tests import Missing
 from flopwatch.analysis.statistics import Verdict, as_interval
 from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
-from flopwatch.output.tables import Column, Sheet, choose_axes, number, verdict_column
+from flopwatch.output.tables import (
+    Column,
+    Sheet,
+    choose_axes,
+    group_by,
+    number,
+    suite_and_axes,
+    verdict_column,
+)
 from flopwatch.output.units import (
     format_change,
     format_signed_share,
@@ -41,10 +49,8 @@ ORDER: tuple[Verdict, ...] = ("slower", "faster", "same", "unclear")
 
 def make_compare_sheets(judgement: Judgement, *, is_between_runs: bool) -> list[Sheet]:
     """One for every suite and set of axes."""
-    divided: dict[tuple[str, frozenset[str]], list[Comparison]] = {}
-    for one in judgement.comparisons:
-        divided.setdefault((one.new.suite, frozenset(one.new.params)), []).append(one)
-    return [_make_sheet(some, judgement, is_between_runs) for some in divided.values()]
+    divided = group_by(judgement.comparisons, lambda one: suite_and_axes(one.new))
+    return [_make_sheet(some, judgement, is_between_runs) for some in divided]
 
 
 def _make_sheet(

@@ -14,6 +14,7 @@ from flopwatch.analysis.summary import Row, is_foreign
 from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.columns import NOT_COMPARABLE, OF_PEAK
 from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.tables import group_by
 from flopwatch.output.units import (
     format_count,
     format_interval,
@@ -56,10 +57,11 @@ def describe_whole(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["There are no records."]
     own, foreign = _part(rows)
+    others = f"{plural(len(foreign), 'case')} of {_join_suites(foreign)} measured by others: "
     return [
         *([_count_own(own)] if own else []),
-        *([_count_foreign(foreign)] if foreign else []),
-        *_describe_machines(rows),
+        *([f"{others}published, or imported."] if foreign else []),
+        _describe_machines(rows),
         *([ALONE] if sum(map(_has_interval, rows)) > 1 else []),
     ]
 
@@ -73,64 +75,52 @@ def _part(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 def _count_own(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if row.total_ns is not None]
     runs = len({row.record.run_id for row in rows})
+    days = sorted({row.record.measured_at[:10] for row in rows if row.record.measured_at})
+    when = f", {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
     return (
-        f"{plural(len(measured), 'case')} of {_join(_list_suites(rows))} measured in "
-        f"{plural(runs, 'run')}{_describe_days(rows)}; {_count_failures(rows)}."
+        f"{plural(len(measured), 'case')} of {_join_suites(rows)} measured in "
+        f"{plural(runs, 'run')}{when}; {_count_failures([row.record for row in rows])}."
     )
 
 
-def _count_foreign(rows: Sequence[Row]) -> str:
-    number, suites = plural(len(rows), "case"), _join(_list_suites(rows))
-    return f"{number} of {suites} measured by others: published, or imported."
+def _join_suites(rows: Sequence[Row]) -> str:
+    return _join(list(dict.fromkeys(row.record.suite for row in rows)))
 
 
-def _list_suites(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row.record.suite for row in rows))
-
-
-def _describe_days(rows: Sequence[Row]) -> str:
-    days = sorted({row.record.measured_at[:10] for row in rows if row.record.measured_at})
-    if not days:
-        return ""
-    return f", {days[0]}" if days[0] == days[-1] else f", {days[0]} to {days[-1]}"
-
-
-def _describe_machines(rows: Sequence[Row]) -> list[str]:
+def _describe_machines(rows: Sequence[Row]) -> str:
     told = list(dict.fromkeys(describe_conditions(row.record) for row in rows))
     if len(told) == 1:
-        return [f"Measured on: {told[0]}."]
+        return f"Measured on: {told[0]}."
     shown = "; ".join(told[:MOST_LISTED])
     more = f"; and {len(told) - MOST_LISTED} more" if len(told) > MOST_LISTED else ""
-    return [f"Measured under {len(told)} conditions, in tables of their own: {shown}{more}."]
+    return f"Measured under {len(told)} conditions, in tables of their own: {shown}{more}."
 
 
-def _count_failures(rows: Sequence[Row]) -> str:
-    records = [row.record for row in rows]
-    failed = [record for record in records if _has_failed(record)]
-    misfits = [record for record in records if record.is_misfit]
-    absent = [record for record in records if record.status == "unsupported"]
-    counts = [f"{len(failed):,} failed" if failed else "none failed"]
-    counts += [f"{len(misfits):,} did not fit into memory"] if misfits else []
-    counts += [f"{len(absent):,} unsupported"] if absent else []
+def _count_failures(records: Sequence[Record]) -> str:
+    misfits = sum(record.is_misfit for record in records)
+    absent = sum(record.status == "unsupported" for record in records)
+    failed = sum(
+        record.status not in ("ok", "unsupported") and not record.is_misfit for record in records
+    )
+    counts = [f"{failed:,} failed" if failed else "none failed"]
+    counts += [f"{misfits:,} did not fit into memory"] if misfits else []
+    counts += [f"{absent:,} unsupported"] if absent else []
     return ", ".join(counts)
-
-
-def _has_failed(record: Record) -> bool:
-    return record.status not in ("ok", "unsupported") and not record.is_misfit
 
 
 def group_failures(rows: Sequence[Row]) -> list[Failure]:
     """All that has no times, together where suite, status and reason are the same; what fails most
     comes first."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        record = row.record
-        if record.status != "ok":
-            key = (record.suite, record.status, record.message or "")
-            found.setdefault(key, []).append(_name(row, record.params))
+    failed = [row for row in rows if row.record.status != "ok"]
+    groups = group_by(failed, lambda r: (r.record.suite, r.record.status, r.record.message or ""))
     failures = [
-        Failure(suite=suite, status=status, reason=reason, cases=cases)
-        for (suite, status, reason), cases in found.items()
+        Failure(
+            suite=group[0].record.suite,
+            status=group[0].record.status,
+            reason=group[0].record.message or "",
+            cases=[_name(row, row.record.params) for row in group],
+        )
+        for group in groups
     ]
     return sorted(failures, key=lambda failure: -len(failure.cases))
 
@@ -176,12 +166,11 @@ def _name(row: Row, axes: set[str] | Mapping[str, object]) -> str:
 
 def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
     """Variant by variant, the fastest first."""
-    compared: dict[tuple[str, str, bool], list[Row]] = {}
-    for row in rows:
-        if row.speedup is not None:
-            key = (row.record.variant, row.record.baseline, bool(row.differences))
-            compared.setdefault(key, []).append(row)
-    ordered = sorted(compared.values(), key=lambda found: -median(map(_speedup, found)))
+    compared = group_by(
+        (row for row in rows if row.speedup is not None),
+        lambda row: (row.record.variant, row.record.baseline, bool(row.differences)),
+    )
+    ordered = sorted(compared, key=lambda found: -median(map(_speedup, found)))
     sentences = [_describe_range(found, axes) for found in ordered[:MOST_LISTED]]
     left = len(ordered) - MOST_LISTED
     if left > 0:
@@ -235,41 +224,30 @@ def _count_verdicts(rows: Sequence[Row]) -> str:
 
 def _describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
     """Where nothing was compared."""
-    timed = [row for row in rows if row.total_ns is not None]
+    timed = [(row, row.total_ns) for row in rows if row.total_ns is not None]
     if not timed:
         return ["Nothing was measured."]
-    shortest, longest = min(timed, key=_time_ns), max(timed, key=_time_ns)
-    if len(timed) == 1:
-        return [f"{_describe_time(shortest, axes)}."]
-    return [f"{_describe_time(shortest, axes)}, {_describe_time(longest, axes)}."]
-
-
-def _time_ns(row: Row) -> float:
-    assert row.total_ns is not None
-    return row.total_ns.value
-
-
-def _describe_time(row: Row, axes: set[str]) -> str:
-    assert row.total_ns is not None
-    time = f"{format_time(row.total_ns.value)} {format_interval(row.total_ns)}"
-    return f"{_name(row, axes)} takes {time}"
+    timed.sort(key=lambda timing: timing[1].value)
+    shortest, longest = timed[0], timed[-1]
+    told = [
+        f"{_name(row, axes)} takes {format_time(total_ns.value)} {format_interval(total_ns)}"
+        for row, total_ns in ((shortest, longest) if len(timed) > 1 else timed)
+    ]
+    return [f"{', '.join(told)}."]
 
 
 def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     """Which variant won how many groups; a variant wins by its verdict, else the baseline does."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        if _has_interval(row) and not row.differences:
-            record = row.record
-            groups.setdefault((record.group_id, record.baseline, row.conditions_digest), []).append(
-                row
-            )
-    if len(groups) < 2 or max(len(group) for group in groups.values()) < 2:
+    groups = group_by(
+        (row for row in rows if _has_interval(row) and not row.differences),
+        lambda row: (row.record.group_id, row.record.baseline, row.conditions_digest),
+    )
+    if len(groups) < 2 or max(map(len, groups)) < 2:
         return []
-    winners: Counter[str] = Counter()
-    for (_, baseline, _), group in groups.items():
-        best = max(group, key=_speedup)
-        winners[best.record.variant if best.verdict == "faster" else baseline] += 1
+    fastest = [max(group, key=_speedup) for group in groups]
+    winners = Counter(
+        row.record.variant if row.verdict == "faster" else row.record.baseline for row in fastest
+    )
     told = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
     return [
         f"Fastest: {_join(told)} of {plural(len(groups), 'group')} (by medians; the baseline "
@@ -308,22 +286,22 @@ def _describe_break_evens(rows: Sequence[Row], axes: set[str]) -> list[str]:
 
 
 def _describe_quality(rows: Sequence[Row]) -> list[str]:
-    gained = [quality for group in assess(rows) for quality in group if quality.gain is not None]
-    return [
+    gained = [
         f"At equal loss {quality.row.record.variant} gains {format_speedup(quality.gain)} over "
         f"{quality.row.record.baseline}, from one training each."
-        for quality in gained[:MOST_LISTED]
+        for group in assess(rows)
+        for quality in group
         if quality.gain is not None
     ]
+    return gained[:MOST_LISTED]
 
 
 def _describe_throughput(rows: Sequence[Row], axes: set[str]) -> list[str]:
-    known = [row for row in rows if row.tokens_per_s is not None and not row.in_parts]
+    known = [(r.tokens_per_s, r) for r in rows if r.tokens_per_s is not None and not r.in_parts]
     if not known:
         return []
-    best = max(known, key=lambda row: row.tokens_per_s or 0)
-    rate = format_count(best.tokens_per_s or 0)
-    return [f"Highest throughput: {rate} tokens/s, by {_name(best, axes)}."]
+    tokens_per_s, best = max(known, key=lambda each: each[0])
+    return [f"Highest throughput: {format_count(tokens_per_s)} tokens/s, by {_name(best, axes)}."]
 
 
 def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:

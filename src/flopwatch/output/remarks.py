@@ -11,6 +11,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
 from flopwatch.output.columns import NOT_COMPARABLE, choose_peaks
+from flopwatch.output.tables import group_by
 from flopwatch.output.units import format_change, format_rate, plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
@@ -82,11 +83,9 @@ def describe_differences(row: Row) -> str:
 
 def list_remarks(rows: Sequence[Row]) -> list[str]:
     """What a reader of a table should know about its cases."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.record.group_id, []).append(row)
+    groups = group_by(rows, lambda row: row.record.group_id)
     return [
-        *(remark for group in groups.values() for remark in _group_remarks(group)),
+        *(remark for group in groups for remark in _group_remarks(group)),
         *_case_remarks(rows),
         *_peak_remarks(rows),
     ]

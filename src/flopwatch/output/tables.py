@@ -6,7 +6,7 @@ draws sheets in a terminal, `formats` writes them for other programs, and the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
@@ -127,14 +127,28 @@ class Sheet:
         return [[[c.find_value(item) for c in self.columns] for item in g] for g in self.items]
 
 
+def group_by(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Those with the same key together, in order of appearance.
+
+    >>> group_by([1, 2, 3, 4], lambda number: number % 2)
+    [[1, 3], [2, 4]]
+    """
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
 def divide(rows: Sequence[Row]) -> list[list[Row]]:
     """What stands in one table: rows of the same suite, axes, baseline and conditions."""
-    chosen: dict[tuple[str, frozenset[str], str, str], list[Row]] = {}
-    for row in rows:
-        record = row.record
-        like = (record.suite, frozenset(record.params), record.baseline, row.conditions_digest)
-        chosen.setdefault(like, []).append(row)
-    return list(chosen.values())
+    return group_by(
+        rows,
+        lambda row: (*suite_and_axes(row.record), row.record.baseline, row.conditions_digest),
+    )
+
+
+def suite_and_axes(record: Record) -> tuple[str, frozenset[str]]:
+    return record.suite, frozenset(record.params)
 
 
 def choose_axes(records: Sequence[Record]) -> tuple[str, list[str]]:

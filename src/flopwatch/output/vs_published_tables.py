@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.statistics import Estimate
@@ -11,7 +11,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.analysis.vs_published import PublishedComparison, find_matching
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.output.tables import Column, Sheet, choose_axes, number
+from flopwatch.output.tables import Column, Sheet, choose_axes, group_by, number, suite_and_axes
 from flopwatch.output.units import format_share, format_speedup, plural
 from flopwatch.suites.case import format_value, label
 
@@ -19,13 +19,13 @@ from flopwatch.suites.case import format_value, label
 def make_published_comparison_sheets(found: Sequence[PublishedComparison]) -> list[Sheet]:
     """One for every suite and everything that it was measured on; none where nothing has a
     partner."""
-    divided: dict[tuple[str, frozenset[str], str, str], list[PublishedComparison]] = {}
-    for one in found:
-        if one.missing is None and one.own and one.published:
-            own, other = one.own.record, one.published.record
-            key = (own.suite, frozenset(own.params), conditions(own), conditions(other))
-            divided.setdefault(key, []).append(one)
-    return [_make_sheet(alike) for alike in divided.values()]
+
+    def find_table(one: PublishedComparison) -> Hashable:
+        sides = [side.record for side in (one.own, one.published) if side]
+        return *suite_and_axes(one.row.record), *map(conditions, sides)
+
+    paired = [one for one in found if one.missing is None and one.own and one.published]
+    return [_make_sheet(alike) for alike in group_by(paired, find_table)]
 
 
 def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
@@ -38,16 +38,13 @@ def _make_sheet(found: Sequence[PublishedComparison]) -> Sheet:
         number("here over published", "ratio", _divide),
         Column("fair", describe_fairness, "word"),
     ]
-    groups: dict[tuple[str, str], list[PublishedComparison]] = {}
-    for one in found:
-        groups.setdefault((one.row.record.group_id, one.row.record.variant), []).append(one)
     first = found[0]
     assert first.own
     assert first.published
     return Sheet(
         title=f"{title}, vs published",
         columns=columns,
-        items=list(groups.values()),
+        items=group_by(found, lambda one: (one.row.record.group_id, one.row.record.variant)),
         conditions=f"here: {describe_conditions(first.own.record)}; "
         f"{describe_conditions(first.published.record)}",
     )
@@ -123,16 +120,12 @@ def _describe_row(row: Row | None, where: str) -> list[str]:
 
 def _describe_missing(found: Sequence[PublishedComparison]) -> list[str]:
     """One sentence for each side and reason, with an example."""
-    by_reason: dict[tuple[str, str], list[PublishedComparison]] = {}
-    for one in found:
-        if one.missing is not None:
-            side = "published case" if one.own is None else "own case"
-            by_reason.setdefault((side, one.missing), []).append(one)
+    missing = [one for one in found if one.missing is not None]
     sentences = []
-    for (side, reason), cases in by_reason.items():
-        record = cases[0].row.record
-        number = plural(len(cases), side)
-        example = f"{record.variant} {label(record.params)}"
-        for_example = f", {example}" if len(cases) == 1 else f", such as {example}"
-        sentences.append(f"{number} without a partner{for_example}: {reason}")
+    for cases in group_by(missing, lambda one: (one.own is None, one.missing)):
+        first, record = cases[0], cases[0].row.record
+        count = plural(len(cases), "published case" if first.own is None else "own case")
+        such_as = "" if len(cases) == 1 else "such as "
+        example = f"{such_as}{record.variant} {label(record.params)}"
+        sentences.append(f"{count} without a partner, {example}: {first.missing}")
     return sentences

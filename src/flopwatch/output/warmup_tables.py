@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from flopwatch.analysis.statistics import THRESHOLD
 from flopwatch.analysis.summary import Row
@@ -26,8 +26,8 @@ from flopwatch.output.layouts.layout_cs336 import (
     name_experiment,
     table_key,
 )
-from flopwatch.output.tables import Value
-from flopwatch.output.units import format_time, plural, three_figures
+from flopwatch.output.tables import Value, group_by
+from flopwatch.output.units import format_signed_share, format_time, plural, three_figures
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 
@@ -40,18 +40,26 @@ REMARKS = (
     f"{STD_RATIO:g} times as large.",
     "Variants of one case share a process: one-time costs fall on the first of them.",
 )
+CONCLUSIONS = {
+    0: "So no warm-up step is needed here.",
+    1: "So one warm-up step suffices here.",
+}
+"""By how many are enough."""
 
 
 def lay_out(rows: Sequence[Row]) -> Printout:
     studied = [study(row.record) for row in rows]
-    tables: dict[Hashable, list[Warmup]] = {}
-    for warmup in studied:
-        if warmup.windows:
-            key = (table_key(warmup.record), *warmup.record.samples_ns)
-            tables.setdefault(key, []).append(warmup)
-    lines = [line for table in tables.values() for line in _describe_block(table)]
+    tables = group_by(
+        (warmup for warmup in studied if warmup.windows),
+        lambda warmup: (table_key(warmup.record), *warmup.record.samples_ns),
+    )
+    lines = [line for table in tables for line in _describe_block(table)]
     lines += [*(REMARKS if tables else ()), *_answer(studied)]
-    lines += _name_absent([warmup.record for warmup in studied if not warmup.windows])
+    absent = ", ".join(
+        f"{record.variant} {label(record.params)} ({_describe_absence(record)})"
+        for record in (warmup.record for warmup in studied if not warmup.windows)
+    )
+    lines += [f"Without tables: {absent}."] if absent else []
     return Printout(lines=lines, content=[*map(as_dict, studied)])
 
 
@@ -159,25 +167,18 @@ def _describe_answer(warmup: Warmup) -> list[str]:
         f"A steady state was detected after {plural(steady.discarded, 'step')}, including the ones "
         "that show it.",
         *([f"Mean and std compared with the steady ones: {compared}."] if compared else []),
-        _conclude(warmup.enough),
+        CONCLUSIONS.get(
+            warmup.enough,
+            f"So one warm-up step is not enough here: it takes {warmup.enough}.",
+        ),
     ]
 
 
 def _compare(window: Window, steady: Window) -> str:
-    # Adding 0 makes a rounded -0.0 a plain zero.
-    percent = round(100 * compare_mean(window.total, steady.total), 1) + 0
-    change = f"{percent:+.1f} %".replace("-", "−")
+    change = format_signed_share(compare_mean(window.total, steady.total))
     ratio = compare_std(window.total, steady.total)
     spread = "" if ratio is None else f" and {three_figures(ratio)} times"
     return f"with {window.discarded} discarded, {change}{spread}"
-
-
-def _conclude(enough: int) -> str:
-    if enough == 0:
-        return "So no warm-up step is needed here."
-    if enough == 1:
-        return "So one warm-up step suffices here."
-    return f"So one warm-up step is not enough here: it takes {enough}."
 
 
 def _describe_calls(warmup: Warmup) -> list[str]:
@@ -205,16 +206,6 @@ def _describe_calls(warmup: Warmup) -> list[str]:
 
 def _time(seconds: float) -> str:
     return format_time(seconds * 1e9)
-
-
-def _name_absent(records: Sequence[Record]) -> list[str]:
-    if not records:
-        return []
-    names = ", ".join(
-        f"{record.variant} {label(record.params)} ({_describe_absence(record)})"
-        for record in records
-    )
-    return [f"Without tables: {names}."]
 
 
 def _describe_absence(record: Record) -> str:

@@ -26,7 +26,7 @@ from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
 from flopwatch.output.layouts import Printout, format_published, make_published_sheet
 from flopwatch.output.remarks import describe_conditions
-from flopwatch.output.tables import Value
+from flopwatch.output.tables import Value, group_by
 from flopwatch.output.training_tables import find_estimate_bytes
 from flopwatch.output.units import format_bytes
 from flopwatch.records.foreign import find_printed
@@ -143,7 +143,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
             "measure some with: flopwatch run steps"
         )
     sums = [row.record for row in own if "sum" in row.record.facts]
-    tables = _divide(chosen)
+    tables = group_by(chosen, lambda row: table_key(row.record))
     lines = [line for table in tables for line in _draw_table(table)]
     return Printout(
         lines=[*lines, *map(_draw_sum, sums), *([""] if sums else [])],
@@ -187,13 +187,6 @@ def _draw_sum(record: Record) -> str:
     """As torch prints it."""
     dtype = ", dtype=torch.float16" if record.variant == "float16" else ""
     return f"tensor({record.facts['sum']:.4f}{dtype})"
-
-
-def _divide(rows: Sequence[Row]) -> list[list[Row]]:
-    tables: dict[Hashable, list[Row]] = {}
-    for row in rows:
-        tables.setdefault(table_key(row.record), []).append(row)
-    return list(tables.values())
 
 
 def _make_cells(row: Row) -> list[Value]:

@@ -12,7 +12,7 @@ Published figures are printed as they were, in their order and with all their di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -24,6 +24,7 @@ from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.layouts import Printout
 from flopwatch.output.remarks import describe_conditions, describe_differences
+from flopwatch.output.tables import group_by
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import format_value
@@ -64,13 +65,13 @@ def lay_out(rows: Sequence[Row]) -> Printout:
             "measure some with: flopwatch run dyad --filter level=model"
         )
     lines: list[str] = []
-    for alike in _group(entries, lambda entry: conditions(entry.record)):
+    for alike in group_by(entries, lambda entry: conditions(entry.record)):
         lines += [describe_conditions(alike[0].record), ""]
-        for chapter in _group(alike, lambda entry: _describe_batch(entry.record)):
+        for chapter in group_by(alike, lambda entry: _describe_batch(entry.record)):
             lines += [_describe_batch(chapter[0].record), ""]
-            for model in _group(chapter, lambda entry: _model(entry.record)):
+            for model in group_by(chapter, lambda entry: _model(entry.record)):
                 lines += _model_lines(model)
-            for variant in _group(chapter, lambda entry: entry.record.variant):
+            for variant in group_by(chapter, lambda entry: entry.record.variant):
                 lines += _speedup_lines(variant)
     lines += _quote_lines(published)
     return Printout(lines=lines, content=[_as_dict(entry) for entry in [*entries, *published]])
@@ -224,14 +225,6 @@ def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
         fairness = f", {NOT_COMPARABLE}" if entry.row.differences else ""
         lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{fairness}")
     return [*lines, ""]
-
-
-def _group(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
-    """Those with the same key together, in order of appearance."""
-    groups: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return list(groups.values())
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
