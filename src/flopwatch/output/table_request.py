@@ -19,6 +19,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.output.case_tables import make_all_sheets, make_sorted_sheets
 from flopwatch.output.columns import NOT_COMPARABLE, Columns, find_column, list_columns
+from flopwatch.output.compare_tables import name_case
 from flopwatch.output.formats import (
     list_objects,
     write_csv,
@@ -31,7 +32,7 @@ from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.selection import select_rows
 from flopwatch.output.tables import Column, Sheet, Value
 from flopwatch.output.units import plural
-from flopwatch.suites.case import format_value, label
+from flopwatch.suites.case import format_value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,7 +292,8 @@ def make_pivot(rows: Sequence[Row], known: Columns, asked: str, is_sorted: bool)
         if place in table:
             raise UsageError(
                 f"{row.name}={place[0]} and {col.name}={place[1]} are two cases, "
-                f"{_name_case(table[place])} and {_name_case(case)}; choose one by --where"
+                f"{name_case(table[place].record)} and {name_case(case.record)}; choose one by "
+                "--where"
             )
         table[place] = case
     return Pivot(
@@ -334,12 +336,13 @@ def make_pivot_sheets(pivot: Pivot) -> list[Sheet]:
 def _list_pivot_objects(pivot: Pivot) -> list[dict[str, Any]]:
     """For JSON: an object a row, with the values by column."""
     names = [column.name for column in (*pivot.others, pivot.row)]
+    cols = [_name(col) for col in pivot.cols]
     return [
         {
-            **dict(zip(names, [*key, row], strict=True)),
-            pivot.value.name: {_name(col): _find(pivot, cells, row, col) for col in pivot.cols},
+            **dict(zip(names, key, strict=True)),
+            pivot.value.name: dict(zip(cols, values, strict=True)),
         }
-        for key, cells, row in _walk(pivot)
+        for key, values in _walk(pivot)
     ]
 
 
@@ -349,20 +352,17 @@ def _list_pivot_values(pivot: Pivot) -> tuple[list[str], list[list[Value]]]:
         *(column.name for column in (*pivot.others, pivot.row)),
         *(f"{pivot.value.name} {pivot.col.name}={_name(col)}" for col in pivot.cols),
     ]
-    rows = [
-        [*key, row, *(_find(pivot, cells, row, col) for col in pivot.cols)]
-        for key, cells, row in _walk(pivot)
-    ]
-    return names, rows
+    return names, [[*key, *values] for key, values in _walk(pivot)]
 
 
-def _walk(pivot: Pivot) -> Iterable[tuple[tuple[Value, ...], Cells, Value]]:
-    """Every row of every table that has a case."""
+def _walk(pivot: Pivot) -> Iterable[tuple[list[Value], list[Value]]]:
+    """Every row of every table that has a case: what it is of, and its values by column."""
     for key, cells in pivot.cells.items():
+        columns = [_pivot_column(pivot, cells, col) for col in pivot.cols]
         filled = {row for row, _ in cells}
         for row in pivot.rows:
             if row in filled:
-                yield key, cells, row
+                yield [*key, row], [column.find_value(row) for column in columns]
 
 
 def _parse(asked: str, known: Columns) -> dict[str, Column[Row]]:
@@ -401,31 +401,20 @@ def _pivot_column(pivot: Pivot, cells: Cells, col: Value) -> Column[Value]:
         text = (pivot.value.brief or pivot.value.cell)(case)
         return text or (case.record.status if case.record.status != "ok" else "")
 
+    def value(row: Value) -> Value:
+        case = cells.get((row, col))
+        return None if case is None else pivot.value.find_value(case)
+
     def tone(row: Value) -> str | None:
         """Speedups have the colours of their verdicts."""
         case = cells.get((row, col))
         return case.verdict if case and pivot.value.name == "speedup" else None
 
-    return Column(
-        _name(col),
-        cell,
-        value=lambda row: _find(pivot, cells, row, col),
-        has_words=pivot.value.is_word,
-        tone=tone,
-    )
-
-
-def _find(pivot: Pivot, cells: Cells, row: Value, col: Value) -> Value:
-    case = cells.get((row, col))
-    return None if case is None else pivot.value.find_value(case)
+    return Column(_name(col), cell, value=value, has_words=pivot.value.is_word, tone=tone)
 
 
 def _name(value: Value) -> str:
     return "" if value is None else format_value(value)
-
-
-def _name_case(case: Row) -> str:
-    return f"{case.record.variant} {label(case.record.params)}"
 
 
 def _order(values: Iterable[Value], is_sorted: bool) -> list[Value]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from flopwatch.analysis.statistics import Estimate
@@ -306,16 +306,21 @@ def parse_duration(text: str) -> float:
     >>> parse_duration("1.5m")
     90.0
     """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
-    try:
-        if match is None:
-            raise ValueError
-        seconds = float(match[1]) * UNITS_S[match[2] or "s"]
-    except (ValueError, KeyError):
-        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h") from None
+    seconds = _parse_amount(text, r"([a-z]*)", UNITS_S, "s")
+    if seconds is None:
+        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 2h")
     if not 0 < seconds < math.inf:
         raise UsageError(f"a duration must be longer than nothing; {text!r} is not")
     return seconds
+
+
+def _parse_amount(text: str, unit: str, units: Mapping[str, float], usual: str) -> float | None:
+    """None where it is no number with one of the units; `unit` is their pattern."""
+    match = re.fullmatch(rf"\s*([0-9.]+)\s*{unit}\s*", text.lower())
+    try:
+        return float(match[1]) * units[match[2] or usual] if match else None
+    except (ValueError, KeyError):
+        return None
 
 
 def parse_percentage(text: str) -> float:
@@ -339,16 +344,12 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("8G") == 8 * 2**30
     True
     """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([bkmgt]?)(i?b)?\s*", text.lower())
-    try:
-        if match is None:
-            raise ValueError
-        size = int(float(match[1]) * UNITS_BYTES[match[2] or "b"])
-    except ValueError:
-        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M") from None
-    if size <= 0:
+    size = _parse_amount(text, r"([bkmgt]?)(?:i?b)?", UNITS_BYTES, "b")
+    if size is None:
+        raise UsageError(f"{text!r} is not a size; write for example 8G or 512M")
+    if not 1 <= size < math.inf:
         raise UsageError(f"a size must be more than nothing; {text!r} is not")
-    return size
+    return int(size)
 
 
 def format_duration(seconds: float) -> str:
