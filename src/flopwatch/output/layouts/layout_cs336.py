@@ -8,11 +8,9 @@ intervals and ratios within rounds, and the optimizer.
 Published figures are printed as they were: a model that was too large is below its table, not in
 it, and sums in short floating-point numbers follow at the end.
 
-Published tables of experiments, as the Python package tabulate draws its grids.
-
-A row an experiment, then mean and standard deviation of each phase in seconds. Columns are as wide
-as their heading and two more, or as their widest cell; numbers have six significant digits, and
-their decimal points are below one another.
+Tables are drawn as the grids of the Python package tabulate. Columns are as wide as their heading
+and two more, or as their widest cell; numbers have six significant digits, and their decimal points
+are below one another.
 """
 
 from __future__ import annotations
