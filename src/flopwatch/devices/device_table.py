@@ -63,7 +63,7 @@ class Device:
     drivers: tuple[str, ...] = ()
     """The names that drivers report, in full but for a leading ``NVIDIA``, which not all write."""
     shorts: tuple[str, ...] = ()
-    """What people write besides `name`; several devices may share one."""
+    """What people also write for `name`; several devices may share one."""
     rates: Rates
     memory_gb: Figure | None
     """As the maker counts: whether in units of 10^9 or 2^30 bytes is not said. None, like the next
@@ -72,7 +72,7 @@ class Device:
     """Of its memory."""
     link: Link | None
     bridge: Link | None = None
-    """What joins pairs of cards besides; more of them talk through their link."""
+    """What joins pairs of cards; more than two exchange through their link."""
 
     def find_peak(self, dtype: str) -> Peak | None:
         """Dense; None where the device has no such arithmetic, or where it is not known."""

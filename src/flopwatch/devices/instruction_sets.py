@@ -7,7 +7,7 @@ So before the first run after a boot, `probe` has a child try one small matmul o
 until all survive; that cap is then set for the warm server, and stored in the record.
 
 A matmul that raises a Python error is not a crash: this torch does not support it, and that is
-noted. A cap that the user has set himself stays. Where no cap helps, none is set, and the cases
+noted. A cap that you have set yourself stays. Where no cap helps, none is set, and the cases
 that crash become records of crashes. Only oneDNN is capped: MKL and torch's own kernels have other
 variables, and no machine is known on which those crash.
 

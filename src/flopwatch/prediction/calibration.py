@@ -132,21 +132,29 @@ def _find_scatter(steps: Sequence[Sequence[Observation]], priors: Mapping[str, P
 def make_stack(calibration: Calibration | None, device: str) -> Stack:
     """The calibration as a stack, or what is expected of a machine that has none."""
     priors = CPU_PRIORS if device == "cpu" else PRIORS
-    expected = Parameters(**{name: prior.expected for name, prior in priors.items()})
-    scatter = PEAKS_SPREAD if calibration is None else calibration.scatter
-    return Stack(
-        name=OURS if calibration is None else f"{OURS}, calibrated",
+    expected = Stack(
+        name=OURS,
         family=OURS,
-        parameters=expected if calibration is None else calibration.parameters,
-        low=math.exp(-QUANTILE * scatter),
-        high=math.exp(QUANTILE * scatter),
-        rows=0 if calibration is None else calibration.rows,
+        parameters=Parameters(**{name: prior.expected for name, prior in priors.items()}),
+        low=math.exp(-QUANTILE * PEAKS_SPREAD),
+        high=math.exp(QUANTILE * PEAKS_SPREAD),
+        rows=0,
         devices=(),
-        source="expected of our own transformer"
-        if calibration is None
-        else f"records of this machine, {calibration.measured_at.partition('T')[0]}",
-        precisions=(calibration.precisions if calibration else ()) or tuple(PRECISIONS),
+        source="expected of our own transformer",
+        precisions=tuple(PRECISIONS),
         is_here=True,
+    )
+    if calibration is None:
+        return expected
+    return replace(
+        expected,
+        name=f"{OURS}, calibrated",
+        parameters=calibration.parameters,
+        low=math.exp(-QUANTILE * calibration.scatter),
+        high=math.exp(QUANTILE * calibration.scatter),
+        rows=calibration.rows,
+        source=f"records of this machine, {calibration.measured_at.partition('T')[0]}",
+        precisions=calibration.precisions or expected.precisions,
     )
 
 

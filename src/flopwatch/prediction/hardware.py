@@ -28,7 +28,7 @@ from flopwatch.settings import Device as DeviceKind
 PER_NODE = 8
 """Devices of one machine, which their own links join."""
 UNKNOWN_SHARE = 0.75
-"""What large matmuls reach of the peak, where nobody has said."""
+"""What large matmuls reach of the peak, where no measurement is known."""
 RESERVED = 0.985
 """Of a GPU's memory, what a process can have: the driver keeps the rest."""
 WITH_INLINE_ECC = ("T4", "A10", "A10G", "A40", "L4", "L40", "L40S")
@@ -133,7 +133,7 @@ def find_machine(hardware: str, network_gbit: float | None = None) -> tuple[int,
 
 
 def describe_device(device: Device, network_gbit: float | None = None) -> Machine:
-    """From its data sheet, and what is known besides."""
+    """From its data sheet, and what others have measured."""
     if device.bandwidth_gb_per_s is None:
         raise UsageError(
             f"the memory bandwidth of {device.name} is not known here, and nothing can be predicted"

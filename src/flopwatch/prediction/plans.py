@@ -23,7 +23,7 @@ from flopwatch.prediction.software_stacks import Stack
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero2", "full", "hybrid")
 TOKENS_PER_PARAMETER = 20
-"""That a model is usually trained on, where nobody says how many."""
+"""That a model is usually trained on, where you do not say how many."""
 NEAR = 0.05
 """By how much a batch may differ from what was asked for."""
 FINE = 16

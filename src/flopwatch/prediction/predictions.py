@@ -34,7 +34,7 @@ from flopwatch.prediction.software_stacks import Stack
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
 """Of what our own transformer keeps for the backward pass."""
 TEMPORARY = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.75}
-"""Of what it holds besides."""
+"""Of what it holds for a moment only."""
 LIBRARIES_BYTES = 1.0e9
 """Of CUDA and NCCL: a context, kernels, buffers."""
 NEARLY_FULL = 0.95

@@ -68,7 +68,7 @@ class Parameters:
         150e-6, 0.7, "s", "that a block takes however small it is, both passes: launches and hooks"
     )
     step_s: float = _prior(
-        5e-3, 0.7, "s", "that a step takes besides: the loader, the optimizer's launches"
+        5e-3, 0.7, "s", "that a step takes in addition: the loader, the optimizer's launches"
     )
     link_efficiency: float = _prior(
         0.7, 0.3, "of a link's bandwidth", "what collectives reach within a machine"

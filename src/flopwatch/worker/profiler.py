@@ -197,7 +197,7 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
 def find_available_bytes(device: Device) -> int | None:
     """What this process may take for its tensors; None where nothing limits it."""
     if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
+        return open_backend(device).count_free_bytes()
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes - PROCESS_BYTES
 
