@@ -29,7 +29,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -42,57 +42,26 @@ if TYPE_CHECKING:
 
 AddCases = Callable[["duckdb.DuckDBPyConnection", Sequence[Record]], None]
 
-FIELDS = {
-    "case_id": "VARCHAR",
-    "group_id": "VARCHAR",
-    "run_id": "VARCHAR",
-    "suite": "VARCHAR",
-    "variant": "VARCHAR",
-    "baseline": "VARCHAR",
-    "params": "JSON",
-    "job": "JSON",
-    "status": "VARCHAR",
-    "message": "VARCHAR",
-    "cause": "VARCHAR",
-    "kind": "VARCHAR",
-    "parts_of": "VARCHAR",
-    "layout": "VARCHAR",
-    "samples_ns": "MAP(VARCHAR, DOUBLE[])",
-    "rounds": "BIGINT[]",
-    "calls_per_sample": "BIGINT[]",
-    "warmup_samples": "BIGINT",
-    "steady": "BOOLEAN",
-    "stop_reason": "VARCHAR",
-    "rebuilt_rounds": "BIGINT[]",
-    "flops": "JSON",
-    "bytes": "JSON",
-    "conditions": "JSON",
-    "facts": "JSON",
-    "columns": "JSON",
-    "ranks": (
-        "STRUCT(samples_ns MAP(VARCHAR, DOUBLE[]), waiting_ns DOUBLE[], transfer_ns DOUBLE[])[]"
+TIMES_BY_NAME = "MAP(VARCHAR, DOUBLE[])"
+SQL_TYPES = {
+    **dict.fromkeys(("str", "str | None", "Status", "Kind"), "VARCHAR"),
+    **dict.fromkeys(("Cause | None", "Stop | None"), "VARCHAR"),
+    **dict.fromkeys(("int", "Count", "Count | None"), "BIGINT"),
+    **dict.fromkeys(("list[int]", "list[Count]", "list[Calls]"), "BIGINT[]"),
+    **dict.fromkeys(("dict[str, list[Time]]", "dict[str, list[float]]"), TIMES_BY_NAME),
+    "bool | None": "BOOLEAN",
+    "list[str]": "VARCHAR[]",
+    "list[PartTime]": "DOUBLE[]",
+    "list[Rank]": (
+        f"STRUCT(samples_ns {TIMES_BY_NAME}, waiting_ns DOUBLE[], transfer_ns DOUBLE[])[]"
     ),
-    "instrumented_ns": "DOUBLE[]",
-    "regions": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
-    "curves": "MAP(VARCHAR, DOUBLE[])",
-    "peak_memory_bytes": "BIGINT",
-    "memory": "JSON",
-    "resident_bytes": "BIGINT",
-    "predicted_memory_bytes": "JSON",
-    "first_call_page_faults": "BIGINT",
-    "check": "JSON",
-    "unchecked": "VARCHAR",
-    "prediction": "JSON",
-    "throttled": "VARCHAR[]",
-    "notes": "VARCHAR[]",
-    "settings": "JSON",
-    "environment": "JSON",
-    "sources": "JSON",
-    "measured_at": "VARCHAR",
-    "schema": "BIGINT",
+    "dict[str, Region]": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
 }
-"""The fields of a record. Declared, not inferred: inference reads a part of every file twice, and
-files with different parameters would get different types."""
+"""By the type of a record's field, as it is written there; every other is JSON."""
+
+FIELDS = {field.name: SQL_TYPES.get(str(field.type), "JSON") for field in fields(Record)}
+"""Declared, not inferred: inference reads a part of every file twice, and files with different
+parameters would get different types."""
 
 UNNESTED = (
     "samples_ns",
