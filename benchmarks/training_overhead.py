@@ -34,7 +34,7 @@ from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.builder import build, find_blocks
 from flopwatch.models.training_loop import draw_sequences, make_workload
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.communicator import Communicator
 from flopwatch.worker.messages import RankPlace
 from flopwatch.worker.rank_roles import OtherRank, RankZero

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from flopwatch.records.record import Record
 from flopwatch.runner.local_launcher import Worker
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_times import Share
 
 # How long an example takes says something about the machine, and the same examples every time mean

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from flopwatch.records.store import read
     from flopwatch.settings import Settings
     from flopwatch.suites.case import Case
-    from flopwatch.suites.suite import Stopwatch, Suite, Workload
+    from flopwatch.suites.suite import Suite
+    from flopwatch.suites.workload import Stopwatch, Workload
     from flopwatch.worker.agreement import WrongResult
     from flopwatch.worker.inline import Comparison, Measurement, compare, measure
 
@@ -60,12 +61,12 @@ _HOMES = {
     "Parallelism": "jobs.parallelism",
     "Record": "records.record",
     "Settings": "settings",
-    "Stopwatch": "suites.suite",
+    "Stopwatch": "suites.workload",
     "Suite": "suites.suite",
     "TrainingJob": "jobs.training_job",
     "Unsupported": "errors",
     "UsageError": "errors",
-    "Workload": "suites.suite",
+    "Workload": "suites.workload",
     "WrongResult": "worker.agreement",
     "compare": "worker.inline",
     "flops": "api",

@@ -12,7 +12,7 @@ from flopwatch.devices.base import Memory
 from flopwatch.devices.cuda import CudaBackend, CudaClock, read_throttle_bits
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Settings
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Sampler
 

@@ -19,7 +19,7 @@ from flopwatch.models import step_workload as model_workload
 from flopwatch.models.builder import build_from_transformers
 from flopwatch.models.byte_model import Schedule, Text, draw_batches, read_standard_library, train
 from flopwatch.models.job_estimates import count_swapped_flops
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 
 SMALL = replace(make_opt(64, layers=2), vocabulary=97, positions=32)

@@ -9,7 +9,8 @@ import pytest
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import find_suite, list_built_in, load_suite, write_template
-from flopwatch.suites.suite import Suite, Workload
+from flopwatch.suites.suite import Suite
+from flopwatch.suites.workload import Workload
 
 
 def make_suite(**changes: object) -> Suite:

@@ -25,7 +25,7 @@ from flopwatch.suites.builtin.training import (
     suite,
 )
 from flopwatch.suites.case import Case
-from flopwatch.suites.suite import AUTO
+from flopwatch.suites.grids import AUTO
 from tests.runner.test_session import QUICK, SilentWatcher
 
 TINY = "gpt:hidden_size=32:layers=2:heads=4:vocabulary=101:positions=16"

@@ -7,7 +7,7 @@ import torch
 
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.errors import SuiteError
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from tests.conftest import FakeClock

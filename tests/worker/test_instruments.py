@@ -13,7 +13,7 @@ from flopwatch.devices.cpu import CpuClock
 from flopwatch.devices.cuda import CudaClock
 from flopwatch.errors import SuiteError
 from flopwatch.settings import Settings
-from flopwatch.suites.suite import Stopwatch, Workload
+from flopwatch.suites.workload import Stopwatch, Workload
 from flopwatch.worker.instruments import ClockStopwatch, Diverged, Reading, take_points
 from flopwatch.worker.sampling import MIN_SAMPLE_NS
 from tests.conftest import FakeClock

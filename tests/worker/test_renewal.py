@@ -11,7 +11,7 @@ import pytest
 
 from flopwatch.analysis.statistics import median
 from flopwatch.settings import Settings
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.renewal import ROUNDS, SHARE, Renewal
 from flopwatch.worker.sampling import Outcome, Sampler
 from tests.conftest import FakeClock

@@ -11,7 +11,7 @@ import pytest
 
 from flopwatch.analysis.statistics import is_stalled, is_steady
 from flopwatch.settings import Settings
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.sampling import (
     MIN_ROUNDS,
     MIN_SAMPLE_NS,

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.layers.layer_workload import Setting
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
 from flopwatch.worker.instruments import region
 

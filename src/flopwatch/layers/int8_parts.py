@@ -21,7 +21,7 @@ from torch import Tensor
 from flopwatch.layers import int8_ops, int8_plain
 from flopwatch.layers.layer_workload import Setting, list_int8_notes, share_inputs
 from flopwatch.records.published.published_switchback import CASTS, STANDARD, SUMS
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 
 Quantized = tuple[Tensor, Tensor]
 """Whole numbers and their scales."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flopwatch.layers import registry
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

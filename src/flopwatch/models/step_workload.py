@@ -26,7 +26,7 @@ from flopwatch.layers.swapping import count_parameters, find_linear, install, ma
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
 from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
 from flopwatch.settings import Device
-from flopwatch.suites.suite import Stopwatch, Workload
+from flopwatch.suites.workload import Stopwatch, Workload
 from flopwatch.worker.compilation import Compilation
 
 SHORT_SEQUENCE = 256

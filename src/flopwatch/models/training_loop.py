@@ -41,7 +41,7 @@ from flopwatch.models.builder import build, choose_attention, choose_recompute, 
 from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.step_workload import FICKLE, OPTIMIZERS, find_pattern, find_setting
 from flopwatch.settings import Device
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
 from flopwatch.worker.instruments import Diverged
 from flopwatch.worker.rank_times import Journal

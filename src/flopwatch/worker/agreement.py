@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Check
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 
 
 class WrongResult(Exception):

@@ -28,7 +28,7 @@ from typing import Any
 from flopwatch.devices.base import Clock, open_backend
 from flopwatch.errors import WorkerError
 from flopwatch.settings import Device
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.messages import RankPlace

@@ -15,7 +15,8 @@ from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import load_suite
-from flopwatch.suites.suite import Suite, Workload
+from flopwatch.suites.suite import Suite
+from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement, limits
 from flopwatch.worker.channel import NO_VARIANT, Channel, PointStream, SampleStream
 from flopwatch.worker.compilation import is_compiler_used

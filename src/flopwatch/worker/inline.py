@@ -23,7 +23,7 @@ from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.output.units import format_interval, format_speedup, format_time, plural
 from flopwatch.settings import Cache, Device, Settings
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Outcome, Sampler
 

@@ -22,10 +22,9 @@ import msgspec
 from flopwatch.devices.base import Backend, open_backend
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.settings import PROBE_SHARE, Settings
-from flopwatch.suites.axis_values import choose
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import load_suite
-from flopwatch.suites.grids import VARIANT, Grid, unite
+from flopwatch.suites.grids import VARIANT, Grid, choose, unite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import allocator, limits
 from flopwatch.worker.called_functions import find_function

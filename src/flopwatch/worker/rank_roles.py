@@ -14,7 +14,7 @@ from typing import Any
 
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError, Unsupported
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.communicator import Communicator, resolve

@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 
 ROUNDS = 4
 """So many are taken between two renewals, at the least."""

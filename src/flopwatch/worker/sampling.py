@@ -37,7 +37,7 @@ from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
 from flopwatch.settings import Settings
-from flopwatch.suites.suite import Workload
+from flopwatch.suites.workload import Workload
 from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
 from flopwatch.worker.rank_times import Share

@@ -30,7 +30,7 @@ from flopwatch.output.units import format_rate
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
-from flopwatch.suites.suite import AUTO
+from flopwatch.suites.grids import AUTO
 
 CONVENTION = CONVENTIONS["mosaic-2023"]
 STRATEGIES = {

@@ -26,7 +26,7 @@ from typing import Any
 import flopwatch
 from flopwatch.errors import UsageError
 from flopwatch.settings import Device
-from flopwatch.suites.axis_values import require_counts
+from flopwatch.suites.grids import require_counts
 
 COUNTS = ("micro_batch", "heads", "head_size", "seq_len")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

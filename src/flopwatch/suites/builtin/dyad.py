@@ -27,7 +27,7 @@ from flopwatch.jobs.precision import name_precision
 from flopwatch.jobs.training_job import LinearLayer, TrainingJob
 from flopwatch.layers import registry
 from flopwatch.models.job_estimates import count_swapped_flops
-from flopwatch.suites.axis_values import require_counts
+from flopwatch.suites.grids import require_counts
 
 if TYPE_CHECKING:
     from flopwatch.layers.layer_workload import Setting

@@ -25,7 +25,7 @@ from flopwatch.jobs.training_job import (
 from flopwatch.layers import registry
 from flopwatch.models import job_estimates
 from flopwatch.settings import Device
-from flopwatch.suites.axis_values import require_counts
+from flopwatch.suites.grids import require_counts
 
 VARIANTS = [
     *("eager", "compiled", "plain-attention", "recompute-full", "compiled+recompute-full"),

@@ -34,7 +34,7 @@ from flopwatch.records.published.published_switchback import (
     WHOLES,
 )
 from flopwatch.settings import Device
-from flopwatch.suites.axis_values import require_counts
+from flopwatch.suites.grids import require_counts
 
 MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
 VARIANTS = [

@@ -31,9 +31,8 @@ from flopwatch.jobs.training_job import (
 from flopwatch.layers import registry
 from flopwatch.models import job_estimates
 from flopwatch.settings import Device
-from flopwatch.suites.axis_values import require_counts
 from flopwatch.suites.builtin.steps import require_architecture, require_pair, require_variant
-from flopwatch.suites.suite import AUTO
+from flopwatch.suites.grids import AUTO, require_counts
 
 Grid = dict[str, list[Any]]
 SMALL = "decoder:hidden_size=256:layers=4"

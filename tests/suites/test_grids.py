@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flopwatch.errors import UsageError
-from flopwatch.suites.axis_values import choose, parse_value, require_counts
+from flopwatch.suites.grids import choose, parse_value, require_counts
 from flopwatch.suites.suite import Suite
 
 
