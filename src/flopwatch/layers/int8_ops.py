@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from flopwatch.errors import LayerError
+from flopwatch.layers import int8_plain
 
 SCHEMAS = {
     "quantize_rowwise": "(Tensor x) -> (Tensor, Tensor)",
@@ -41,7 +42,8 @@ def _define(name: str, schema: str) -> None:
     _library.define(f"int8_{name}{schema}")
     for device, home in MODULES.items():
         _library.impl(f"int8_{name}", _load_late(home, name), device)
-    torch.library.register_fake(f"flopwatch::int8_{name}", getattr(_Fake, name), lib=_library)
+    # On tensors without content, the plain version gives the shapes and dtypes of the results.
+    torch.library.register_fake(f"flopwatch::int8_{name}", getattr(int8_plain, name), lib=_library)
 
 
 def _load_late(home: str, name: str) -> Callable[..., Any]:
@@ -104,41 +106,6 @@ CHECKS: dict[str, Callable[..., None]] = {
     "multiply": _check_matmul,
 }
 """What is wrong here, the kernels would not notice: they are given addresses."""
-
-
-class _Fake:
-    """Shapes and dtypes of the results, for tensors without content."""
-
-    @staticmethod
-    def quantize_rowwise(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)
-
-    @staticmethod
-    def quantize_columnwise_transpose(x: Tensor) -> tuple[Tensor, Tensor]:
-        return _Fake.quantize_rowwise(x.t())
-
-    @staticmethod
-    def quantize_global(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.new_empty(x.shape, dtype=torch.int8), x.new_empty((), dtype=torch.float32)
-
-    @staticmethod
-    def quantize_global_transpose(x: Tensor) -> tuple[Tensor, Tensor]:
-        return _Fake.quantize_global(x.t())
-
-    @staticmethod
-    def dequantize_rowwise(q: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-        return q.new_empty(q.shape, dtype=dtype)
-
-    @staticmethod
-    def multiply(
-        a: Tensor,
-        b: Tensor,
-        a_scales: Tensor,
-        b_scales: Tensor,
-        bias: Tensor | None,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
 for _name, _schema in SCHEMAS.items():
