@@ -15,10 +15,12 @@ from flopwatch.analysis.step_breakdown import (
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.channels import (
     BYTES,
+    PICKED,
     SHORT,
     TIME,
     TIP,
     lay_above,
+    layer,
     make_axis,
     pick_by_legend,
     text,
@@ -64,24 +66,15 @@ def stack_bars(
     fills = [choose_shade(*style) for style in shown.values()]
     strokes = [choose_colour(number) for number, _ in shown.values()]
     xy = {"x": {**x, "field": "start"}, "x2": {"field": "end"}, "y": lanes.channel()}
-    style = {"type": "bar", "orient": "horizontal", "size": BAR_PX, "strokeWidth": 1, **mark}
-    opacity = {"condition": {"param": "pick", "value": 1}, "value": 0.1}
-    middle = {"x": {**x, "field": "middle"}, "y": lanes.channel(), "text": {"field": "text"}}
-    inside = {key: value for key, value in mark.items() if key == "yOffset"}
+    fill = {**domain, "scale": {"domain": list(shown), "range": fills}}
+    stroke = {**domain, "scale": {"domain": list(shown), "range": strokes}}
+    opacity = {"opacity": PICKED}
+    middle = {"x": {**x, "field": "middle"}, "y": lanes.channel(), **opacity}
+    bar = {"type": "bar", "orient": "horizontal", "size": BAR_PX, "strokeWidth": 1, **mark}
+    colours = {"fill": fill, "stroke": stroke, **opacity}
     return [
-        {
-            "data": {"name": "bars"},
-            "params": [pick_by_legend("part")],
-            "mark": style,
-            "encoding": {
-                **xy,
-                "fill": {**domain, "scale": {"domain": list(shown), "range": fills}},
-                "stroke": {**domain, "scale": {"domain": list(shown), "range": strokes}},
-                "opacity": opacity,
-                **TIP,
-            },
-        },
-        text("bars", {**middle, "opacity": opacity}, style="inside", **inside),
+        layer("bars", bar, {**xy, **colours, **TIP}, params=[pick_by_legend("part")]),
+        text("bars", middle, style="inside", **mark),
     ]
 
 
@@ -115,22 +108,17 @@ def make_parts(rows: Sequence[Row]) -> Iterator[Plot]:
                     }
                 )
                 start_ns += time_ns
-        yield Plot(
+        yield lanes.make_plot(
             name="parts",
             title="Where the time of a run goes",
-            subject=table.subject,
             caption=(
                 f"{table.middle.capitalize()}s of the phases, one after the other; with "
                 "instruments, the regions of each phase by their share. On the right, the "
                 f"{table.middle} of whole runs."
             ),
-            conditions=table.conditions,
-            data={
-                **lanes.data(lambda row: format_time(row.total_ns.value if row.total_ns else 0.0)),
-                "bars": bars,
-            },
-            layers=lanes.lay_out(stack_bars(bars, _style_parts(some), axis.channel(), lanes)),
-            height=lanes.height,
+            note=lambda row: format_time(row.total_ns.value if row.total_ns else 0.0),
+            data={"bars": bars},
+            layers=stack_bars(bars, _style_parts(some), axis.channel(), lanes),
         )
 
 
@@ -251,20 +239,18 @@ def _draw_breakdowns(
                 }
             )
     styles = {names[key]: style for key, style in STYLES.items() if key in names}
-    return Plot(
+    return lanes.make_plot(
         name="breakdown",
         title="Where the time goes, compared with what the hardware allows",
-        subject=table.subject,
         caption=(
             "Rows of the breakdown, one after the other: matmuls and memory at the rates of the "
             "hardware, what is lost, and what was measured. On the right, the "
             f"{table.middle} of whole runs; where rows come to more than that, the difference lies "
             "left of 0."
         ),
-        conditions=table.conditions,
-        data={**lanes.data(lambda row: format_time(breakdowns[id(row)].total_ns)), "bars": bars},
-        layers=lanes.lay_out(stack_bars(bars, styles, axis.channel(), lanes)),
-        height=lanes.height,
+        note=lambda row: format_time(breakdowns[id(row)].total_ns),
+        data={"bars": bars},
+        layers=stack_bars(bars, styles, axis.channel(), lanes),
         is_informative=len(styles) > 2,  # the table has a single share of the peak
     )
 
@@ -338,15 +324,14 @@ def _draw_memory(some: Sequence[Row], rows: Sequence[Row]) -> Plot:
     reach = max((point["x"] for point in points), default=0.0)
     layers = stack_bars(bars, styles, x, lanes, reach, yOffset=-7) if bars else []
     layers += [_mark_phases(points, x, lanes, 9 if bars else 0)] if points else []
-    return Plot(
+    return lanes.make_plot(
         name="memory",
         title="Memory, predicted and measured" if bars else "Memory, by phase",
-        subject=table.subject,
         caption=" ".join(filter(None, [predicted, measured if points else ""])),
-        conditions=table.conditions,
-        data={**lanes.data(_note_memory), "bars": bars, "points": points},
-        layers=lanes.lay_out(layers, with_guides=not bars),
-        height=lanes.height,
+        note=_note_memory,
+        data={"bars": bars, "points": points},
+        layers=layers,
+        with_guides=not bars,
         is_informative=bool(bars),  # the table has what was measured only
     )
 
@@ -368,8 +353,7 @@ def _mark_phases(points: Values, x: Layer, lanes: Lanes, offset_px: float) -> La
         "type": "point", "size": 55, "strokeWidth": 1.5, "color": INKS.text, "opacity": 1,
         "yOffset": offset_px,
     }  # fmt: skip
-    encoding = {"x": x, "y": lanes.channel(), "shape": shape, **TIP}
-    return {"data": {"name": "points"}, "mark": mark, "encoding": encoding}
+    return layer("points", mark, {"x": x, "y": lanes.channel(), "shape": shape, **TIP})
 
 
 def _note_memory(row: Row) -> str:

@@ -22,6 +22,7 @@ SHORT = (
 RATIO_LABEL = "format(datum.value, '~g') + 'x'"
 LEGEND_PX = 560
 """What a legend above a plot of a file has."""
+HAS_INTERVAL = "isValid(datum.low)"
 TIP: Layer = {"tooltip": {"field": "tip"}, "description": {"field": "tip"}}
 """What a mark says under the pointer, and to screen readers."""
 PICKED: Layer = {"condition": {"param": "pick", "value": 1}, "value": 0.08}
@@ -170,22 +171,35 @@ def zoom(*encodings: str) -> Layer:
     return {"name": "zoom", "select": select, "bind": "scales"}
 
 
+def layer(
+    data: str, mark: Layer, encoding: Layer, *, where: str = "", params: Sequence[Layer] = ()
+) -> Layer:
+    """`where` is a Vega expression of a datum, which chooses what is drawn."""
+    chosen = {"transform": [{"filter": where}]} if where else {}
+    chosen |= {"params": list(params)} if params else {}
+    return {"data": {"name": data}, **chosen, "mark": mark, "encoding": encoding}
+
+
 def rule(data: str, **encoding: Any) -> Layer:
     """A line to compare with."""
     mark = {"type": "rule", "color": INKS.quiet, "strokeDash": [5, 4], "strokeWidth": 1.2}
-    return {"data": {"name": data}, "mark": mark, "encoding": encoding}
+    return layer(data, mark, encoding)
 
 
-def text(data: str, encoding: Layer, **mark: Any) -> Layer:
-    return {"data": {"name": data}, "mark": {"type": "text", **mark}, "encoding": encoding}
+def text(data: str, encoding: Layer, *, where: str = "", **mark: Any) -> Layer:
+    words = {**encoding, "text": {"field": "text", **encoding.get("text", {})}}
+    return layer(data, {"type": "text", **mark}, words, where=where)
+
+
+def draw_points(encoding: Layer, looks: Layer, *, where_certain: str, **more: Any) -> Layer:
+    """Of the data `points`. What is not certain is hollow."""
+    mark = {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6}
+    paper = {"test": f"!({where_certain})", "value": INKS.paper}
+    colours = {"stroke": looks["color"], "fill": {**looks["color"], "condition": paper}}
+    shape = {"shape": looks["shape"]} if "shape" in looks else {}
+    return layer("points", mark, {**encoding, **colours, **shape, **TIP}, **more)
 
 
 def order_by_end(lines: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     """Names of lines, as they end from top to bottom."""
     return sorted(lines, key=lambda name: -lines[name][-1]["y"])
-
-
-def fill_if(test: str, colour: Layer) -> Layer:
-    """What is not certain is hollow; `test` is a Vega expression of a datum."""
-    paper = {"test": f"!({test})", "value": INKS.paper}
-    return {**colour, "condition": paper}

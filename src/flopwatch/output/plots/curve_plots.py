@@ -1,7 +1,5 @@
-"""Lines: throughput and MFU over size, sequence length or ranks, and losses of trained models.
-
-Where there is no axis of numbers, throughput and MFU are drawn in lanes.
-"""
+"""Throughput and MFU over size, sequence length or ranks: lines, one for each variant and set of
+other parameters; where there is no axis of numbers, lanes."""
 
 from __future__ import annotations
 
@@ -9,19 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flopwatch.analysis.quality import LOSS, read_curve
 from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
 from flopwatch.output.plots.channels import (
-    DURATION,
+    HAS_INTERVAL,
     PICKED,
-    PLAIN,
     RIGHT,
     SI,
-    TIP,
     Axis,
-    fill_if,
-    make_axis,
+    draw_points,
+    layer,
     make_count_axis,
     make_log_axis,
     order_by_end,
@@ -29,10 +24,9 @@ from flopwatch.output.plots.channels import (
     rule,
     series_channels,
     text,
-    zoom,
 )
-from flopwatch.output.plots.lanes import Table, divide_lanes, group_rows, lay_lanes, read_table
-from flopwatch.output.plots.plot import Layer, Plot, Values, is_drawable, is_ratio, join, thin
+from flopwatch.output.plots.lanes import Table, divide_lanes, lay_lanes, read_table
+from flopwatch.output.plots.plot import Layer, Plot, Values, is_ratio, join, thin
 from flopwatch.output.units import format_count, format_rate, format_share, printable
 from flopwatch.suites.case import format_value
 
@@ -275,55 +269,36 @@ def _draw_lines(lines: Lines, over: Over, quantity: Quantity, table: Table) -> P
     x = make_count_axis(over.label, [point["x"] for point in points])
     ordered = {name: numbers[name] for name in order_by_end(found)}
     is_tuned = bool({*TUNABLE} & {*table.axes})
-    return Plot(
+    xy = {"x": x.channel(grid=False), "y": y.channel("y")}
+    return table.make_plot(
         name=quantity.name,
         title=f"{quantity.title} by {over.label}",
-        subject=join(table.subject, shared),
+        shared=shared,
         caption=_write_caption(quantity, points, is_tuned=is_tuned),
-        conditions=table.conditions,
         data=data,
-        layers=[
-            *_ideal(x, y, data),
-            *_draw_series(x.channel(grid=False), y.channel("y"), ordered),
-        ],
+        layers=[*(_draw_ideal(xy) if "ideal" in data else []), *_draw_series(xy, ordered)],
         height=280,
     )
 
 
-def _ideal(x: Axis, y: Axis, data: dict[str, Values]) -> list[Layer]:
-    if "ideal" not in data:
-        return []
-    xy = {"x": x.channel(grid=False), "y": y.channel("y")}
+def _draw_ideal(xy: Layer) -> list[Layer]:
     end = {"x": {**xy["x"], "field": "x2"}, "y": {**xy["y"], "field": "y2"}}
     return [
         rule("ideal", **xy, x2={"field": "x2"}, y2={"field": "y2"}),
-        text("ideal", {**end, "text": {"field": "text"}}, style="note", align="right", dx=-10),
+        text("ideal", end, style="note", align="right", dx=-10),
     ]
 
 
-def _draw_series(x: Layer, y: Layer, numbers: dict[str, int]) -> list[Layer]:
+def _draw_series(xy: Layer, numbers: dict[str, int]) -> list[Layer]:
     looks = series_channels(numbers, dash=True, **RIGHT)
     colour = {"color": looks["color"], "opacity": PICKED}
-    layers: list[Layer] = [
-        {
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "rule", "strokeWidth": 1.6},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **colour},
-        },
-        {
-            "params": [pick_by_legend()],
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {"x": x, "y": y, **colour, "strokeDash": looks["strokeDash"]},
-        },
-        {
-            # Hollow where the interval is not known.
-            "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
-            "encoding": {"x": x, "y": y, "stroke": looks["color"], "shape": looks["shape"],
-                         "fill": fill_if("isValid(datum.low)", looks["color"]), "opacity": PICKED,
-                         **TIP},
-        },
-    ]  # fmt: skip
-    return [{"data": {"name": "points"}, **layer} for layer in layers]
+    interval = {"x": xy["x"], "y": {**xy["y"], "field": "low"}, "y2": {"field": "high"}, **colour}
+    line = {**xy, **colour, "strokeDash": looks["strokeDash"]}
+    return [
+        layer("points", {"type": "rule", "strokeWidth": 1.6}, interval, where=HAS_INTERVAL),
+        layer("points", {"type": "line", "strokeWidth": 2}, line, params=[pick_by_legend()]),
+        draw_points({**xy, "opacity": PICKED}, looks, where_certain=HAS_INTERVAL),
+    ]
 
 
 def _make_point(row: Row, over: Over, quantity: Quantity, table: Table) -> dict[str, Any]:
@@ -368,186 +343,19 @@ def _draw_lanes(rows: Sequence[Row], quantity: Quantity, table: Table) -> Plot:
     ]
     axis = Axis(title=quantity.axis_title, label=quantity.label, begins_at_zero=True)
     numbers = {printable(row.record.variant): table.numbers[row.record.variant] for row in rows}
-    colour = series_channels(numbers)["color"]
+    looks = {"color": series_channels(numbers)["color"]}
     x, y = axis.channel(), lanes.channel()
-    layers: list[Layer] = [
-        {
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "rule", "strokeWidth": 1.8},
-            "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y,
-                         "color": colour},
-        },
-        {
-            "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
-            "encoding": {"x": x, "y": y, "stroke": colour,
-                         "fill": fill_if("isValid(datum.low)", colour), **TIP},
-        },
-    ]  # fmt: skip
-    return Plot(
+    interval = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, **looks}
+    return lanes.make_plot(
         name=quantity.name,
         title=quantity.title,
-        subject=table.subject,
         caption=_write_caption(quantity, points, is_tuned=False),
-        conditions=table.conditions,
-        data={
-            **lanes.data(lambda row: quantity.show(quantity.find_value(row))),
-            "points": points,
-        },
-        layers=lanes.lay_out(
-            [{"data": {"name": "points"}, **layer} for layer in layers], with_guides=True
-        ),
-        height=lanes.height,
+        note=lambda row: quantity.show(quantity.find_value(row)),
+        data={"points": points},
+        layers=[
+            layer("points", {"type": "rule", "strokeWidth": 1.8}, interval, where=HAS_INTERVAL),
+            draw_points({"x": x, "y": y}, looks, where_certain=HAS_INTERVAL),
+        ],
+        with_guides=True,
         is_informative=quantity.name != "throughput",
     )
-
-
-# Losses
-
-VALIDATION_LOSS = "validation_loss"
-SETTLED = 0.25
-"""The part of a training after which its losses must all be seen. The first losses are several
-times the last ones, and would press flat what one wants to see."""
-
-Curve = list[tuple[float, float]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """One way to look at a training."""
-
-    title: str
-    caption: str
-    make_x: Callable[[list[float]], Axis]
-    y_title: str
-    read: Callable[[Row], Curve]
-    is_informative: bool = True
-
-
-def _read_over_time(row: Row) -> Curve:
-    """In nanoseconds; empty where no step was timed."""
-    if row.total_ns is None:
-        return []
-    points = read_curve(row.record, "step", VALIDATION_LOSS)
-    return [(step * row.total_ns.value, loss) for step, loss in points]
-
-
-def _read_over_steps(row: Row) -> Curve:
-    """What is shown better over time is left out."""
-    if VALIDATION_LOSS in row.record.curves:
-        return []
-    return read_curve(row.record, "step", LOSS)
-
-
-VIEWS = (
-    View(
-        title="Validation loss over training time",
-        caption="Validation loss over training time: steps at their median time.",
-        make_x=lambda xs: make_axis("training time", xs, DURATION, from_zero=True),
-        y_title="validation loss",
-        read=_read_over_time,
-    ),
-    View(
-        title="Validation loss over tokens",
-        caption="Validation loss over the tokens that were trained on.",
-        make_x=lambda xs: Axis(title="tokens", label=SI, begins_at_zero=True),
-        y_title="validation loss",
-        read=lambda row: read_curve(row.record, "tokens", VALIDATION_LOSS),
-    ),
-    View(
-        title="Loss over steps",
-        caption=(
-            "Loss of each step on its own sequences. Variants that compute the same lie on one "
-            "line."
-        ),
-        make_x=lambda xs: make_axis("step", xs, PLAIN, from_zero=True),
-        y_title="loss",
-        read=_read_over_steps,
-        is_informative=False,  # it only shows that variants agree, which the table says
-    ),
-)
-
-
-def make_losses(rows: Sequence[Row]) -> Iterator[Plot]:
-    """Of rows that share a table: for every case whose variants were trained."""
-    trained = [row for row in rows if row.record.curves]
-    table = read_table(rows) if trained else None
-    for group in group_rows(trained):
-        for view in VIEWS:
-            read = {
-                row.record.variant: [point for point in view.read(row) if is_drawable(*point)]
-                for row in group
-            }
-            curves = {variant: curve for variant, curve in read.items() if curve}
-            if curves and table is not None:
-                yield _draw_losses(curves, view, group[0], table)
-
-
-def _draw_losses(curves: dict[str, Curve], view: View, first: Row, table: Table) -> Plot:
-    top = max(map(_find_top, curves.values()))
-    x = view.make_x([x for curve in curves.values() for x, _ in curve])
-    y = Axis(title=view.y_title)
-    lines: dict[str, Values] = {}
-    numbers: dict[str, int] = {}
-    for variant, curve in curves.items():
-        name = printable(variant)
-        lines[name] = thin(
-            [
-                {
-                    "x": x.scale(place),
-                    "y": loss,
-                    "series": name,
-                    "tip": f"{name}\n{view.y_title} {loss:.4g} at {x.scale(place):g} "
-                    f"{x.title.rpartition(', ')[2]}",
-                }
-                for place, loss in cut_off(curve, top)
-            ]
-        )
-        numbers[name] = table.numbers[variant]
-    looks = series_channels(
-        {name: numbers[name] for name in order_by_end(lines)}, dash=True, **RIGHT
-    )
-    xy = {"x": x.channel(grid=False), "y": y.channel("y")}
-    colour = {"color": looks["color"], "opacity": PICKED}
-    layers: list[Layer] = [
-        {
-            "params": [pick_by_legend(), zoom("x", "y")],
-            "mark": {"type": "line", "strokeWidth": 2, "clip": True},
-            "encoding": {**xy, **colour, "strokeDash": looks["strokeDash"]},
-        },
-        {
-            "mark": {"type": "point", "size": 14, "filled": True, "clip": True},
-            "encoding": {**xy, **colour, "shape": looks["shape"], **TIP},
-        },
-    ]
-    return Plot(
-        name="losses",
-        title=view.title,
-        subject=join(table.subject, table.name_case(first)),
-        caption=view.caption,
-        conditions=table.conditions,
-        data={"points": [point for line in lines.values() for point in line]},
-        layers=[{"data": {"name": "points"}, **layer} for layer in layers],
-        height=280,
-        is_informative=view.is_informative,
-    )
-
-
-def _find_top(curve: Curve) -> float:
-    """The highest loss once training has settled."""
-    settled = [loss for x, loss in curve if x >= SETTLED * curve[-1][0]]
-    return max(settled, default=curve[-1][1])
-
-
-def cut_off(curve: Curve, top: float) -> Curve:
-    """The line from where it first comes down to `top`, and nothing above it.
-
-    >>> cut_off([(0, 10.0), (10, 0.0), (20, -1.0)], 5.0)
-    [(5.0, 5.0), (10, 0.0), (20, -1.0)]
-    """
-    inside = next((place for place, (_, y) in enumerate(curve) if y <= top), len(curve) - 1)
-    kept = [(x, min(y, top)) for x, y in curve[inside:]]
-    if inside:
-        (x0, y0), (x1, y1) = curve[inside - 1], curve[inside]
-        share = (y0 - top) / (y0 - y1) if y0 > y1 else 1.0
-        kept.insert(0, (x0 + (x1 - x0) * min(1.0, share), top))
-    return kept

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flopwatch.analysis.summary import Row
-from flopwatch.output.plots.channels import text
-from flopwatch.output.plots.plot import LONGEST_NAME, Layer, Values, shorten
+from flopwatch.output.plots.channels import layer, text
+from flopwatch.output.plots.plot import LONGEST_NAME, Layer, Plot, Values, join, shorten
 from flopwatch.output.plots.theme import INKS
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import choose_axes
@@ -41,6 +41,11 @@ class Table:
         shown = [axis for axis in self.axes if axis in params and axis not in without]
         return " ".join(f"{axis}={format_value(params[axis])}" for axis in shown)
 
+    def make_plot(self, *, shared: str = "", **content: Any) -> Plot:
+        """`shared` is what all its cases share besides the subject."""
+        subject = join(self.subject, shared)
+        return Plot(subject=subject, conditions=self.conditions, **content)
+
     def tip(self, row: Row, *lines: str) -> str:
         """The case, and below it what is drawn of it."""
         case = ", ".join(filter(None, [row.record.variant, self.name_case(row)]))
@@ -49,6 +54,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lanes:
+    table: Table
     rows: Sequence[tuple[float, Row]]
     """With their places."""
     names: Values
@@ -57,51 +63,48 @@ class Lanes:
     """In heights of a lane."""
     lane_px: float
 
-    @property
-    def height(self) -> float:
-        return self.count * self.lane_px
-
     def channel(self, field: str = "y") -> Layer:
         scale = {"domain": [0.5 - self.count, 0.5], "nice": False, "zero": False, "padding": 0}
         return {"field": field, "type": "quantitative", "axis": None, "scale": scale}
 
-    def data(self, note: Callable[[Row], str]) -> dict[str, Values]:
-        """Names with a note at their right edge, and headings."""
-        notes = [note(row) for _, row in self.rows]
-        if len(notes) != len(self.names):  # several rows in a lane, whose names have their notes
-            return {"lanes": self.names, "headings": self.headings}
-        names = [{**name, "note": n} for name, n in zip(self.names, notes, strict=True)]
-        return {"lanes": names, "headings": self.headings}
+    def make_plot(
+        self,
+        *,
+        note: Callable[[Row], str] | None,
+        data: dict[str, Values],
+        layers: Sequence[Layer],
+        with_guides: bool = False,
+        **content: Any,
+    ) -> Plot:
+        """With a note for each row at the right edge; None where the names have theirs."""
+        names = self.names
+        if note is not None:
+            pairs = zip(names, self.rows, strict=True)
+            names = [{**name, "note": note(row)} for name, (_, row) in pairs]
+        return self.table.make_plot(
+            data={"lanes": names, "headings": self.headings, **data},
+            layers=self._add_words(layers, with_guides=with_guides),
+            height=self.count * self.lane_px,
+            **content,
+        )
 
-    def lay_out(self, marks: Sequence[Layer], *, with_guides: bool = False) -> list[Layer]:
+    def _add_words(self, marks: Sequence[Layer], *, with_guides: bool) -> list[Layer]:
         """Marks on guides along the lanes, and the words of the lanes on top."""
         y, width = self.channel(), {"value": "width"}
         ends = {"x": {"value": 0}, "x2": width}
-        guides = {
-            "data": {"name": "lanes"},
-            "mark": {"type": "rule", "color": INKS.line, "strokeWidth": 0.7},
-            "encoding": {**ends, "y": y},
-        }
+        thin = {"type": "rule", "color": INKS.line, "strokeWidth": 0.7}
         # Lines end below a heading.
-        paper = {
-            "data": {"name": "headings"},
-            "mark": {"type": "rect", "color": INKS.paper, "opacity": 1},
-            "encoding": {**ends, "y": self.channel("bottom"), "y2": {"field": "top"}},
-        }
+        paper = {"type": "rect", "color": INKS.paper, "opacity": 1}
+        band = {**ends, "y": self.channel("bottom"), "y2": {"field": "top"}}
         start = {"x": {"value": 0}, "y": y}
+        notes = {"x": width, "y": y, "text": {"field": "note"}}
         return [
-            *([guides] if with_guides else []),
+            *([layer("lanes", thin, {**ends, "y": y})] if with_guides else []),
             *marks,
-            *([paper] if self.headings else []),
-            text("headings", {**start, "text": {"field": "text"}}, style="heading", align="left"),
-            text("lanes", {**start, "text": {"field": "text"}}, align="right", dx=-8),
-            text(
-                "lanes",
-                {"x": width, "y": y, "text": {"field": "note"}},
-                style="note",
-                align="left",
-                dx=8,
-            ),
+            *([layer("headings", paper, band)] if self.headings else []),
+            text("headings", start, style="heading", align="left"),
+            text("lanes", start, align="right", dx=-8),
+            text("lanes", notes, style="note", align="left", dx=8),
         ]
 
 
@@ -169,7 +172,9 @@ def lay_lanes(rows: Sequence[Row], table: Table, lane_px: float) -> Lanes:
             placed.append((top - 0.5, row))
             names.append({"y": top - 0.5, "text": shorten(words)})
             top -= 1
-    return Lanes(rows=placed, names=names, headings=headings, count=0.5 - top, lane_px=lane_px)
+    return Lanes(
+        table=table, rows=placed, names=names, headings=headings, count=0.5 - top, lane_px=lane_px
+    )
 
 
 def _name_cases(rows: Sequence[Row], table: Table) -> tuple[str, Callable[[Row], str]]:

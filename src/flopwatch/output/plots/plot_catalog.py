@@ -10,11 +10,11 @@ from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.output.plots.bar_plots import make_breakdowns, make_memory, make_parts
 from flopwatch.output.plots.curve_plots import (
-    make_losses,
     make_mfu,
     make_scaling,
     make_throughput,
 )
+from flopwatch.output.plots.loss_plots import make_losses
 from flopwatch.output.plots.plot import Plot
 from flopwatch.output.plots.roofline_plot import make_rooflines
 from flopwatch.output.plots.sample_plots import (

@@ -16,8 +16,7 @@ from flopwatch.devices.measured_peaks import Peaks, from_environment
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.plots.channels import (
     PICKED,
-    TIP,
-    fill_if,
+    draw_points,
     lay_above,
     make_log_axis,
     pick_by_legend,
@@ -96,39 +95,26 @@ def _draw_roofline(
     numbers = {printable(row.record.variant): table.numbers[row.record.variant] for row in rows}
     looks = series_channels(numbers, **lay_above(numbers))
     xy = {"x": x.channel(), "y": y.channel("y")}
-    far = {"x": {**xy["x"], "field": "x2"}, "y": xy["y"], "text": {"field": "text"}}
-    near = {**xy, "text": {"field": "text"}}
-    return Plot(
+    far = {"x": {**xy["x"], "field": "x2"}, "y": xy["y"]}
+    picked = {**xy, "opacity": PICKED}
+    return table.make_plot(
         name="roofline",
         title="Roofline: speed below what memory and arithmetic allow",
-        subject=table.subject,
         caption=(
             "Dashed: the fastest matmuls and passes over memory that flopwatch peaks has measured "
             "on this machine; FLOPs and bytes are those that the suite declares."
         ),
-        conditions=table.conditions,
         data={"points": points, "roofs": roofs},
         layers=[
             rule("roofs", **xy, x2={"field": "x2"}, y2={"field": "y2"}),
-            {
-                **text("roofs", far, style="note", align="right", dy=-8),
-                "transform": [{"filter": "!datum.is_memory"}],
-            },
-            {
-                **text("roofs", near, style="note", align="left", dx=14),
-                "transform": [{"filter": "datum.is_memory"}],
-            },
-            {
-                "data": {"name": "points"},
-                "params": [pick_by_legend()],
-                "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
-                "encoding": {**xy, "stroke": looks["color"], "shape": looks["shape"],
-                             "fill": fill_if("datum.is_comparable", looks["color"]),
-                             "opacity": PICKED, **TIP},
-            },
+            text("roofs", far, where="!datum.is_memory", style="note", align="right", dy=-8),
+            text("roofs", xy, where="datum.is_memory", style="note", align="left", dx=14),
+            draw_points(
+                picked, looks, where_certain="datum.is_comparable", params=[pick_by_legend()]
+            ),
         ],
         height=320,
-    )  # fmt: skip
+    )
 
 
 def _make_point(row: Row, bandwidth: float, tops: dict[str, float], table: Table) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from flopwatch.output.plots.channels import (
     TIME,
     TIP,
     Axis,
+    layer,
     make_axis,
     order_by_end,
     pick_by_legend,
@@ -23,7 +24,7 @@ from flopwatch.output.plots.channels import (
     zoom,
 )
 from flopwatch.output.plots.lanes import Table, group_rows, lay_lanes, read_table
-from flopwatch.output.plots.plot import Plot, Values, is_ratio, join, thin
+from flopwatch.output.plots.plot import Plot, Values, is_ratio, thin
 from flopwatch.output.plots.theme import INKS
 from flopwatch.output.units import format_time, printable
 
@@ -98,36 +99,25 @@ def _draw_samples(drawn: Sequence[tuple[Row, list[tuple[int, float, bool]]]], ta
     last_warmup = [r for _, samples in drawn for r, _, is_warmup in samples if is_warmup]
     warmup = [{"x": -0.5, "x2": max(last_warmup) + 0.5, "text": "warm-up"}] if last_warmup else []
     span = {"type": "rect", "color": INKS.quiet, "opacity": 0.13, "clip": True}
-    bottom = {"x": xy["x"], "y": {"value": "height"}, "text": {"field": "text"}}
-    return Plot(
+    bottom = {"x": xy["x"], "y": {"value": "height"}}
+    line = {"type": "rule", "strokeWidth": 1.5, "clip": True}
+    dot = {"type": "point", "size": 22, "strokeWidth": 1.2, "clip": True}
+    shaped = {**xy, **colour, "shape": looks["shape"], **TIP}
+    return table.make_plot(
         name="samples",
         title="Samples in the order of taking",
-        subject=join(table.subject, table.name_case(drawn[0][0])),
+        shared=table.name_case(drawn[0][0]),
         caption="A mark is the time of one run; the line is the median of those after warm-up.",
-        conditions=table.conditions,
         data={
             "points": [point for line in lines.values() for point in line],
             "medians": medians,
             "warmup": warmup,
         },
         layers=[
-            {
-                "data": {"name": "warmup"},
-                "mark": span,
-                "encoding": {"x": xy["x"], "x2": {"field": "x2"}},
-            },
+            layer("warmup", span, {"x": xy["x"], "x2": {"field": "x2"}}),
             text("warmup", bottom, style="note", align="left", dy=-9, dx=4),
-            {
-                "data": {"name": "medians"},
-                "mark": {"type": "rule", "strokeWidth": 1.5, "clip": True},
-                "encoding": {**xy, "x2": {"field": "x2"}, **colour, **TIP},
-            },
-            {
-                "data": {"name": "points"},
-                "params": [pick_by_legend(), zoom("x")],
-                "mark": {"type": "point", "size": 22, "strokeWidth": 1.2, "clip": True},
-                "encoding": {**xy, **colour, "shape": looks["shape"], **TIP},
-            },
+            layer("medians", line, {**xy, "x2": {"field": "x2"}, **colour, **TIP}),
+            layer("points", dot, shaped, params=[pick_by_legend(), zoom("x")]),
         ],
         height=280,
     )
@@ -199,41 +189,23 @@ def _draw_distributions(
     colour = looks["color"]
     xy: dict[str, Any] = {"x": axis.channel(), "y": lanes.channel()}
     span = {**xy, "y2": {"field": "y2"}, "color": colour}
-    return Plot(
+    dot = {"type": "point", "size": 16, "strokeWidth": 1.1, "opacity": 0.9}
+    return lanes.make_plot(
         name="distribution",
         title="How the times of a run are distributed",
-        subject=join(table.subject, table.name_case(rows[0])),
+        shared=table.name_case(rows[0]),
         caption=(
             "A dot is one measured run, warm-up left out; the shape above is their density, the "
             "line in it their median, which is on the right."
         ),
-        conditions=table.conditions,
-        data={
-            **lanes.data(lambda row: format_time(median(times_ns[row.record.variant]))),
-            "points": points,
-            "densities": densities,
-            "medians": medians,
-        },
-        layers=lanes.lay_out([
-            {
-                "data": {"name": "densities"},
-                "mark": {"type": "area", "opacity": 0.3, "line": True},
-                "encoding": span,
-            },
-            {
-                "data": {"name": "medians"},
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {**span, **TIP},
-            },
-            {
-                "data": {"name": "points"},
-                "mark": {"type": "point", "size": 16, "strokeWidth": 1.1, "opacity": 0.9},
-                "encoding": {**xy, "color": colour, "shape": looks["shape"],
-                             **TIP},
-            },
-        ]),
-        height=lanes.height,
-    )  # fmt: skip
+        note=lambda row: format_time(median(times_ns[row.record.variant])),
+        data={"points": points, "densities": densities, "medians": medians},
+        layers=[
+            layer("densities", {"type": "area", "opacity": 0.3, "line": True}, span),
+            layer("medians", {"type": "rule", "strokeWidth": 2}, {**span, **TIP}),
+            layer("points", dot, {**xy, "color": colour, "shape": looks["shape"], **TIP}),
+        ],
+    )
 
 
 def estimate_density(times_ns: Sequence[float], *, is_log: bool) -> list[tuple[float, float]]:

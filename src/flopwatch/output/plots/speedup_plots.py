@@ -3,7 +3,7 @@ over an axis of counts, with the break-even."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flopwatch.analysis.break_even import BreakEven, find_break_evens
@@ -12,13 +12,15 @@ from flopwatch.analysis.summary import Row
 from flopwatch.output.case_tables import format_crossing, group_break_evens, list_tokens
 from flopwatch.output.columns import NOT_COMPARABLE
 from flopwatch.output.plots.channels import (
+    HAS_INTERVAL,
     PICKED,
     RATIO_LABEL,
     RIGHT,
     TIP,
     Axis,
-    fill_if,
+    draw_points,
     lay_above,
+    layer,
     make_count_axis,
     make_log_axis,
     order_by_end,
@@ -53,31 +55,26 @@ def make_speedups(rows: Sequence[Row]) -> Iterator[Plot]:
         return
     table = read_table(rows)
     is_shared = len(compared) > MOST_LANES
-    lanes = _share_lanes(compared) if is_shared else lay_lanes(compared, table, 20)
+    lanes = _share_lanes(compared, table) if is_shared else lay_lanes(compared, table, 20)
     points = [_make_point(y, row, table) for y, row in lanes.rows]
     reach = [p[key] for p in points for key in ("x", "low", "high", "limit") if p[key]]
     axis = make_log_axis("speedup", [1.0, *reach], RATIO_LABEL)
     baseline = compared[0].record.baseline
-    yield Plot(
+    yield lanes.make_plot(
         name="speedups",
         title=f"Speedup over {baseline}",
-        subject=table.subject,
         caption=_write_caption(points, baseline),
-        conditions=table.conditions,
-        data={
-            **lanes.data(lambda row: format_ratio(row.speedup.value if row.speedup else None)),
-            "points": points,
-            "baseline": [{"x": 1.0, "text": printable(baseline)}],
-        },
-        layers=lanes.lay_out(
-            _draw_points(points, axis, lanes, is_shared=is_shared), with_guides=not is_shared
-        ),
-        height=lanes.height,
+        note=None
+        if is_shared
+        else lambda row: format_ratio(row.speedup.value if row.speedup else None),
+        data={"points": points, "baseline": [{"x": 1.0, "text": printable(baseline)}]},
+        layers=_draw_points(points, axis, lanes, is_shared=is_shared),
+        with_guides=not is_shared,
         is_informative=len(points) > 1,
     )
 
 
-def _share_lanes(rows: Sequence[Row]) -> Lanes:
+def _share_lanes(rows: Sequence[Row], table: Table) -> Lanes:
     """A lane for every variant, and in it all its cases from the fastest to the slowest, one
     slightly below the other."""
     by_variant: dict[str, list[tuple[float, Row]]] = {}
@@ -94,7 +91,14 @@ def _share_lanes(rows: Sequence[Row]) -> Lanes:
             placed.append((-lane + 0.35 - 0.7 * place / max(1, most - 1), row))
         ends = dict.fromkeys([format_ratio(found[-1][0]), format_ratio(found[0][0])])
         names.append({"y": -lane, "text": printable(variant), "note": " to ".join(ends)})
-    return Lanes(rows=placed, names=names, headings=[], count=len(names), lane_px=SHARED_LANE_PX)
+    return Lanes(
+        table=table,
+        rows=placed,
+        names=names,
+        headings=[],
+        count=len(names),
+        lane_px=SHARED_LANE_PX,
+    )
 
 
 def _make_point(y: float, row: Row, table: Table) -> dict[str, Any]:
@@ -137,13 +141,13 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
     mark = {"type": "point", "size": 22 if is_shared else 60, "strokeWidth": 1.6}
     unknown = {"type": "rule", "strokeDash": [2, 3], "xOffset": -16, "x2Offset": 16}
     interval = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
-    parts = [
+    parts: list[tuple[str, Layer, Layer]] = [
         (
             "isValid(datum.low)",
             {"type": "rule", "strokeWidth": 0.6 if is_shared else 1.8},
             interval,
         ),
-        ("!isValid(datum.low)", unknown, {"x2": {"field": "x"}}),
+        (f"!{HAS_INTERVAL}", unknown, {"x2": {"field": "x"}}),
         ("datum.is_clear", {**mark, "filled": True}, TIP),
         # What is not certain is hollow.
         (
@@ -151,29 +155,25 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
             {**mark, "fill": INKS.paper},
             {"shape": looks["shape"], "strokeDash": looks["strokeDash"], **TIP},
         ),
-        # Nothing to be seen but its legend, which is what the points' own could not be.
-        (
-            "true",
-            {"type": "point", "opacity": 0, "size": 0},
-            {**looks, "stroke": {"value": INKS.text}},
-        ),
     ]
     if not is_shared:  # in a crowd, tips have them
         tick = {"type": "tick", "orient": "vertical", "size": 12, "thickness": 2}
         ink = {"color": {"value": INKS.text}}
         parts.append(("isValid(datum.limit)", tick, {"x": {**x, "field": "limit"}, **ink, **TIP}))
-    layers: list[Layer] = [
-        {
-            "data": {"name": "points"},
-            "transform": [{"filter": test}],
-            "mark": mark,
-            "encoding": {**xy, **encoding},
-        }
-        for test, mark, encoding in parts
+    layers = [
+        layer("points", mark, {**xy, **encoding}, where=test) for test, mark, encoding in parts
     ]
-    layers[4]["params"] = [pick_by_legend("state")]
-    del layers[4]["encoding"]["color"]
-    return [rule("baseline", x=x), *layers, *_name_baseline(x)]
+    layers.append(_draw_legend({"x": x, "y": y, **looks}))
+    name = text("baseline", {"x": x, "y": {"value": 0}}, style="note", dy=-8, limit=160)
+    return [rule("baseline", x=x), *layers, name]
+
+
+def _draw_legend(encoding: Layer) -> Layer:
+    """Of what points are: nothing to be seen but its legend, which theirs cannot be, as their
+    colours say whose they are."""
+    mark = {"type": "point", "opacity": 0, "size": 0}
+    ink = {"stroke": {"value": INKS.text}}
+    return layer("points", mark, {**encoding, **ink}, params=[pick_by_legend("state")])
 
 
 def _name_states(points: Values) -> Layer:
@@ -191,12 +191,6 @@ def _name_states(points: Values) -> Layer:
         }
         for place, channel in enumerate(("shape", "fill", "strokeDash"))
     }
-
-
-def _name_baseline(x: Layer) -> list[Layer]:
-    """Above the plot."""
-    words = {"x": x, "y": {"value": 0}, "text": {"field": "text"}}
-    return [text("baseline", words, style="note", dy=-8, limit=160)]
 
 
 def _write_caption(points: Values, baseline: str) -> str:
@@ -242,26 +236,24 @@ def _make_break_even(group: Sequence[BreakEven], table: Table) -> Plot:
     has_bands = any(point["low"] is not None for point in points)
     reach = [v for p in points for v in (p["y"], p["low"], p["high"]) if v is not None]
     numbers = {name: lines[name][0]["number"] for name in order_by_end(lines)}
-    return Plot(
+    bands = "Bands are the 99 % intervals of the speedups."
+    return table.make_plot(
         name="break-even",
         title=f"Speedup over {baseline} by {axis}",
-        subject=join(table.subject, table.name_case(first, axis)),
+        shared=table.name_case(first, axis),
         caption=join(
             _tell_crossings(group) if is_bare else _tell_starts(group),
-            "Bands are the 99 % intervals of the speedups."
-            if has_bands
-            else "No speedup here has an interval.",
+            bands if has_bands else "No speedup here has an interval.",
         ),
-        conditions=table.conditions,
         data={
             "points": points,
             "crossings": [crossing for one in group for crossing in _list_crossings(one)],
             "baseline": [{"y": 1.0, "text": printable(baseline)}],
         },
         layers=_draw_break_even(
-            make_count_axis(axis, list_tokens(group)),
-            make_log_axis("speedup", [1.0, *reach], RATIO_LABEL),
-            numbers,
+            make_count_axis(axis, list_tokens(group)).channel(grid=False),
+            make_log_axis("speedup", [1.0, *reach], RATIO_LABEL).channel("y"),
+            series_channels(numbers, dash=True, **RIGHT),
         ),
         height=280,
         is_informative=len(list_tokens(group)) >= FEWEST_COUNTS,
@@ -309,54 +301,27 @@ def _list_crossings(break_even: BreakEven) -> Values:
     ]
 
 
-def _draw_break_even(x_axis: Axis, y_axis: Axis, numbers: Mapping[str, int]) -> list[Layer]:
-    x, y = x_axis.channel(grid=False), y_axis.channel("y")
-    looks = series_channels(numbers, dash=True, **RIGHT)
-    colour = {"color": looks["color"], "opacity": PICKED}
-    xy = {"x": x, "y": y}
+def _draw_break_even(x: Layer, y: Layer, looks: Layer) -> list[Layer]:
+    xy = {"x": x, "y": y, "opacity": PICKED}
+    colour = {"color": looks["color"]}
+    band = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "fill": looks["color"]}
+    faint = {"opacity": {"condition": {"param": "pick", "value": 0.16}, "value": 0.02}}
+    line = {**xy, **colour, "strokeDash": looks["strokeDash"]}
     ring = {"type": "point", "shape": "circle", "size": 260, "strokeWidth": 2, "filled": False}
-    down = {"type": "rule", "strokeDash": [2, 3]}
-    along = {"type": "rule", "strokeWidth": 5, "opacity": 0.35}
-    pick: Layer = {"condition": {"param": "pick", "value": 0.16}, "value": 0.02}
-    layers: list[Layer] = [
-        {
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "area"},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"},
-                         "fill": looks["color"], "opacity": pick},
-        },
-        {
-            "params": [pick_by_legend()],
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {**xy, **colour, "strokeDash": looks["strokeDash"]},
-        },
-        {
-            "mark": {"type": "point", "size": 60, "opacity": 1, "strokeWidth": 1.6},
-            "encoding": {**xy, "stroke": looks["color"], "shape": looks["shape"],
-                         "fill": fill_if("datum.is_certain", looks["color"]),
-                         "opacity": PICKED, **TIP},
-        },
-        {
-            "transform": [{"filter": "datum.pays"}],
-            "mark": ring,
-            "encoding": {**xy, **colour, **TIP},
-        },
-    ]  # fmt: skip
-    crossings: list[Layer] = [
-        {"mark": down, "encoding": {"x": x, "y": y, "y2": {"value": "height"}, **colour, **TIP}},
-        {
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": along,
-            "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y,
-                         "color": looks["color"], **TIP},
-        },
-    ]  # fmt: skip
-    names = {"x": {"value": "width"}, "y": y, "text": {"field": "text"}}
+    down = {**xy, "y2": {"value": "height"}, **colour, **TIP}
+    along = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, **colour, **TIP}
+    wide = {"type": "rule", "strokeWidth": 5, "opacity": 0.35}
+    end = {"x": {"value": "width"}, "y": y}
     return [
         rule("baseline", y=y),
-        text("baseline", names, style="note", align="left", dx=6, limit=120),
-        *({"data": {"name": "points"}, **layer} for layer in layers),
-        *({"data": {"name": "crossings"}, **layer} for layer in crossings),
+        text("baseline", end, style="note", align="left", dx=6, limit=120),
+        layer("points", {"type": "area"}, {**band, **faint}, where=HAS_INTERVAL),
+        layer("points", {"type": "line", "strokeWidth": 2}, line, params=[pick_by_legend()]),
+        draw_points(xy, looks, where_certain="datum.is_certain"),
+        layer("points", ring, {**xy, **colour, **TIP}, where="datum.pays"),
+        # Down to the axis from where a line crosses 1x, and along 1x the interval of that.
+        layer("crossings", {"type": "rule", "strokeDash": [2, 3]}, down),
+        layer("crossings", wide, along, where=HAS_INTERVAL),
     ]
 
 
