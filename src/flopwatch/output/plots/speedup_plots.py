@@ -36,12 +36,13 @@ from flopwatch.output.units import format_ratio, format_speedup, printable
 
 CLEAR, UNCLEAR, UNKNOWN = "clear verdict", "unclear: the interval has 1x", "interval unknown"
 STATES = {
-    CLEAR: ("circle", INKS.text, [1, 0]),
-    UNCLEAR: ("circle", INKS.paper, [1, 0]),
-    UNKNOWN: ("circle", INKS.paper, [2, 2]),
-    NOT_COMPARABLE: ("diamond", INKS.paper, [1, 0]),
+    CLEAR: ("circle", INKS.text, [1, 0], INKS.text),
+    UNCLEAR: ("circle", INKS.paper, [1, 0], INKS.text),
+    UNKNOWN: ("circle", INKS.paper, [2, 2], INKS.text),
+    NOT_COMPARABLE: ("diamond", INKS.paper, [1, 0], INKS.text),
 }
-"""What a point may be: its shape, its fill in the legend, and the dash of its outline."""
+"""What a point may be: its shape, its fill in the legend, and the dash and the legend's
+colour of its outline."""
 LIMIT = "what arithmetic alone would give"
 SHARED_LANE_PX = 60.0
 FEWEST_COUNTS = 3
@@ -172,8 +173,7 @@ def _draw_legend(encoding: Layer) -> Layer:
     """Of what points are: nothing to be seen but its legend, which theirs cannot be, as their
     colours say whose they are."""
     mark = {"type": "point", "opacity": 0, "size": 0}
-    ink = {"stroke": {"value": INKS.text}}
-    return layer("points", mark, {**encoding, **ink}, params=[pick_by_legend("state")])
+    return layer("points", mark, encoding, params=[pick_by_legend("state")])
 
 
 def _name_states(points: Values) -> Layer:
@@ -189,7 +189,7 @@ def _name_states(points: Values) -> Layer:
             "scale": {"domain": list(states), "range": [look[place] for look in states.values()]},
             "legend": legend,
         }
-        for place, channel in enumerate(("shape", "fill", "strokeDash"))
+        for place, channel in enumerate(("shape", "fill", "strokeDash", "stroke"))
     }
 
 
