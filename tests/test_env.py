@@ -15,7 +15,6 @@ PASS_ON = {
     "env.py",
     "devices/environment.py",  # stores them in records
     "devices/instruction_sets.py",  # a child inherits them
-    "jobs/parallelism.py",  # imports nothing of flopwatch
     "runner/local_launcher.py",  # workers inherit them
     "worker/communicator.py",  # sets those of torchrun
 }
