@@ -13,13 +13,14 @@ Environ = Mapping[str, str] | None
 """Variables by name; None: those of this process."""
 
 PEAKS, CALIBRATION = "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION"
-PORT = "FLOPWATCH_PORT"
+PORT, SECRET = "FLOPWATCH_PORT", "FLOPWATCH_SECRET"
 
 VARIABLES = {
     PEAKS: "file of measured peaks, in place of flopwatch/peaks.jsonl in the cache folder",
     CALIBRATION: "file of calibrations, in place of calibrations.jsonl next to the peaks",
     "FLOPWATCH_NATIVE": "off: do without kernels that are compiled when they are first needed",
     PORT: "port of rank 0, in place of the one after MASTER_PORT",
+    SECRET: "text by which ranks recognise each other, in place of the key in the cache folder",
     # torchrun, or a scheduler that does the same
     "RANK": "number of this rank",
     "WORLD_SIZE": "number of ranks",
@@ -28,6 +29,7 @@ VARIABLES = {
     "MASTER_ADDR": "node of rank 0",
     "MASTER_PORT": "port that torchrun uses itself",
     "TORCHELASTIC_RUN_ID": "set: torchrun has started this process",
+    "TORCHELASTIC_ERROR_FILE": "a file in a folder of torchrun's that its ranks on a node share",
     # the system
     "XDG_CACHE_HOME": "folder for caches, in place of ~/.cache",
     "HOME": "withheld from records",

@@ -50,8 +50,11 @@ class OtherRankProcess(Protocol):
 
     def has_ended(self) -> bool: ...
 
+    def request_stack(self) -> None: ...
+
     def read_stack(self) -> str | None:
-        """Its Python stack, empty where it does not answer; None where it cannot be asked."""
+        """Its Python stack, once requested: empty where it does not answer, None where it has
+        ended."""
 
     def kill(self) -> None: ...
 
@@ -88,11 +91,12 @@ class LocalRank:
     def has_ended(self) -> bool:
         return self._worker.exit_code is not None
 
+    def request_stack(self) -> None:
+        if not self.has_ended():
+            self._worker.request_stack()
+
     def read_stack(self) -> str | None:
-        if self.has_ended():
-            return None
-        self._worker.request_stack()
-        return self._worker.read_stack()
+        return None if self.has_ended() else self._worker.read_stack()
 
     def kill(self) -> None:
         self._worker.close()
@@ -132,6 +136,8 @@ class RankWorkers:
 
     def explain_hang(self, silence_limit_s: float) -> Failure:
         """Mostly rank 0 waits for another rank, so all are asked for their stacks."""
+        for rank in self.other_ranks:
+            rank.request_stack()
         self.rank0.request_stack()
         others = [rank.read_stack() for rank in self.other_ranks]
         stacks = [self.rank0.read_stack(), *others]

@@ -7,7 +7,8 @@ when the runner asks for it, so that a rank that dies is a record here too, and 
     torchrun --nproc-per-node 8 -m flopwatch run training ...
 
 They exchange messages (`worker.messages`) over TCP, at MASTER_ADDR at the port after MASTER_PORT,
-which torchrun uses itself; FLOPWATCH_PORT names another one.
+which torchrun uses itself; FLOPWATCH_PORT names another one. Messages are signed, so that nobody
+else is obeyed (`rank_connection`), and once all ranks are there rank 0 listens no longer.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from ipaddress import ip_address
 
 from msgspec import structs
 
 from flopwatch import env
 from flopwatch.errors import UsageError, WorkerError
 from flopwatch.runner.local_launcher import Launcher, poll_readable
+from flopwatch.runner.rank_connection import Line, find_key
 from flopwatch.runner.rank_processes import (
     LOCALHOST,
     LocalRank,
@@ -32,31 +35,34 @@ from flopwatch.runner.rank_processes import (
 from flopwatch.worker.communicator import JOIN_S
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import (
-    BrokenMessage,
     End,
     Hello,
-    LineReader,
+    JobMessage,
     RankEnded,
     RankFailed,
-    RankMessage,
     RankPlace,
     RankRequest,
+    RankStack,
+    ReadStack,
     Start,
     Stop,
     Welcome,
-    encode,
 )
 
 IDLE_S = 60.0
+HANDSHAKE_S = 10.0
+"""Who has not proved by then to be of this job is not waited for."""
+MOST_STRANGERS = 100
+"""Connections that may wait for their proof; beyond, the oldest is closed."""
+STACK_S = 5.0
+"""Longer than a rank takes to read the stack of its worker."""
+MOST_RANKS = 1_000_000
+LAST_PORT = 65535
+SAME_KEY = (
+    f"where nodes do not share a home, set {env.SECRET} on all of them to the same text, which "
+    "only you know"
+)
 GONE = "its flopwatch process is gone"
-KEEP_ALIVE = {(socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1}
-"""The loss of a node is noticed after half a minute."""
-if hasattr(socket, "TCP_KEEPIDLE"):
-    KEEP_ALIVE |= {
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 10,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 5,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
-    }
 
 
 def find_place(environ: env.Environ = None) -> RankPlace | None:
@@ -64,16 +70,17 @@ def find_place(environ: env.Environ = None) -> RankPlace | None:
     flopwatch uses."""
     if env.read("WORLD_SIZE", environ) in ("", "1") or not env.read("RANK", environ):
         return None
-    rank, ranks = _read_number(environ, "RANK"), _read_number(environ, "WORLD_SIZE")
+    ranks = _read_number(environ, "WORLD_SIZE", 1, MOST_RANKS)
+    local_ranks = _read_number(environ, "LOCAL_WORLD_SIZE", 1, ranks)
     if env.read(env.PORT, environ):
-        port = _read_number(environ, env.PORT)
+        port = _read_number(environ, env.PORT, 1, LAST_PORT)
     else:
-        port = _read_number(environ, "MASTER_PORT") + 1
-    local_ranks = _read_number(environ, "LOCAL_WORLD_SIZE")
+        master_port = _read_number(environ, "MASTER_PORT", 1, LAST_PORT)
+        port = master_port + 1 if master_port < LAST_PORT else master_port - 1
     return RankPlace(
-        rank=rank,
+        rank=_read_number(environ, "RANK", 0, ranks - 1),
         ranks=ranks,
-        local_rank=_read_number(environ, "LOCAL_RANK"),
+        local_rank=_read_number(environ, "LOCAL_RANK", 0, local_ranks - 1),
         local_ranks=local_ranks,
         node_ranks=local_ranks,
         address=env.read("MASTER_ADDR", environ) or LOCALHOST,
@@ -81,50 +88,16 @@ def find_place(environ: env.Environ = None) -> RankPlace | None:
     )
 
 
-def _read_number(environ: env.Environ, name: str) -> int:
+def _read_number(environ: env.Environ, name: str, lowest: int, highest: int) -> int:
     text = env.read(name, environ)
-    if not text.isdecimal():
-        raise UsageError(
-            f"the environment says that this is one of several ranks, but {name} is {text!r} and "
-            "not a number; start flopwatch with torchrun, or set all variables that torchrun sets"
-        )
-    return int(text)
-
-
-class Line:
-    """A connection that carries messages. One that cannot be read ends it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        for option, value in KEEP_ALIVE.items():
-            connection.setsockopt(*option, value)
-        self._reader: LineReader[RankMessage] = LineReader(RankMessage)
-        self.is_open = True
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def send(self, message: RankMessage) -> None:
-        try:
-            self._connection.sendall(encode(message))
-        except OSError:
-            self.is_open = False
-
-    def receive(self) -> list[RankMessage]:
-        """What has come, without waiting; once the other end is gone, `is_open` is False."""
-        messages: list[RankMessage] = []
-        while self.is_open and poll_readable([self.fileno()], 0):
-            try:
-                chunk = self._connection.recv(1 << 16)
-                messages += self._reader.feed(chunk)
-            except (OSError, BrokenMessage):
-                chunk = b""
-            self.is_open = bool(chunk)
-        return messages
-
-    def close(self) -> None:
-        self.is_open = False
-        self._connection.close()
+    # The length first: Python refuses to convert thousands of digits.
+    if text.isdecimal() and len(text) < 10 and lowest <= int(text) <= highest:
+        return int(text)
+    raise UsageError(
+        f"the environment says that this is one of several ranks, but {name} is {text[:40]!r} and "
+        f"not a number from {lowest} to {highest}; start flopwatch with torchrun, or set all "
+        "variables that torchrun sets"
+    )
 
 
 class RemoteRank:
@@ -135,27 +108,44 @@ class RemoteRank:
         self._line = line
         self._job = job
         self._has_ended = False
+        self._failure: Failure | None = None
+        self._stack: str | None = None
+        self._stack_deadline_s = 0.0
 
     def list_descriptors(self) -> Sequence[int]:
-        return [self._line.fileno()] if self._line.is_open and not self._has_ended else []
+        return [self._line.fileno()] if not self.has_ended() else []
 
     def check(self) -> Failure | None:
         for message in self._line.receive():
-            if not isinstance(message, RankFailed | RankEnded) or message.job != self._job:
+            if not isinstance(message, JobMessage) or message.job != self._job:
                 continue  # of a job that is over
             if isinstance(message, RankFailed):
-                return message.failure
-            self._has_ended = True
-        if not self._line.is_open and not self._has_ended:
+                self._failure = message.failure
+            elif isinstance(message, RankStack):
+                self._stack = message.stack
+            elif isinstance(message, RankEnded):
+                self._has_ended = True
+        if self._failure is None and not self._line.is_open and not self._has_ended:
             # No answer to what was asked: it can be measured once ranks are there again.
             return Failure("skipped", GONE, "rank-lost")
-        return None
+        return self._failure
 
     def has_ended(self) -> bool:
         return self._has_ended or not self._line.is_open
 
+    def request_stack(self) -> None:
+        self._stack_deadline_s = time.monotonic() + STACK_S
+        if not self.has_ended():
+            self._line.send(ReadStack(job=self._job))
+
     def read_stack(self) -> str | None:
-        return None
+        while self._stack is None and not self.has_ended():
+            left_s = self._stack_deadline_s - time.monotonic()
+            if left_s <= 0:
+                return ""
+            poll_readable([self._line.fileno()], left_s)
+            self.check()
+        return self._stack
 
     def kill(self) -> None:
         if not self.has_ended():
@@ -170,8 +160,18 @@ class TorchrunRanks:
         self._lines: dict[int, Line] = {}
         self._places = {0: place}
         self._job = 0
-        with closing(listen(place)) as listener:
-            self._welcome(listener, join_s)
+        self._unknown: dict[Line, float] = {}
+        """Connections that have not proved yet to be of this job, oldest first, and until when
+        they may."""
+        try:
+            with closing(listen(place)) as listener:
+                self._welcome(listener, join_s)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for line in self._unknown:
+                line.close()
 
     def start(self, request: RankRequest, ranks: int) -> tuple[list[OtherRankProcess], RankPlace]:
         lost = [rank for rank in range(1, ranks) if not self._lines[rank].is_open]
@@ -195,25 +195,50 @@ class TorchrunRanks:
             line.close()
 
     def _welcome(self, listener: socket.socket, join_s: float) -> None:
+        """Until all ranks have connected. Anybody can: no one is waited for alone, and whoever
+        does not prove to be of this job is forgotten."""
         deadline_s = time.monotonic() + join_s
-        while len(self._lines) < self._place.ranks - 1:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            if not poll_readable([listener.fileno()], left_s):
-                missing = sorted(set(range(1, self._place.ranks)) - set(self._lines))
-                raise WorkerError(
-                    f"rank {missing[0]} of {self._place.ranks} did not connect within {join_s:g} "
-                    f"s; can it reach {self._place.address}:{self._place.port}? {env.PORT} names "
-                    "another port"
-                )
-            line = Line(listener.accept()[0])
-            hello = _await_hello(line)
-            awaited = set(range(1, self._place.ranks)) - set(self._lines)
-            if hello is None or hello.ranks != self._place.ranks or hello.rank not in awaited:
-                line.close()  # of another job
-                continue
-            line.send(Welcome())
-            self._lines[hello.rank] = line
-            self._places[hello.rank] = hello
+        job_key = find_key(self._place)
+        unknown, forged = self._unknown, 0
+        while missing := [rank for rank in range(1, self._place.ranks) if rank not in self._lines]:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise WorkerError(self._explain_missing(missing[0], join_s, forged))
+            waiting = [listener.fileno(), *(line.fileno() for line in unknown)]
+            ready = poll_readable(waiting, min(1.0, left_s))
+            if listener.fileno() in ready:
+                with suppress(OSError):  # it is gone again
+                    line = Line(listener.accept()[0], job_key, "runner")
+                    unknown[line] = time.monotonic() + HANDSHAKE_S
+            for line in [line for line in unknown if line.fileno() in ready]:
+                if self._admit(line):
+                    del unknown[line]
+            for line, end_s in list(unknown.items()):
+                is_late = time.monotonic() > end_s or len(unknown) > MOST_STRANGERS
+                if is_late or not line.is_open:
+                    forged += line.was_forged
+                    line.close()
+                    del unknown[line]
+
+    def _admit(self, line: Line) -> bool:
+        for message in line.receive():
+            if isinstance(message, Hello) and 0 < message.place.rank < self._place.ranks:
+                rank = message.place.rank
+                if rank in self._lines:  # it has given up that connection
+                    self._lines[rank].close()
+                line.send(Welcome())
+                self._lines[rank], self._places[rank] = line, message.place
+                return True
+        return False
+
+    def _explain_missing(self, rank: int, join_s: float, forged: int) -> str:
+        begin = f"rank {rank} of {self._place.ranks} did not connect within {join_s:g} s"
+        if forged:
+            return f"{begin}, and what did connect has another key; {SAME_KEY}"
+        return (
+            f"{begin}; can it reach {self._place.address}:{self._place.port}? {env.PORT} names "
+            "another port"
+        )
 
 
 def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankPlace]:
@@ -225,12 +250,6 @@ def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankP
     return [replace(place, node_ranks=node_ranks) for place in assigned]
 
 
-def _await_hello(line: Line) -> RankPlace | None:
-    poll_readable([line.fileno()], 5.0)
-    first = next(iter(line.receive()), None)
-    return first.place if isinstance(first, Hello) else None
-
-
 def _count_local(place: RankPlace, places: Sequence[RankPlace]) -> int:
     """Ranks of the same node that take part: local ranks are numbered from 0 on every node, and
     nodes are filled one after the other."""
@@ -239,50 +258,68 @@ def _count_local(place: RankPlace, places: Sequence[RankPlace]) -> int:
 
 
 def listen(place: RankPlace) -> socket.socket:
-    """On the loopback interface where all ranks are on this node; else on all interfaces, since the
-    name of this node may resolve to another of its addresses elsewhere."""
-    is_local = place.local_ranks == place.ranks
+    """On the loopback interface where all ranks are on this node; else at the address of rank 0,
+    or where that is a name, on all interfaces: elsewhere it may resolve to another of them."""
+    host = LOCALHOST if place.is_one_node else _find_own_address(place.address)
+    dual = host == "" and socket.has_dualstack_ipv6()
     try:
-        if is_local:
-            return socket.create_server((LOCALHOST, place.port), backlog=place.ranks)
-        dual = socket.has_dualstack_ipv6()
-        return socket.create_server(
-            ("", place.port),
-            family=socket.AF_INET6 if dual else socket.AF_INET,
+        listener = socket.create_server(
+            (host, place.port),
+            family=socket.AF_INET6 if dual or ":" in host else socket.AF_INET,
             dualstack_ipv6=dual,
-            backlog=place.ranks,
+            backlog=place.ranks + MOST_STRANGERS,
         )
     except OSError as error:
         raise UsageError(
             f"port {place.port} cannot be listened on ({error.strerror or error}); set {env.PORT} "
             "to a free one, the same for all ranks"
         ) from None
+    listener.setblocking(False)  # who connects may be gone before it is accepted
+    return listener
+
+
+def _find_own_address(address: str) -> str:
+    """Where it is an address, and one of this node's; else empty."""
+    with suppress(ValueError, OSError):
+        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.bind((address, 0))
+            return address
+    return ""
 
 
 def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:
-    address = LOCALHOST if place.local_ranks == place.ranks else place.address
+    address = LOCALHOST if place.is_one_node else place.address
+    job_key = find_key(place)
     deadline_s = time.monotonic() + join_s
-    reason = "no answer"
-    while time.monotonic() < deadline_s:
+    reason, advice = "no answer", f"{env.PORT} names another port"
+    while (left_s := deadline_s - time.monotonic()) > 0:
         try:
-            connection = socket.create_connection((address, place.port), timeout=5.0)
+            connection = socket.create_connection((address, place.port), timeout=min(5.0, left_s))
         except OSError as error:
             reason = error.strerror or str(error)
-            time.sleep(0.2)
-            continue
-        connection.settimeout(None)
-        line = Line(connection)
-        line.send(Hello(place=place))
-        poll_readable([line.fileno()], max(0.0, deadline_s - time.monotonic()))
-        if any(isinstance(message, Welcome) for message in line.receive()):
-            return line  # it is the runner of this job that listens
-        line.close()
-        reason = "another program listens there"
+        else:
+            line = Line(connection, job_key, "rank")
+            if _is_welcome(line, place, min(HANDSHAKE_S, left_s)):
+                return line
+            line.close()
+            reason = "what listens there is not of this job, or has another key"
+            advice = f"{SAME_KEY}; {env.PORT} names another port"
         time.sleep(0.2)  # it may be the runner of a job that is just ending
-    raise WorkerError(
-        f"rank 0 cannot be reached at {address}:{place.port} ({reason}); {env.PORT} names another "
-        "port"
-    )
+    raise WorkerError(f"rank 0 cannot be reached at {address}:{place.port} ({reason}); {advice}")
+
+
+def _is_welcome(line: Line, place: RankPlace, limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    has_greeted = False
+    while line.is_open and (left_s := deadline_s - time.monotonic()) > 0:
+        poll_readable([line.fileno()], left_s)
+        if any(isinstance(message, Welcome) for message in line.receive()):
+            return True
+        if line.can_sign and not has_greeted:
+            line.send(Hello(place=place))
+            has_greeted = True
+    return False
 
 
 class RankServer:
@@ -309,6 +346,8 @@ class RankServer:
                     return
                 if isinstance(message, Start):
                     self._start(message)
+                elif isinstance(message, ReadStack) and message.job == self._job:
+                    self._send_stack()
                 elif isinstance(message, Stop) and message.job == self._job:
                     self._end_worker()
                     self._line.send(RankEnded(job=self._job))
@@ -333,6 +372,11 @@ class RankServer:
         if failure is not None or self._worker.has_ended():
             self._line.send(RankEnded(job=self._job))
             self._end_worker()
+
+    def _send_stack(self) -> None:
+        if self._worker is not None:
+            self._worker.request_stack()
+            self._line.send(RankStack(job=self._job, stack=self._worker.read_stack() or ""))
 
     def _end_worker(self) -> None:
         if self._worker is not None:

@@ -212,7 +212,7 @@ def _publish(place: RankPlace) -> None:
         MASTER_ADDR=place.address,
         MASTER_PORT=str(place.port),
     )
-    if place.local_ranks == place.ranks and Path("/sys/class/net/lo").exists():
+    if place.is_one_node and Path("/sys/class/net/lo").exists():
         # On one node the loopback interface always works, whatever its name or firewall.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

@@ -19,8 +19,8 @@ BrokenMessage, which the runner treats like the death of the process that sent i
 Under torchrun every rank has a flopwatch process of its own; that of rank 0 is the runner, and
 passes requests on to the others.
 
-    to the runner         Hello (a rank and its place), RankFailed, RankEnded
-    to the other ranks    Welcome, Start (a worker, with this request), Stop, End
+    to the runner         Hello (a rank and its place), RankFailed, RankEnded, RankStack
+    to the other ranks    Welcome, Start (a worker, with this request), ReadStack, Stop, End
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ class RankPlace:
     address: str
     port: int
     """Where rank 0 listens."""
+
+    @property
+    def is_one_node(self) -> bool:
+        return self.local_ranks == self.ranks
 
 
 class Request(Message, frozen=True, kw_only=True):
@@ -250,6 +254,10 @@ class Start(JobMessage, frozen=True):
     request: RankRequest
 
 
+class ReadStack(JobMessage, frozen=True):
+    """Of a worker that does not go on."""
+
+
 class Stop(JobMessage, frozen=True):
     pass
 
@@ -266,7 +274,12 @@ class RankEnded(JobMessage, frozen=True):
     pass
 
 
-RankMessage = Hello | Welcome | Start | Stop | End | RankFailed | RankEnded
+class RankStack(JobMessage, frozen=True):
+    stack: str
+    """Empty where the worker does not answer."""
+
+
+RankMessage = Hello | Welcome | Start | ReadStack | Stop | End | RankFailed | RankEnded | RankStack
 
 
 # What a suite declares.
