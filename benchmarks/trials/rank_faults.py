@@ -7,6 +7,7 @@ the job's port without belonging to it is not obeyed, and does not keep the job 
 from __future__ import annotations
 
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from flopwatch.records.store import read
-from trials.trial import Outcome, run
+from trials.trial import Done, Outcome, run
 
 SUITE = """
 import os, signal, time
@@ -62,7 +64,17 @@ STATUSES = {
     "hangs": "timeout",
     "raises": "crash",
 }
-EVIL = b'{"event": "call", "kind": "call", "function": "os:system", "arguments": ["touch OWNED"]}\n'
+CALL = '{"kind":"Call","settings":{},"function":"os:system","arguments":{"command":"touch OWNED"}}'
+START = f'{{"kind":"Start","job":1,"request":{CALL}}}'
+EVIL = "\n".join(["n" * 32, '{"kind":"Welcome"}', START, CALL, ""]).encode()
+HELLO = (
+    b'{"kind":"Hello","place":{"rank":1,"ranks":2,"local_rank":1,"local_ranks":2,"node_ranks":2,'
+    b'"address":"127.0.0.1","port":1}}'
+)
+TORCHRUNS_OWN = re.compile(
+    r"Traceback \(most recent call last\):(?:(?!Traceback).)*?ChildFailedError", re.S
+)
+"""torchrun prints it wherever one of its processes ends with another exit code than 0."""
 
 
 def try_fault(fault: str) -> Outcome:
@@ -70,7 +82,7 @@ def try_fault(fault: str) -> Outcome:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         done = run(make_command(folder), folder, changes={"FAULT": fault})
-        failures += list(done.list_failures())
+        failures += list_failures(done)
         out = folder / "out.jsonl"
         records = read(out).records if out.exists() else []
         found = {record.variant: record for record in records}
@@ -96,7 +108,7 @@ def try_stranger(kind: str) -> Outcome:
 
         done = run(make_command(folder), folder, meddle=meddle)
         stop.set()
-        failures += list(done.list_failures())
+        failures += list_failures(done)
         if any(folder.rglob("OWNED")):
             failures.append("code was run")
         out = folder / "out.jsonl"
@@ -104,6 +116,10 @@ def try_stranger(kind: str) -> Outcome:
         if statuses != ["ok", "ok"]:
             failures.append(f"job disturbed: {statuses} {done.err[-300:]!r}")
     return Outcome(part="torchrun", name=f"stranger {kind}", failures=tuple(failures))
+
+
+def list_failures(done: Done) -> list[str]:
+    return list(replace(done, err=TORCHRUNS_OWN.sub("", done.err)).list_failures())
 
 
 def make_command(folder: Path) -> list[str]:
@@ -118,7 +134,7 @@ def bother(pid: int, kind: str, stop: threading.Event) -> None:
         "commands": EVIL,
         "garbage": random.Random(0).randbytes(4096),
         "is silent": b"",
-        "says hello": b'{"event": "hello", "place": {"rank": 1, "ranks": 2}}\n',
+        "says hello": b"n" * 32 + b"\n" + b"s" * 64 + HELLO + b"\n" + HELLO + b"\n",
     }
     kept = []
     while not stop.is_set():

@@ -6,8 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -246,112 +245,6 @@ def test_onednn_capped_below_vnni_counts_as_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     assert int8_cpu._has_vnni()
     int8_cpu._has_vnni.cache_clear()
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty cache of compiled code."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    load = native.load  # a test may put another in its place
-    load.cache_clear()
-    yield tmp_path / "flopwatch"
-    load.cache_clear()
-
-
-SOURCE = 'extern "C" int answer() { return 42; }'
-
-
-def test_compiled_once_and_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "HERE", fresh.parent)
-    (fresh.parent / "small.cpp").write_text(SOURCE)
-    library = native.load("small")
-    if isinstance(library, str):
-        pytest.skip(library)
-    assert library.answer() == 42
-    (kept,) = fresh.iterdir()
-    native.load.cache_clear()
-    monkeypatch.setattr(native, "_compile", None)  # which would fail
-    assert not isinstance(native.load("small"), str)
-    assert list(fresh.iterdir()) == [kept]
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "reason"),
-    [
-        ("CXX", "no-such-compiler", "CXX is 'no-such-compiler', which is not there"),
-        ("CXX", "false", "failed"),
-        ("FLOPWATCH_NATIVE", "off", "FLOPWATCH_NATIVE is off"),
-    ],
-)
-def test_without_a_library_there_is_a_reason(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
-) -> None:
-    monkeypatch.setenv(variable, value)
-    said = native.load("int8")
-    assert isinstance(said, str)
-    assert reason in said
-    assert not list(fresh.glob("*"))  # nothing half made is left
-
-
-def test_code_that_does_not_compile_is_a_reason(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "HERE", fresh.parent)
-    (fresh.parent / "broken.cpp").write_text("this is no C++")
-    assert "failed" in str(native.load("broken"))
-
-
-def test_no_compiler_at_all(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", "")
-    assert native.load("int8") == "there is no C++ compiler"
-
-
-def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh.write_text("a file where the folder would be")
-    monkeypatch.setattr(native.tempfile, "tempdir", str(fresh.parent))
-    folder = native.find_cache()
-    assert folder.is_dir()
-    assert folder.parent == fresh.parent
-    assert folder == native.find_cache()  # the next process finds what this one made
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_nobody_is_at_home(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(native.Path, "home", fail)
-    monkeypatch.setattr(native.tempfile, "tempdir", str(fresh.parent / "missing"))
-    assert native.find_cache().is_dir()
-    monkeypatch.setattr(native.tempfile, "tempdir", "/proc")
-    assert "no folder to keep compiled code in" in str(native.load("int8"))
-
-
-def test_another_compiler_makes_another_library(fresh: Path) -> None:
-    source, compiler = fresh.parent / "small.cpp", fresh.parent / "compiler"
-    source.write_text(SOURCE)
-    compiler.write_text("old")
-    before = native._digest(source, [str(compiler)])
-    assert native._digest(source, [str(compiler)]) == before
-    (fresh.parent / "small_part.h").write_text("// its header")
-    with_header = native._digest(source, [str(compiler)])
-    assert with_header != before
-    compiler.write_text("newer")
-    assert native._digest(source, [str(compiler)]) != with_header
-
-
-def test_a_compiler_without_openmp_will_do(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "HERE", fresh.parent)
-    monkeypatch.setattr(native, "THREADS", "-fno-such-option")
-    (fresh.parent / "small.cpp").write_text(SOURCE)
-    library = native.load("small")
-    if isinstance(library, str):
-        pytest.skip(library)
-    assert library.answer() == 42
-    monkeypatch.setattr(native, "load", lambda name: library)
-    assert "one thread" in str(int8_cpu.describe())
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,10 +278,32 @@ def test_a_place_is_read_from_the_usual_variables() -> None:
     assert named.port == 7
 
 
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"])
-def test_variables_that_make_no_sense_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is 'many' and not a number"):
-        find_place({**VARIABLES, name: "many"})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, "many") for name in VARIABLES if name != "MASTER_ADDR"],
+        *[(name, "-1") for name in VARIABLES if name != "MASTER_ADDR"],
+        *[(name, "9" * 5000) for name in VARIABLES if name != "MASTER_ADDR"],
+        ("WORLD_SIZE", "0"),
+        ("RANK", "4"),
+        ("LOCAL_RANK", "2"),
+        ("LOCAL_WORLD_SIZE", "0"),
+        ("LOCAL_WORLD_SIZE", "5"),
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "65536"),
+        ("FLOPWATCH_PORT", "65536"),
+        ("FLOPWATCH_PORT", "door"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is '{value[:40]}' and not a number from"):
+        find_place({**VARIABLES, name: value})
+
+
+def test_after_the_last_port_comes_the_one_before_it() -> None:
+    place = find_place({**VARIABLES, "MASTER_PORT": "65535"})
+    assert place is not None
+    assert place.port == 65534
 
 
 def test_a_port_in_use_is_one_sentence() -> None:
@@ -296,6 +319,15 @@ def test_a_port_that_was_taken_meanwhile_is_one_sentence(monkeypatch: pytest.Mon
         place = replace(make_place(taken.getsockname()[1]), ranks=1, local_ranks=1)
         with pytest.raises(WorkerError, match="is in use by another program; run it again"):
             Communicator(place, "cpu", patience_s=5.0)
+
+
+@pytest.mark.parametrize("address", ["node0", "127.0.0.2", "192.0.2.1"])
+def test_several_nodes_meet_at_the_address_of_rank_0(address: str) -> None:
+    """A name may resolve to another interface elsewhere, and 192.0.2.1 is of no machine."""
+    place = replace(make_place(find_free_port()), ranks=4, address=address)
+    with closing(listen(place)) as listener:
+        bound = listener.getsockname()[0]
+    assert bound == address if address == "127.0.0.2" else bound in ("::", "0.0.0.0")
 
 
 def test_ranks_that_do_not_connect_are_named() -> None:

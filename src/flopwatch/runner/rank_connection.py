@@ -24,9 +24,9 @@ is decoded only if its signature is right. Messages are signed but not encrypted
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -92,14 +92,16 @@ def _share_key(place: RankPlace, environ: env.Environ) -> bytes:
 
 
 def _read_or_make_key(folder: int) -> bytes:
-    try:
-        with suppress(FileNotFoundError):
-            return read_file(folder, KEY_FILE)
+    if KEY_FILE not in os.listdir(folder):
         # Of ranks that start at once, the first one makes it for all.
         write_file(folder, KEY_FILE, secrets.token_bytes(KEY_BYTES), is_first=True)
-        return read_file(folder, KEY_FILE)
+    try:
+        key = read_file(folder, KEY_FILE)
     except NotPrivate as error:
         raise NotPrivate(f"has a {KEY_FILE} that {error}") from None
+    if len(key) != KEY_BYTES:
+        raise NotPrivate(f"has a {KEY_FILE} that is not a key of {KEY_BYTES} bytes")
+    return key
 
 
 class Line:

@@ -50,6 +50,10 @@ class OtherRankProcess(Protocol):
 
     def has_ended(self) -> bool: ...
 
+    def explain_exit(self) -> Failure | None:
+        """Of a process that has ended by itself without a word, as if its work were done: what it
+        was doing, for the case that it was not."""
+
     def request_stack(self) -> None: ...
 
     def read_stack(self) -> str | None:
@@ -90,6 +94,10 @@ class LocalRank:
 
     def has_ended(self) -> bool:
         return self._worker.exit_code is not None
+
+    def explain_exit(self) -> Failure | None:
+        is_quiet = self._worker.exit_code == 0 and self._broken is None
+        return self._worker.explain_death() if is_quiet else None
 
     def request_stack(self) -> None:
         if not self.has_ended():
@@ -172,10 +180,14 @@ class RankWorkers:
         return [d for rank in self.other_ranks for d in rank.list_descriptors()]
 
     def _wait_for_reason(self) -> None:
+        """For why rank 0 has lost another rank."""
         deadline_s = time.monotonic() + GRACE_S
         while time.monotonic() < deadline_s:
             self._check()
             time.sleep(0.01)
+        for rank in self.other_ranks:
+            if (early := rank.explain_exit()) is not None:
+                raise RankLost(early.of_rank(rank.rank))
 
 
 class RankLauncher(Protocol):

@@ -109,6 +109,7 @@ class RemoteRank:
         self._job = job
         self._has_ended = False
         self._failure: Failure | None = None
+        self._early: Failure | None = None
         self._stack: str | None = None
         self._stack_deadline_s = 0.0
 
@@ -124,7 +125,7 @@ class RemoteRank:
             elif isinstance(message, RankStack):
                 self._stack = message.stack
             elif isinstance(message, RankEnded):
-                self._has_ended = True
+                self._has_ended, self._early = True, message.early
         if self._failure is None and not self._line.is_open and not self._has_ended:
             # No answer to what was asked: it can be measured once ranks are there again.
             return Failure("skipped", GONE, "rank-lost")
@@ -133,7 +134,11 @@ class RemoteRank:
     def has_ended(self) -> bool:
         return self._has_ended or not self._line.is_open
 
+    def explain_exit(self) -> Failure | None:
+        return self._early
+
     def request_stack(self) -> None:
+        self._stack = None
         self._stack_deadline_s = time.monotonic() + STACK_S
         if not self.has_ended():
             self._line.send(ReadStack(job=self._job))
@@ -370,7 +375,7 @@ class RankServer:
         if failure is not None:
             self._line.send(RankFailed(job=self._job, failure=failure))
         if failure is not None or self._worker.has_ended():
-            self._line.send(RankEnded(job=self._job))
+            self._line.send(RankEnded(job=self._job, early=self._worker.explain_exit()))
             self._end_worker()
 
     def _send_stack(self) -> None:

@@ -271,7 +271,8 @@ class RankFailed(JobMessage, frozen=True):
 
 
 class RankEnded(JobMessage, frozen=True):
-    pass
+    early: Failure | None = None
+    """What it was doing, for the case that the job is not done."""
 
 
 class RankStack(JobMessage, frozen=True):

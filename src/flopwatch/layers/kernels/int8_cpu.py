@@ -90,8 +90,10 @@ def describe() -> str | None:
             f"int8 layers quantise in eager torch, since {library}, and multiply by way of "
             f"{find_way()}; with a C++ compiler they are faster"
         )
-    if native.THREADS not in library._name:
+    if not library.has_openmp:
         return "int8 layers use one thread, since the C++ compiler here has no OpenMP"
+    if library.note:
+        return library.note
     if find_way() == "native":
         return (
             "this CPU has no int8 instructions (VNNI); they are computed in int16, at "
