@@ -324,6 +324,17 @@ def test_a_changed_source_or_setting_is_measured_again(write_suite: Write) -> No
     assert not run(path, threads=1).measured
 
 
+def test_another_compiler_is_measured_again(
+    write_suite: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fell back to a slower way for lack of one is no answer once there is one."""
+    path = write_suite("    return lambda: 2 * x\n")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert len(run(path).measured) == len(run(path).answered) == 2
+    monkeypatch.setenv("CXX", "true")
+    assert len(run(path).measured) == 2
+
+
 def test_a_new_variant_is_measured_beside_its_baseline(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n")
     run(path, filters=["variant=plain"])

@@ -48,8 +48,9 @@ from flopwatch.settings import COMPARED_SETTINGS, Settings
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
 
 VARIABLES = (
-    *("ATEN_CPU_CAPABILITY", "CUBLAS_*", "CUDA_VISIBLE_DEVICES", "DNNL_*", "GLIBC_TUNABLES"),
-    *("GOMP_*", "KMP_*", "LD_PRELOAD", "MALLOC_*", "MKL_*", "NVIDIA_TF32_OVERRIDE", "OMP_*"),
+    *("ATEN_CPU_CAPABILITY", "CUBLAS_*", "CUDA_VISIBLE_DEVICES", "DNNL_*"),
+    *("FLOPWATCH_NATIVE", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LD_PRELOAD", "MALLOC_*", "MKL_*"),
+    *("NVIDIA_TF32_OVERRIDE", "OMP_*"),
     *("ONEDNN_*", "OPENBLAS_*", "PYTORCH_*", "TCMALLOC_*", "THP_MEM_ALLOC_ENABLE", "TORCH_*"),
     *("TORCHINDUCTOR_*", "TRITON_*"),
 )

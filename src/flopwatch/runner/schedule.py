@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flopwatch.devices.environment import measurement_conditions
+from flopwatch.devices.environment import look_up, measurement_conditions
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_duration, format_range, format_rate, plural
 from flopwatch.records.record import Record
@@ -307,16 +307,19 @@ def resume(
     case.
 
     A record answers for its case when it was taken under the same conditions, from the same source
-    files, and at least as carefully as the settings ask for. Failures count as answers: what ran
-    out of memory will do so again, unless it gets more. What was interrupted or skipped does not.
-    Where a variant is missing, the baseline is measured again with it.
+    files, with the same C++ compiler (without one, layers take a slower way), and at least as
+    carefully as the settings ask for. Failures count as answers: what ran out of memory will do so
+    again, unless it gets more. What was interrupted or skipped does not. Where a variant is
+    missing, the baseline is measured again with it.
     """
     wanted = measurement_conditions(environment, settings)
+    compiler = look_up(environment, "software.compiler")
     answers = {
         record.case_id: record
         for record in records
         if is_answer(record, settings)
         and measurement_conditions(record.environment, record.settings) == wanted
+        and look_up(record.environment, "software.compiler") == compiler
         and is_unchanged(record.sources, suite_path)
     }
     left: list[Group] = []
