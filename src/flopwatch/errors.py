@@ -6,6 +6,7 @@ FlopwatchError            one clear sentence for the user; the command line exit
 ├── StoreError            a results file that cannot be read or written
 │   ├── CorruptFile       a line that is not a record
 │   ├── NewerSchema       a record written by a newer flopwatch
+│   ├── RefusedRecord     a record to be stored that no reader could read
 │   └── DiskFull          the disk is full
 ├── LayerError            a layer that cannot be made or put into a model; a ValueError too
 ├── WorkerError           the measuring process could not be started
@@ -40,6 +41,14 @@ class CorruptFile(StoreError):
 
 class NewerSchema(StoreError):
     """A record that a newer flopwatch has written."""
+
+
+class RefusedRecord(StoreError):
+    """A record that was not stored, since nobody could read it."""
+
+    def __init__(self, record: str, reason: str) -> None:
+        super().__init__(f"{record} was not stored: {reason}")
+        self.reason = reason
 
 
 class DiskFull(StoreError):

@@ -35,6 +35,9 @@ class Settings:
     seed: int = 0
 
 
+LARGEST_SEED = 2**63 - 1
+"""Of what torch, and readers of records, have a type for."""
+
 PROBE_SHARE = 0.95
 """Of the memory, for what is only tried: what fits then must fit again, when memory is fragmented
 otherwise."""

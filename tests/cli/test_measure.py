@@ -261,3 +261,21 @@ def test_options_of_a_job_choose_variants(words: list[str], variants: str) -> No
     given = run.make_context("run", ["training", *words]).params
     assert take_axes(given) == (variants,)
     assert "recompute" not in given
+
+
+def test_a_seed_that_no_record_can_hold_is_refused(tmp_path: Path) -> None:
+    refused = flopwatch("run", "activations", "--seed", str(2**64), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "'--seed': 18446744073709551616 is not in the range" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_parameters_that_are_data_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import flopwatch\n"
+        "suite = flopwatch.Suite('mine', axes={'n': [list(range(200_000))]}, variants=['a'])\n"
+        "@suite.build\ndef build(case): return lambda: None\n"
+    )
+    refused = flopwatch("run", "mine.py", "--dry-run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a case of suite 'mine' has parameters of 1288" in refused.stderr

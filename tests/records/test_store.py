@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_a_line_that_another_run_is_writing_is_not_torn(path: Path) -> None:
 import fcntl
 real_flock = fcntl.flock
 def flock(descriptor, operation):
-    if operation == fcntl.LOCK_EX:
+    if operation & fcntl.LOCK_EX:
         print("locking", flush=True)
     real_flock(descriptor, operation)
 fcntl.flock = flock
@@ -401,3 +402,30 @@ def test_damage_is_told_once_and_in_the_right_number(path: Path) -> None:
         f"{path}: line 2 is corrupt: it has two samples of one round; the other record is intact, "
         "and --skip-corrupt reads it"
     )
+
+
+def test_waiting_for_a_lock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "SAY_LOCKED_S", 0.0)
+    path, said = tmp_path / "out.jsonl", []
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def release(sentence: str) -> None:
+            said.append(sentence)
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+        Store.open(path, release).close()
+    assert said == [f"waiting for the lock on {path}, which another run holds"]
+
+
+def test_waiting_for_a_lock_can_be_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with Store.open(path) as store, path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def interrupt() -> AbstractContextManager[None]:
+            raise KeyboardInterrupt
+
+        store.waiting = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            store.append(make_record())

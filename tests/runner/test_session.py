@@ -94,20 +94,57 @@ def test_a_run_stores_complete_records(write_suite: Write) -> None:
     assert list(plain.sources) == ["mine.py"]
 
 
-GARBLE = """
-def garble():
+HOSTILE = """
+def garble(line):
     for name in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{name}"
         if os.path.islink(path) and os.readlink(path).startswith("pipe:"):
-            os.write(int(name), b"garbage\\n")
+            os.write(int(name), line)
+
+
+@suite.flops
+def count_flops(case):
+    return {"call": -1 if case.variant == "negative_flops" else 1}
+
+
+@suite.memory
+def estimate_memory(case):
+    return {"weights": float("nan") if case.variant == "memory_is_nan" else 1}
 """
 
 FAILURES = {
     "garbles": (
-        "garble(); time.sleep(100)",
+        "garble(b'garbage\\n'); time.sleep(100)",
         "crash",
         "broken message during build: b'garbage' is not a message",
     ),
+    "reports_nonsense": (
+        """garble(b'{"kind": "Points", "variant": "nobody", "points": []}\\n'); time.sleep(100)""",
+        "crash",
+        "broken message during build: a report about 'nobody'",
+    ),
+    "kills_the_server": (
+        "os.kill(os.getppid(), signal.SIGKILL); time.sleep(100)",
+        "crash",
+        "the server that starts worker processes died with SIGKILL during build",
+    ),
+    "forks": ("return lambda: (os.fork(), 2 * x)[1]", "ok", ""),
+    "negative_flops": (
+        "return lambda: 2 * x",
+        "crash",
+        "the flops function of suite 'mine' gives -1 for 'unknown'",
+    ),
+    "memory_is_nan": (
+        "return lambda: 2 * x",
+        "crash",
+        "the memory function of suite 'mine' gives nan for 'weights'",
+    ),
+    "odd_phase": (
+        "return {'\\ud800': lambda: 2 * x}",
+        "crash",
+        r"'\\ud800' is not valid Unicode",
+    ),
+    "raises_half_a_character": ("raise ValueError('\\ud800')", "crash", "^ValueError: "),
     "raises": (
         "raise ValueError('no such luck')",
         "crash",
@@ -158,7 +195,7 @@ def test_failures_are_records_and_the_others_are_measured(write_suite: Write) ->
         for variant, (code, _, _) in FAILURES.items()
     )
     variants = ["plain", *FAILURES, "last"]
-    report = run(write_suite(f"{body}    return lambda: 2 * x\n{GARBLE}", variants=repr(variants)))
+    report = run(write_suite(f"{body}    return lambda: 2 * x\n{HOSTILE}", variants=repr(variants)))
     records = by_variant(report)
     assert list(records) == variants
     for variant, (_, status, reason) in FAILURES.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from flopwatch.devices.cuda import CudaClock
 from flopwatch.errors import SuiteError
 from flopwatch.settings import Settings
 from flopwatch.suites.workload import Stopwatch, Workload
-from flopwatch.worker.instruments import ClockStopwatch, Diverged, Reading, take_points
+from flopwatch.worker.instruments import ClockStopwatch, CutShort, Diverged, Reading, take_points
 from flopwatch.worker.sampling import MIN_SAMPLE_NS
 from tests.conftest import FakeClock
 from tests.devices.test_cuda import FakeCuda
@@ -267,3 +268,19 @@ def test_what_curves_may_not_yield(second: Any, error: type[Exception], complain
     assert next(points) == {"loss": 2.0}
     with pytest.raises(error, match=complaint):
         next(points)
+
+
+def test_curves_without_end_are_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flopwatch.worker.instruments.MOST_NUMBERS", 10)
+    points = take_points(lambda: repeat({"step": 1, "loss": 2.0}))
+    taken = []
+    with pytest.raises(CutShort, match="^its curves end after 5 points: a record holds 10 numbers"):
+        taken.extend(points)
+    assert len(taken) == 5
+
+
+def test_curves_that_take_too_long_are_cut_short() -> None:
+    hours = (3600.0 * hour for hour in count(step=7))
+    points = take_points(lambda: repeat({"loss": 2.0}), hours.__next__)
+    with pytest.raises(CutShort, match="^its curves end after 4 points: they took 24 hours"):
+        list(points)

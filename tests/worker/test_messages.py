@@ -79,3 +79,11 @@ def test_what_is_no_message_is_one_clear_error(line: bytes, complaint: str) -> N
     reader: LineReader[Report] = LineReader(Report)
     with pytest.raises(BrokenMessage, match=complaint):
         reader.feed(line + b"\n")
+
+
+def test_a_line_without_end_is_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flopwatch.worker.messages.LONGEST_BYTES", 1000)
+    reader: LineReader[Report] = LineReader(Report)
+    assert reader.feed(b"x" * 600) == []
+    with pytest.raises(BrokenMessage, match="more than 1000 bytes"):
+        reader.feed(b"x" * 600)

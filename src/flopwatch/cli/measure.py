@@ -15,6 +15,7 @@ from flopwatch.cli.job_options import JobCommand, compile_option, job_options, m
 from flopwatch.cli.look import print_records
 from flopwatch.cli.options import print_json, print_remark, refuse_idle
 from flopwatch.jobs.training_job import name_variant
+from flopwatch.settings import LARGEST_SEED
 
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
@@ -91,7 +92,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @click.option("--timeout", "silence_limit_s", type=DURATION, metavar="TIME",
               help="A worker that reports nothing for so long is ended.  [default: 5m]"
               )  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True,
               help="Of the inputs and of the order inside rounds.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json

@@ -18,16 +18,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, StoreError
+from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, RefusedRecord, StoreError
 from flopwatch.records.record import Record, decode, encode
 
 PUBLISHED = "published:"
@@ -37,6 +39,11 @@ MAX_LINE_BYTES = 64 * 2**20
 """Some two million samples. Without a limit, one file of zeros would fill the memory."""
 
 CHUNK_BYTES = 2**20
+
+SAY_LOCKED_S = 1.0
+"""Storing a record takes milliseconds: after so long, the user should know what is waited for."""
+
+Say = Callable[[str], object]
 
 STORED_IS_SAFE = "nothing was added, and everything stored before is safe"
 
@@ -73,19 +80,23 @@ class Store:
     sentence that tells the user what became of it.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, say: Say) -> None:
         self.path = path
         self.repaired: str | None = None
+        self.waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        """Entered while another run holds the lock, which is when an interrupt may be raised."""
         self._descriptor = descriptor
+        self._say = say
 
     @classmethod
-    def open(cls, path: Path) -> Store:
-        """Open or create the file, and its folders; repair a torn last line."""
+    def open(cls, path: Path, say: Say = lambda sentence: None) -> Store:
+        """Open or create the file, and its folders; repair a torn last line. `say` is called where
+        another run holds its lock for long."""
         if is_published(path):
             raise StoreError(f"{path} is a published benchmark, and only read; name a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            store = cls(path, _open_for_append(path))
+            store = cls(path, _open_for_append(path), say)
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be written ({error.strerror}); choose another file"
@@ -123,21 +134,34 @@ class Store:
 
     def _refuse_unreadable(self, record: Record, line: bytes) -> None:
         """One nonsensical record (a time of zero, not a number) would spoil the whole file."""
-        name = f"{self.path}: the record of {record.suite}/{record.variant} was not stored"
+        name = f"{self.path}: the record of {record.suite}/{record.variant}"
         if len(line) > MAX_LINE_BYTES:
-            raise StoreError(
-                f"{name}: it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
+            raise RefusedRecord(
+                name, f"it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
             )
         try:
             decode(line)
         except StoreError as error:
-            raise StoreError(f"{name}: {error}") from None
+            raise RefusedRecord(name, str(error)) from None
+
+    def _lock(self) -> None:
+        """Wait until no other run changes the file."""
+        said_at_s = time.monotonic() + SAY_LOCKED_S
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > said_at_s:
+                said_at_s = math.inf
+                self._say(f"waiting for the lock on {self.path}, which another run holds")
+            with self.waiting():
+                time.sleep(0.01)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other runs from changing the file; what the system refuses becomes a StoreError."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._lock()
             try:
                 yield
             finally:

@@ -2,7 +2,8 @@
 
 One group after the other goes to a worker; its messages become records, which are stored as soon
 as the group is done. A worker that dies costs the variant that killed it: the rest of the group is
-measured again without it.
+measured again without it. Where the server dies that has started the worker, most likely no variant
+is at fault: then the group is tried once more.
 
 The first Ctrl-C ends the run after the current group, the second at once. The second is only raised
 where the runner waits for a worker: anywhere else (while records are stored, for example) it could
@@ -15,12 +16,13 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Protocol
 
 from flopwatch.devices import environment as machine
+from flopwatch.errors import RefusedRecord
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store
 from flopwatch.runner.host import add_columns
@@ -124,13 +126,31 @@ def measure_groups(
             else:
                 watcher.begin_group(group)
                 records = measure_group(group, replace(context, settings=settings), watcher)
-            for record in records:
-                store.append(record)
-                stored.append(record)
+            records = [append_record(store, record) for record in records]
+            stored += records
             watcher.end_group(group, records)
             if interrupts.count:
                 break
     return stored
+
+
+IDENTITY = (
+    *("case_id", "group_id", "run_id", "suite", "variant", "baseline", "params"),
+    *("kind", "parts_of", "layout", "settings", "environment", "sources", "measured_at"),
+)
+"""Fields of a record that its worker has not filled in."""
+
+
+def append_record(store: Store, record: Record) -> Record:
+    """The record as it is stored: without what the worker has reported, where that is nonsense or
+    too much for any reader."""
+    try:
+        store.append(record)
+    except RefusedRecord as error:
+        identity = {name: getattr(record, name) for name in IDENTITY}
+        record = Record(**identity, status="crash", message=f"broken report: {error.reason}")
+        store.append(record)
+    return record
 
 
 def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Record]:
@@ -149,7 +169,13 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
     measured = [records[variant] for variant in group.variants]
     if not group.columns:
         return measured
-    return add_columns(context.launcher, context.suite_file.path, measured, context.settings)
+    return add_columns(
+        context.launcher,
+        context.suite_file.path,
+        measured,
+        context.settings,
+        context.interrupts.raised,
+    )
 
 
 def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
@@ -189,6 +215,8 @@ class Ending:
     unfinished: tuple[str, ...] = ()
     """Variants that were not at fault, but lost their worker."""
     interrupted: bool = False
+    lost_server: str | None = None
+    """What became of the server that started the worker, where that has cut variants short."""
 
 
 def _run_worker(
@@ -196,8 +224,11 @@ def _run_worker(
 ) -> tuple[RecordBuilder, Ending]:
     builder = _make_builder(group, context)
     ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
-    # Since it was chosen: the next try has another one.
-    if builder.broken is not None and builder.broken.is_port_taken:
+    if ending.lost_server is not None:
+        watcher.say(f"{group.label}: {ending.lost_server}; trying once more")
+    # Since the port was chosen, another program has taken it; the next try has another one.
+    is_port_taken = builder.broken is not None and builder.broken.is_port_taken
+    if is_port_taken or ending.lost_server is not None:
         builder = _make_builder(group, context)
         ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
     return builder, ending
@@ -221,15 +252,22 @@ def _start(group: Group, context: Context, *, is_probe: bool) -> Worker | RankWo
 def _run_once(
     builder: RecordBuilder, group: Group, context: Context, watcher: Watcher, *, is_probe: bool
 ) -> Ending:
-    with closing(_start(group, context, is_probe=is_probe)) as worker:
+    interrupts = context.interrupts
+    try:
+        with interrupts.raised():
+            started = _start(group, context, is_probe=is_probe)
+    except KeyboardInterrupt:
+        return Ending(interrupted=True)
+    with closing(started) as worker:
         limit_s = context.settings.silence_limit_s
         try:
-            for report in worker.reports(limit_s, waiting=context.interrupts.raised):
+            for report in worker.reports(limit_s, waiting=interrupts.raised):
                 builder.take(report)
                 _show(report, group, watcher)
         except KeyboardInterrupt:
-            for report in worker.terminate():
-                builder.take(report)
+            with suppress(BrokenMessage):
+                for report in worker.terminate():
+                    builder.take(report)
             return Ending(interrupted=True)
         except RankLost as lost:
             failure = lost.failure
@@ -277,14 +315,14 @@ def _blame(builder: RecordBuilder, worker: Worker | RankWorkers, failure: Failur
     """
     if not builder.list_unfinished():  # all is measured
         return Ending()
+    lost_server = failure.message if worker.has_lost_server else None
     position = worker.board.read().variant_index
-    if position is None:
+    if position is None or position >= len(builder.records):
         for variant in builder.list_unfinished():
             builder.fail(variant, failure)
-        return Ending()
+        return Ending(lost_server=lost_server)
     blamed = list(builder.records)[position]
     if builder.records[blamed].status == "ok":  # it may have reported its reason itself
         builder.fail(blamed, failure)
-    if not builder.list_unfinished():
-        return Ending()
-    return Ending(unfinished=tuple(builder.list_ok()))
+    unfinished = builder.list_ok() if builder.list_unfinished() else []
+    return Ending(unfinished=tuple(unfinished), lost_server=lost_server)

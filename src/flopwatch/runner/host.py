@@ -4,7 +4,7 @@ answer to a question: what a suite declares, what torch is, what a function retu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,6 +101,8 @@ def launch(
 
 Wanted = TypeVar("Wanted", Call, Describe)
 Start = Callable[[Wanted], Worker | RankWorkers]
+Waiting = Callable[[], AbstractContextManager[None]]
+"""Entered while a worker is waited for, which is when an interrupt may be raised."""
 
 
 def describe(launcher: Launcher, request: Describe) -> Description:
@@ -111,11 +113,15 @@ def describe(launcher: Launcher, request: Describe) -> Description:
 
 
 def call_function(
-    start: Start[Call], function: str, arguments: Mapping[str, Any], settings: Settings
+    start: Start[Call],
+    function: str,
+    arguments: Mapping[str, Any],
+    settings: Settings,
+    waiting: Waiting = nullcontext,
 ) -> Any:
     """What a function of `worker.called_functions` returns in a worker, as plain data."""
     request = Call(settings=settings, function=function, arguments=dict(arguments))
-    return _ask(start, request, f"{function} failed")
+    return _ask(start, request, f"{function} failed", waiting)
 
 
 def measure_rates(
@@ -134,18 +140,22 @@ def measure_rates(
 
 
 def add_columns(
-    launcher: Launcher, suite_path: Path, records: Sequence[Record], settings: Settings
+    launcher: Launcher,
+    suite_path: Path,
+    records: Sequence[Record],
+    settings: Settings,
+    waiting: Waiting = nullcontext,
 ) -> list[Record]:
     """The records of a group with the columns that the suite declares. A worker computes them: only
     there is the suite loaded."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "group.jsonl"  # too large for a request, which is one packet
+        path = Path(folder) / "group.jsonl"
         path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
         arguments = {"suite_path": str(suite_path), "records_path": str(path)}
         try:
-            found = call_function(launcher.start, "compute_columns", arguments, settings)
-        except (SuiteError, UsageError) as error:
-            note = f"the suite's columns are missing: {error}"
+            found = call_function(launcher.start, "compute_columns", arguments, settings, waiting)
+        except (SuiteError, UsageError, KeyboardInterrupt) as error:
+            note = f"the suite's columns are missing: {str(error) or 'interrupted'}"
             return [replace(record, notes=[*record.notes, note]) for record in records]
     return [
         replace(
@@ -157,13 +167,21 @@ def add_columns(
     ]
 
 
-def _ask(start: Start[Wanted], request: Wanted, complaint: str) -> Any:
+def _ask(
+    start: Start[Wanted],
+    request: Wanted,
+    complaint: str,
+    waiting: Waiting = nullcontext,
+    *,
+    is_last: bool = False,
+) -> Any:
     """The value that a worker returns. What it refuses is a UsageError, and any other end of it a
-    SuiteError that begins with the complaint."""
+    SuiteError that begins with the complaint. Where its server is lost, another is asked once."""
     silence_limit_s = request.settings.silence_limit_s
     with closing(start(request)) as worker:
         try:
-            reply: Report | None = next(iter(list(worker.reports(silence_limit_s))), None)
+            replies = list(worker.reports(silence_limit_s, waiting))
+            reply: Report | None = next(iter(replies), None)
         except (RankLost, BrokenMessage) as lost:
             raise SuiteError(f"{complaint}: {lost}") from None
         except Hung:
@@ -178,4 +196,6 @@ def _ask(start: Start[Wanted], request: Wanted, complaint: str) -> Any:
                 raise UsageError(message)
             case Broken(failure=failure):
                 raise SuiteError(f"{complaint}: {failure.message}")
-        raise SuiteError(f"{complaint}: {worker.explain_death().message}")
+        if is_last or not worker.has_lost_server:
+            raise SuiteError(f"{complaint}: {worker.explain_death().message}")
+    return _ask(start, request, complaint, waiting, is_last=True)

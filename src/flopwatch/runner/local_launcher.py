@@ -2,7 +2,8 @@
 
 The runner's side of the process boundary. It blocks on the worker's pipe, never spins, and never
 imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
-a silence that is too long.
+a silence that is too long. The server may die or stop as well; then its worker is lost with it, and
+the next one gets a new server. Nothing is waited for without a limit.
 """
 
 from __future__ import annotations
@@ -24,13 +25,22 @@ from typing import IO, Any, Protocol, Self
 import psutil
 
 from flopwatch.errors import WorkerError
-from flopwatch.runner.worker_death import MemoryWatch, explain_death, explain_hang
-from flopwatch.worker.channel import Board, make_board
+from flopwatch.runner.worker_death import (
+    MemoryWatch,
+    describe_exit,
+    explain_death,
+    explain_hang,
+)
+from flopwatch.worker.channel import Board, make_board, make_file
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import BrokenMessage, LineReader, Report, Request, encode
 
 LOG_TAIL_BYTES = 4096
 LOG_LIMIT_BYTES = 1 << 20
+START_S = 300.0
+"""For the server to import torch, which is slow from a network disk."""
+ENDING_S = 10.0
+"""For a process to end that was killed: the system frees its memory first."""
 ANSWER_S = 1.0
 """A process that does not write its stack in this time is stopped."""
 CAN_FORK_SERVER = sys.platform == "linux"
@@ -41,6 +51,10 @@ class Hung(Exception):
     """The worker has been silent for too long."""
 
 
+class ServerLost(WorkerError):
+    """The server has ended, or does not answer."""
+
+
 class Process(Protocol):
     """A worker process, however it was started."""
 
@@ -49,12 +63,16 @@ class Process(Protocol):
     def exit_descriptor(self) -> int | None:
         """Becomes readable when the process has ended; None where the system has no such thing."""
 
-    def wait(self) -> int:
-        """Exit code; negative for the signal that ended it."""
+    def wait(self, patience_s: float) -> int:
+        """Exit code; negative for the signal that ended it. Raises Hung."""
 
     @property
     def peak_bytes(self) -> int | None:
         """Its largest resident size, once it has ended; None where that is not known."""
+
+    @property
+    def loss(self) -> str | None:
+        """What became of its server, where the process was lost with that."""
 
 
 @dataclass(kw_only=True)
@@ -81,15 +99,17 @@ class Worker:
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         check_others: Callable[[], Sequence[int]] = tuple,
     ) -> Iterator[Report]:
-        """Until it ends. Raises Hung when it is silent for too long, and BrokenMessage.
+        """Until it ends. Raises Hung when it is silent for too long, though it may have closed its
+        pipe, and BrokenMessage.
 
         `waiting` is entered only while nothing is half done, which is when an interrupt may be
         raised. `check_others` is called before each wait and gives other descriptors to wait for.
         """
         pipe = self.pipe.fileno()
         exited = self.process.exit_descriptor()
-        own = [pipe] if exited is None else [pipe, exited]
-        while self.is_open:
+        while self.exit_code is None and (self.is_open or exited is not None):
+            own = [pipe] if self.is_open else []
+            own += [] if exited is None else [exited]
             watched = [*own, *check_others()]
             with waiting():
                 ready = poll_readable(watched, silence_limit_s)
@@ -97,11 +117,11 @@ class Worker:
                 raise Hung
             if pipe in ready:
                 yield from self.receive()
-            elif exited in ready and not poll_readable([pipe], 0):
+            elif exited in ready and not (self.is_open and poll_readable([pipe], 0)):
                 # It has ended, and what it wrote last is read. Nothing more may come, not even the
                 # end of the pipe, since a grandchild may hold that open for ever.
                 break
-        self.finish()
+        self.finish(silence_limit_s)
 
     def receive(self) -> list[Report]:
         """What has come, without waiting."""
@@ -119,12 +139,15 @@ class Worker:
         try:
             yield from self.reports(patience_s)
         except (Hung, BrokenMessage):
-            self.kill()
+            self.kill(patience_s)
 
-    def kill(self) -> None:
+    def kill(self, patience_s: float = ENDING_S) -> None:
         if self.exit_code is None:
             _signal(self.process.pid, signal.SIGKILL)
-            self.finish()
+            try:
+                self.finish(patience_s)
+            except Hung:  # it waits for a device; the signal will end it
+                self.exit_code = -signal.SIGKILL
 
     def request_stack(self) -> None:
         """Have a hung worker write the Python stack it is at to its log."""
@@ -149,6 +172,8 @@ class Worker:
     def explain_death(self) -> Failure:
         """Of a worker that has ended without a report."""
         assert self.exit_code is not None
+        if self.process.loss is not None:
+            return Failure("crash", f"{self.process.loss} during {self.board.read().stage}")
         shortage = self.watch.explain(self.process.peak_bytes)
         return explain_death(self.exit_code, self.board.read().stage, self.log_tail(), shortage)
 
@@ -169,10 +194,14 @@ class Worker:
         if os.fstat(self.log.fileno()).st_size > LOG_LIMIT_BYTES:
             os.ftruncate(self.log.fileno(), 0)
 
-    def finish(self) -> None:
-        """Wait for its end."""
+    @property
+    def has_lost_server(self) -> bool:
+        return self.process.loss is not None
+
+    def finish(self, patience_s: float) -> None:
+        """Wait for its end. Raises Hung."""
         if self.exit_code is None:
-            self.exit_code = self.process.wait()
+            self.exit_code = self.process.wait(patience_s)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)  # what it may have left behind
 
@@ -187,8 +216,13 @@ class Launcher:
     def __init__(
         self, *, environment: dict[str, str], preload: Sequence[str] = ("torch",), fork: bool = True
     ) -> None:
+        hold_standard_descriptors()
         self._environment = {**os.environ, **environment}
-        self._server = Server(self._environment, preload) if fork and CAN_FORK_SERVER else None
+        self._preload = preload
+        self._server = self._start_server() if fork and CAN_FORK_SERVER else None
+
+    def _start_server(self) -> Server:
+        return Server(self._environment, self._preload)
 
     def __enter__(self) -> Self:
         return self
@@ -210,15 +244,18 @@ class Launcher:
         log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
         board_file, board = make_board()
         watch = MemoryWatch(find_available_bytes(request))
-        descriptors = [write_end, log.fileno(), board_file.fileno()]
+        # In a file, not in the packet to the server: a packet is limited to some 200 KB.
+        request_file = make_file(encode(request))
+        descriptors = [request_file.fileno(), write_end, log.fileno(), board_file.fileno()]
         process: Process
         try:
             if self._server is not None:
-                process = self._server.fork(request, descriptors)
+                process = self._fork(descriptors, request.settings.silence_limit_s)
             else:
-                process = _spawn(request, descriptors, self._environment)
+                process = _spawn(descriptors, self._environment)
         finally:
             os.close(write_end)
+            request_file.close()
         return Worker(
             process=process,
             pipe=os.fdopen(read_end, "rb", buffering=0),
@@ -227,6 +264,14 @@ class Launcher:
             board=board,
             watch=watch,
         )
+
+    def _fork(self, descriptors: list[int], patience_s: float) -> ForkedProcess:
+        assert self._server is not None
+        if not self._server.is_lost:
+            with suppress(ServerLost):  # since its last worker has ended
+                return self._server.fork(descriptors, patience_s)
+        self._server = self._start_server()
+        return self._server.fork(descriptors, patience_s)
 
 
 class Server:
@@ -248,7 +293,8 @@ class Server:
         )
         theirs.close()
         self.pid = self._process.pid
-        greeting = self.receive()
+        self.is_lost = False
+        greeting = self.receive(START_S)
         if "error" in greeting:
             raise WorkerError(
                 f"the measuring process could not start ({greeting['error']}); "
@@ -256,23 +302,37 @@ class Server:
             )
         self.threads: int | None = greeting.get("threads")
 
-    def fork(self, request: Request, descriptors: list[int]) -> ForkedProcess:
-        try:
-            socket.send_fds(self._connection, [encode(request)], descriptors)
-        except OSError as error:
+    def fork(self, descriptors: list[int], patience_s: float) -> ForkedProcess:
+        with suppress(ConnectionError):  # it is gone, as `receive` will find
+            socket.send_fds(self._connection, [b"fork"], descriptors)
+        answer = self.receive(patience_s)
+        if "error" in answer:
             raise WorkerError(
-                f"the measuring process is gone ({error.strerror}); what was measured is stored, "
-                "and running again goes on from there"
-            ) from None
-        return ForkedProcess(pid=self.receive()["pid"], server=self)
+                f"no process could be started to measure in ({answer['error']}); what was measured "
+                "is stored, and running again goes on from there"
+            )
+        return ForkedProcess(pid=answer["pid"], server=self)
 
-    def receive(self) -> dict[str, Any]:
-        packet = self._connection.recv(1 << 16)
+    def receive(self, patience_s: float) -> dict[str, Any]:
+        """Its next message. Raises ServerLost."""
+        if not poll_readable([self.descriptor()], patience_s):
+            raise self._lose(f"did not answer for {patience_s:g} s")
+        packet = b""
+        with suppress(ConnectionError):
+            packet = self._connection.recv(1 << 16)
         if not packet:
-            code = self._process.wait()
-            raise WorkerError(f"the measuring process ended unexpectedly (exit code {code})")
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)
+            raise self._lose(describe_exit(self._process.poll()))
         content: dict[str, Any] = json.loads(packet)
         return content
+
+    def _lose(self, what: str) -> ServerLost:
+        """End what is left of it; its worker ends with it."""
+        self.is_lost = True
+        self._process.kill()
+        self.close()
+        return ServerLost(f"the server that starts worker processes {what}")
 
     def descriptor(self) -> int:
         return self._connection.fileno()
@@ -281,10 +341,11 @@ class Server:
         """Closing the connection ends it."""
         self._connection.close()
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(ENDING_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)
 
 
 @dataclass(kw_only=True)
@@ -292,12 +353,17 @@ class ForkedProcess:
     pid: int
     server: Server
     peak_bytes: int | None = None
+    loss: str | None = None
 
     def exit_descriptor(self) -> int | None:
         return self.server.descriptor()
 
-    def wait(self) -> int:
-        ended = self.server.receive()
+    def wait(self, patience_s: float) -> int:
+        try:
+            ended = self.server.receive(patience_s)
+        except ServerLost as lost:
+            self.loss = str(lost)
+            return -signal.SIGKILL
         self.peak_bytes = ended["peak_bytes"]
         return int(ended["exit_code"])
 
@@ -308,12 +374,16 @@ class SpawnedProcess:
     pid: int
     pid_descriptor: int | None
     peak_bytes: int | None = None
+    loss: str | None = None
 
     def exit_descriptor(self) -> int | None:
         return self.pid_descriptor
 
-    def wait(self) -> int:
-        code = self.popen.wait()
+    def wait(self, patience_s: float) -> int:
+        try:
+            code = self.popen.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise Hung from None
         if self.pid_descriptor is not None:
             os.close(self.pid_descriptor)
             self.pid_descriptor = None
@@ -328,19 +398,26 @@ def find_available_bytes(request: Request) -> int:
     return min(total_bytes, limit_bytes) // sharers
 
 
-def _spawn(request: Request, descriptors: list[int], environment: dict[str, str]) -> SpawnedProcess:
+def hold_standard_descriptors() -> None:
+    """Open those that are closed (``flopwatch run >&-``): a file that got the number of stdout
+    would be taken for that by the processes that are started."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # and the lowest number that is free is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _spawn(descriptors: list[int], environment: dict[str, str]) -> SpawnedProcess:
     program = ["-P", "-m", "flopwatch.worker.process"]
     command = [sys.executable, *program, *map(str, descriptors)]
     popen = subprocess.Popen(
         command,
         env=environment,
         pass_fds=descriptors,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    assert popen.stdin is not None
-    with popen.stdin:
-        popen.stdin.write(encode(request))
     pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
     return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from flopwatch.runner.local_launcher import Launcher, Worker, poll_readable
+from flopwatch.runner.local_launcher import ENDING_S, Launcher, Worker, poll_readable
 from flopwatch.runner.worker_death import explain_hang_of_ranks
 from flopwatch.worker.channel import Board
 from flopwatch.worker.failure import Failure
@@ -87,10 +87,14 @@ class LocalRank:
             return self._broken.failure
         exited = worker.process.exit_descriptor()
         if worker.exit_code is None and exited is not None and poll_readable([exited], 0):
-            worker.finish()
+            worker.finish(ENDING_S)
         if not worker.exit_code or self._broken is not None:
             return None
         return worker.explain_death()
+
+    @property
+    def has_lost_server(self) -> bool:
+        return self._worker.has_lost_server
 
     def has_ended(self) -> bool:
         return self._worker.exit_code is not None
@@ -124,6 +128,12 @@ class RankWorkers:
     @property
     def exit_code(self) -> int | None:
         return self.rank0.exit_code
+
+    @property
+    def has_lost_server(self) -> bool:
+        """Whether the server of any rank on this node is lost."""
+        local = [rank for rank in self.other_ranks if isinstance(rank, LocalRank)]
+        return self.rank0.has_lost_server or any(rank.has_lost_server for rank in local)
 
     def reports(
         self,

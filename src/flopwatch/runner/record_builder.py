@@ -71,7 +71,12 @@ class RecordBuilder:
         self._update(variant, status=failure.status, message=failure.message, cause=failure.cause)
 
     def _update(self, variant: str, **changes: Any) -> None:
-        self.records[variant] = replace(self.records[variant], **changes)
+        self.records[variant] = replace(self._find(variant), **changes)
+
+    def _find(self, variant: str) -> Record:
+        if variant not in self.records:
+            raise BrokenMessage(f"a report about {variant!r}, which is not measured here")
+        return self.records[variant]
 
     @singledispatchmethod
     def take(self, report: messages.Report) -> None:
@@ -100,7 +105,7 @@ class RecordBuilder:
     @take.register
     def _(self, report: messages.Samples) -> None:
         for variant, new in report.samples.items():
-            _add_samples(self.records[variant], new)
+            _add_samples(self._find(variant), new)
         self.progress = report.progress
 
     @take.register
@@ -110,7 +115,7 @@ class RecordBuilder:
 
     @take.register
     def _(self, report: messages.Points) -> None:
-        curves = self.records[report.variant].curves
+        curves = self._find(report.variant).curves
         for point in report.points:
             for name, value in point.items():
                 curves.setdefault(name, []).append(value)
@@ -118,6 +123,9 @@ class RecordBuilder:
     @take.register
     def _(self, report: messages.CurvesTaken) -> None:
         self._curves_to_come.discard(report.variant)
+        if report.note is not None:
+            notes = self._find(report.variant).notes
+            self._update(report.variant, notes=[*notes, report.note])
 
     @take.register
     def _(self, report: messages.Broken) -> None:

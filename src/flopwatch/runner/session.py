@@ -245,7 +245,8 @@ def _measure_what_is_left(
     out = options.out or RESULTS / f"{description.name}.jsonl"
     capacity = _find_capacity(options, context.settings, context.environment)
     fitting, misfits = split_by_fit(groups, capacity)
-    with Store.open(out) as store:
+    with Store.open(out, watcher.say) as store:
+        store.waiting = context.interrupts.raised
         if (repaired := store.repaired) is not None:
             watcher.say(repaired)
         require_budget(options.budget_s, fitting)
@@ -320,9 +321,7 @@ def _choose_largest(
             return failed
         failed = group_runner.attempt(group, context, watcher)
         watcher.say(f"{group.label} {'does not run' if failed else 'fits'}")
-        for record in failed:
-            store.append(record)
-        return failed
+        return [group_runner.append_record(store, record) for record in failed]
 
     for group in groups:
         found, failed = find_largest_values(group, attempt)

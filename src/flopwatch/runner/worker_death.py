@@ -93,18 +93,31 @@ def explain_death(
             f"killed by SIGKILL during {stage}, by a user or another program: no sign of an "
             "out-of-memory kill; --rerun measures it again",
         )
-    if exit_code < 0:
-        name = signal.Signals(-exit_code).name
-        hint = SIGNAL_HINTS.get(name, "")
-        end = f"died with {name} during {stage}{hint}"
-    else:
-        end = f"left with exit code {exit_code} during {stage}"
+    hint = EXIT_HINTS.get(exit_code, "")
+    end = f"{describe_exit(exit_code)} during {stage}{hint}"
     return Failure("crash", end + _describe_end(log_tail))
 
 
-SIGNAL_HINTS = {
-    "SIGILL": ": an instruction that this CPU announces but does not have; see `flopwatch doctor`",
+EXIT_HINTS = {
+    -signal.SIGILL: ": an instruction that this CPU announces but does not have; "
+    "see `flopwatch doctor`",
 }
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """None where it is not known.
+
+    >>> describe_exit(-11)
+    'died with SIGSEGV'
+    """
+    if exit_code is None:
+        return "has closed its connection"
+    if exit_code >= 0:
+        return f"left with exit code {exit_code}"
+    try:
+        return f"died with {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal
+        return f"died with signal {-exit_code}"
 
 
 SHORTAGES = ("bad_alloc", "cannot allocate memory", "resource temporarily unavailable")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flopwatch.errors import SuiteError
 from flopwatch.settings import Device
 
 
@@ -64,6 +65,20 @@ def label(params: Mapping[str, Any]) -> str:
     'shape=768x3072 dtype=float32'
     """
     return " ".join(f"{axis}={format_value(value)}" for axis, value in params.items())
+
+
+LONGEST_NAME = 1000
+
+
+def require_storable(name: object) -> None:
+    """Refuse a name that no record can hold, or that no table could show."""
+    text = str(name)
+    if len(text) > LONGEST_NAME:
+        raise SuiteError(f"{text[:40]!r}... has {len(text)} characters; {LONGEST_NAME} are enough")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SuiteError(f"{text!r} is not valid Unicode; choose another name") from None
 
 
 def format_value(value: Any) -> str:

@@ -25,7 +25,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from flopwatch.errors import SuiteError, UsageError
-from flopwatch.records.record import SuiteColumn
+from flopwatch.records.record import LARGEST, SuiteColumn
 from flopwatch.settings import Device
 from flopwatch.suites.case import Case, format_value
 from flopwatch.suites.grids import (
@@ -230,18 +230,29 @@ class Suite:
     def count_flops(self, case: Case) -> dict[str, dict[str, float]]:
         counts = self._functions["flops"](case) if "flops" in self._functions else {}
         dtype = str(case.params.get("dtype", "unknown"))
-        return {
-            phase: dict(count) if isinstance(count, Mapping) else {dtype: float(count)}
+        by_dtype = {
+            phase: count if isinstance(count, Mapping) else {dtype: count}
             for phase, count in counts.items()
         }
+        return {phase: self._check("flops", amounts) for phase, amounts in by_dtype.items()}
 
     def count_bytes(self, case: Case) -> dict[str, float]:
         counts = self._functions["bytes"](case) if "bytes" in self._functions else {}
-        return {phase: float(count) for phase, count in counts.items()}
+        return self._check("bytes", counts)
 
     def estimate_memory(self, case: Case) -> dict[str, float]:
         parts = self._functions["memory"](case) if "memory" in self._functions else {}
-        return {part: float(count) for part, count in parts.items()}
+        return self._check("memory", parts)
+
+    def _check(self, role: str, amounts: Mapping[str, float]) -> dict[str, float]:
+        """Amounts that a function of the suite has given, as numbers."""
+        for name, amount in amounts.items():
+            if not 0 <= float(amount) <= LARGEST:
+                raise SuiteError(
+                    f"the {role} function of suite {self.name!r} gives {amount!r} for {name!r}; "
+                    "return numbers that are finite and not negative"
+                )
+        return {name: float(amount) for name, amount in amounts.items()}
 
     def list_candidates(self, case: Case) -> dict[str, list[int]]:
         """By axis that is ``auto`` in the case: the values to choose the largest from."""

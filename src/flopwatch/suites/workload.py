@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Literal, Protocol, get_args
 
 from flopwatch.errors import SuiteError
+from flopwatch.suites.case import require_storable
 from flopwatch.worker.rank_times import Journal
 
 Phase = Callable[..., Any]
@@ -100,6 +101,8 @@ class Workload:
                 )
         if not callable(self.facts):
             self.list_facts()
+        for name in (*self.phases, *self.gradients, *self.conditions, *self.conditions.values()):
+            require_storable(name)
 
     def list_facts(self) -> dict[str, float]:
         """Checked; after the first run where they come from a function."""

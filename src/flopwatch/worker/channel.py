@@ -1,4 +1,4 @@
-"""What a worker and the runner share: a pipe of JSON lines, and a board of two bytes.
+"""What a worker and the runner share: a pipe of JSON lines, and a board of two numbers.
 
 The board is shared memory that holds which variant is in work and at which stage. A process that
 dies by a signal sends no message; the board still shows what it was measuring.
@@ -14,6 +14,7 @@ import os
 import signal
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, NamedTuple
@@ -34,8 +35,8 @@ STAGES = (
     "curves",
     "finish",
 )
-BOARD_BYTES = 2
-NO_VARIANT = 255
+NO_VARIANT = -1
+BOARD = array("i", [NO_VARIANT, 0])
 
 
 class Posted(NamedTuple):
@@ -44,34 +45,54 @@ class Posted(NamedTuple):
 
 
 class Board:
-    """Byte 0: index of the variant in work (or NO_VARIANT). Byte 1: index of the stage."""
+    """Two numbers: the index of the variant in work (or NO_VARIANT), and that of the stage.
+
+    Only the process that has opened it writes to it. Where a phase forks and returns in both
+    processes, the child would go on as a second worker: it ends as soon as it gets here.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, BOARD_BYTES)
+        self._numbers = memoryview(mmap.mmap(descriptor, len(BOARD.tobytes()))).cast("i")
+        self._pid = os.getpid()
 
     def write(self, variant_index: int, stage: str) -> None:
-        self._memory[1] = STAGES.index(stage)
-        self._memory[0] = variant_index
+        self.end_copy()
+        self._numbers[1] = STAGES.index(stage)
+        self._numbers[0] = variant_index
 
     def point_at(self, variant_index: int) -> None:
         """Only the variant: cheap enough to be done before every sample."""
-        self._memory[0] = variant_index
+        self.end_copy()
+        self._numbers[0] = variant_index
 
     def read(self) -> Posted:
-        index = self._memory[0]
-        return Posted(None if index == NO_VARIANT else index, STAGES[self._memory[1]])
+        """What a worker has written, which may be anything."""
+        index, stage = self._numbers
+        known = STAGES[stage] if 0 <= stage < len(STAGES) else "an unknown stage"
+        return Posted(index if index >= 0 else None, known)
+
+    def end_copy(self) -> None:
+        """End this process if it was forked from the one that has opened the board."""
+        if os.getpid() != self._pid:
+            os._exit(0)
 
 
 def make_board() -> tuple[IO[bytes], Board]:
     """A file to hand to a worker, and the runner's view of the same memory."""
+    file = make_file(BOARD.tobytes())
+    return file, Board(file.fileno())
+
+
+def make_file(content: bytes) -> IO[bytes]:
+    """A file to hand to a worker."""
     # In memory where the system has that: a full disk should not keep anyone from measuring.
     if hasattr(os, "memfd_create"):
-        file = os.fdopen(os.memfd_create("flopwatch-board"), "r+b")
+        file = os.fdopen(os.memfd_create("flopwatch"), "r+b")
     else:
         file = tempfile.TemporaryFile()
-    file.write(bytes([NO_VARIANT, 0]))
+    file.write(content)
     file.flush()
-    return file, Board(file.fileno())
+    return file
 
 
 class Channel:
@@ -85,6 +106,7 @@ class Channel:
         self.board = board
 
     def send(self, report: Report) -> None:
+        self.board.end_copy()
         data = memoryview(encode(report))
         with self.busy():
             while data:

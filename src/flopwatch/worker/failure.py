@@ -99,15 +99,35 @@ def _installed_folders() -> set[str]:
     return {f"{form}/" for path in paths if path for form in (path, os.path.realpath(path))}
 
 
+LONGEST_TEXT = 10_000
+"""Characters of a text that a record keeps; some libraries put whole programs into theirs."""
+
+
+def shorten(text: str) -> str:
+    """Text as a record can hold it: of a limited length, and valid Unicode."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]}... (the first {LONGEST_TEXT} of {len(text)} characters)"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def read_text(error: BaseException) -> str:
+    """What an exception says; its own code may raise when it is asked."""
+    try:
+        text = str(error)
+    except BaseException as another:
+        text = f"its text cannot be read ({type(another).__name__})"
+    return shorten(text)
+
+
 def explain(error: BaseException) -> str:
     """An exception as one line, with the place in the user's code where it arose."""
-    message = " ".join(str(error).split())
+    message = " ".join(read_text(error).split())
     if isinstance(error, FlopwatchError | Unsupported | WrongResult | Diverged):
         return message
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_project_file(frame.filename)]
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return ": ".join(filter(None, [type(error).__name__, message])) + place
+    return ": ".join(filter(None, [shorten(type(error).__name__), message])) + shorten(place)
 
 
 LOSSES = (
@@ -119,7 +139,7 @@ LOSSES = (
 
 def is_loss_of_peer(error: BaseException) -> bool:
     """Whether it only means that another rank is gone, which has a reason of its own."""
-    said = str(error).lower()
+    said = read_text(error).lower()
     return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
 
 
@@ -140,7 +160,7 @@ def describe_error(error: BaseException, limit_bytes: int | None) -> Failure:
 
 def classify(error: BaseException) -> Status:
     """The status that an exception gives its variant."""
-    message = str(error)
+    message = read_text(error)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "oom"
     if isinstance(error, RuntimeError) and "can't allocate memory" in message:

@@ -20,8 +20,14 @@ from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement, limits
 from flopwatch.worker.channel import NO_VARIANT, Channel, PointStream, SampleStream
 from flopwatch.worker.compilation import is_compiler_used
-from flopwatch.worker.failure import classify, describe_error, explain, is_loss_of_peer
-from flopwatch.worker.instruments import Diverged, take_points
+from flopwatch.worker.failure import (
+    classify,
+    describe_error,
+    explain,
+    is_loss_of_peer,
+    shorten,
+)
+from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import from_seed
 from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memory
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
@@ -32,6 +38,7 @@ ON_ALL_RANKS = (agreement.WrongResult, Diverged, Unsupported)
 """Errors that all ranks have, or that come after all are done."""
 
 PROBES = 3
+MOST_NOTES = 100
 
 
 class NeedsNewProcess(Exception):
@@ -111,29 +118,26 @@ class Group:
                 shares = self.rank0.take_shares(1)
                 check, unchecked = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
-                job = self.suite.describe_job(case)
-                facts = {**workload.list_facts(), **self.rank0.list_facts()}
-            except Exception as error:
-                self.fail(case.variant, error)
-                if classify(error) == "oom":
-                    raise NeedsNewProcess from None
-                continue
-            self.workloads[case.variant] = self.rank0.synchronize(case.variant, workload)
-            self.first_calls[case.variant] = First(phase_ns=first.phase_ns, shares=shares)
-            self.channel.send(
-                Built(
+                self.suite.estimate_memory(case)  # its mistakes are errors too
+                built = Built(
                     variant=case.variant,
                     check=check,
                     unchecked=unchecked,
                     flops=flops,
                     bytes=bytes_,
-                    job=job,
+                    job=self.suite.describe_job(case),
                     conditions=dict(workload.conditions),
-                    facts=facts,
+                    facts={**workload.list_facts(), **self.rank0.list_facts()},
                     first_call_page_faults=first.page_faults,
-                    notes=list(workload.notes),
+                    notes=list_notes(workload),
                 )
-            )
+                self.workloads[case.variant] = self.rank0.synchronize(case.variant, workload)
+                self.first_calls[case.variant] = First(phase_ns=first.phase_ns, shares=shares)
+                self.channel.send(built)
+            except Exception as error:
+                self.fail(case.variant, error)
+                if classify(error) == "oom":
+                    raise NeedsNewProcess from None
 
     def sample(self) -> None:
         if not self.workloads:
@@ -203,6 +207,9 @@ class Group:
             try:
                 for point in from_seed(self.settings.seed, take_points, workload.curves):
                     stream.add(point)
+            except CutShort as cut:
+                stream.send()
+                self.channel.send(CurvesTaken(variant=variant, note=str(cut)))
             except Exception as error:
                 stream.send()
                 self.fail(variant, error)
@@ -260,6 +267,12 @@ class Group:
         self.channel.board.write(self.index[case.variant], "reference")
         reference = from_seed(self.settings.seed, self.suite.build_reference, case)
         return None if reference is None else agreement.gather(reference, self.target.clock).values
+
+
+def list_notes(workload: Workload) -> list[str]:
+    notes = [shorten(note) for note in workload.notes[:MOST_NOTES]]
+    left = len(workload.notes) - len(notes)
+    return [*notes, f"and {left} more notes, which are not stored"] if left else notes
 
 
 def compute_columns(suite_path: str, records_path: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.output.units import format_interval, format_speedup, format_time, plural
-from flopwatch.settings import Cache, Device, Settings
+from flopwatch.settings import LARGEST_SEED, Cache, Device, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Outcome, Sampler
@@ -198,6 +198,8 @@ def _settings(
     chosen = device or find_device_in_use()
     if chosen == "cuda" or cache == "cold":
         require("torch")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UsageError(f"seed {seed} is not between 0 and {LARGEST_SEED}")
     settings = Settings(device=chosen, target_interval=target_interval, cache=cache, seed=seed)
     if budget_s is None:
         return settings

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
+from flopwatch.suites.case import require_storable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,7 @@ class ClockStopwatch:
             )
         readings = {}
         for region, marks in self._marks.items():
+            require_storable(region)
             phase, _, part = region.partition("/")
             if phase not in phases or not part:
                 raise SuiteError(
@@ -94,16 +97,32 @@ class Diverged(Exception):
     """A curve has a value that is not finite. The points before it stay."""
 
 
-def take_points(curves: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[dict[str, float]]:
-    """The points as plain numbers, all with the same names."""
+class CutShort(Exception):
+    """The curves do not end. The points that were taken stay."""
+
+
+MOST_NUMBERS = 1_000_000
+"""That the curves of a case have together: its record should stay readable."""
+LONGEST_STUDY_S = 24 * 3600.0
+
+
+def take_points(
+    curves: Callable[[], Iterable[Mapping[str, Any]]],
+    now_s: Callable[[], float] = time.monotonic,
+) -> Iterator[dict[str, float]]:
+    """The points as plain numbers, all with the same names. Raises CutShort at the limits."""
     first: dict[str, float] | None = None
+    end_s = now_s() + LONGEST_STUDY_S
     for number, point in enumerate(curves(), 1):
         if not isinstance(point, Mapping):
             raise SuiteError(
                 f"the curves yield {type(point).__name__}; yield mappings of names to numbers"
             )
         plain = {str(name): _as_number(str(name), value) for name, value in point.items()}
-        first = plain if first is None else first
+        if first is None:
+            first = plain
+            for name in plain:
+                require_storable(name)
         if plain.keys() != first.keys():
             raise SuiteError(
                 f"the first point has {_list(first)}, and point {number} {_list(plain)}; "
@@ -113,7 +132,15 @@ def take_points(curves: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[d
             # JSON cannot hold it, and what follows means nothing.
             if not math.isfinite(value):
                 raise Diverged(_explain_divergence(plain, name, number))
+        if number * max(1, len(plain)) > MOST_NUMBERS:
+            raise CutShort(
+                f"its curves end after {number - 1} points: a record holds {MOST_NUMBERS} numbers"
+            )
         yield plain
+        if now_s() > end_s:
+            raise CutShort(
+                f"its curves end after {number} points: they took {LONGEST_STUDY_S / 3600:g} hours"
+            )
 
 
 def _explain_divergence(point: Mapping[str, float], name: str, number: int) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 STATM = Path("/proc/self/statm")
 DATA_FIELD = 5
 """Of statm: private writable memory, in pages."""
@@ -34,6 +35,12 @@ def die_with_parent() -> None:
     """Have the kernel end this process when its parent dies, however it dies (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, in whatever session (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def limit_memory(limit_bytes: int | None) -> None:

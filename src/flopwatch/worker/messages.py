@@ -207,6 +207,8 @@ class Points(Message, frozen=True):
 
 class CurvesTaken(Message, frozen=True):
     variant: str
+    note: str | None = None
+    """Why they end early."""
 
 
 class Memory(Message, frozen=True):
@@ -329,6 +331,9 @@ class Description:
 
 Decoded = TypeVar("Decoded")
 
+LONGEST_BYTES = 64 * 2**20
+"""Of a message; without a limit, a process that writes without end would fill the memory."""
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -342,12 +347,20 @@ class LineReader(Generic[Decoded]):
 
     def __init__(self, expected: Any) -> None:
         self._decoder = msgspec.json.Decoder(expected)
-        self._pending = b""
+        self._pending = bytearray()
         """The beginning of a message whose end has not arrived."""
 
     def feed(self, chunk: bytes) -> list[Decoded]:
-        *lines, self._pending = (self._pending + chunk).split(b"\n")
-        return [self.decode(line) for line in lines]
+        head, newline, tail = chunk.partition(b"\n")
+        self._pending += head
+        if len(self._pending) > LONGEST_BYTES:
+            raise BrokenMessage(f"more than {LONGEST_BYTES} bytes are not a message")
+        if not newline:
+            return []
+        first = bytes(self._pending)
+        *lines, rest = tail.split(b"\n")
+        self._pending = bytearray(rest)
+        return [self.decode(line) for line in (first, *lines)]
 
     def decode(self, line: bytes) -> Decoded:
         try:

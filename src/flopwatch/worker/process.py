@@ -1,8 +1,8 @@
 """A worker process: it serves one request and reports what becomes of it (`worker.messages`).
 
 It is forked from the warm server, or spawned where forking is unsafe (CUDA); either way it gets
-one request and three descriptors: reports out, a log for whatever the measured code prints, and
-the board. Everything that it cannot report (a signal, a hang) the runner sees from outside.
+four descriptors: a file with the request, reports out, a log for whatever the measured code prints,
+and the board. Everything that it cannot report (a signal, a hang) the runner sees from outside.
 """
 
 from __future__ import annotations
@@ -50,13 +50,19 @@ from flopwatch.worker.messages import (
 )
 from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
 
+NUM_DESCRIPTORS = 4
+LONGEST_PARAMS_BYTES = 2**20
 
-def run_worker(request: Request, descriptors: Sequence[int]) -> None:
+
+def run_worker(descriptors: Sequence[int]) -> None:
     """Serve one request in this process, which is then of no further use."""
-    reports, log, board = descriptors
+    request_file, reports, log, board = descriptors
     _settle_in(log)
     channel = Channel(reports, Board(board))
     try:
+        with open(request_file, "rb") as file:
+            file.seek(0)
+            request = decode_request(file.read())
         HANDLERS[type(request)](request, channel)
     except Exception as error:
         channel.send(
@@ -80,6 +86,8 @@ def describe(request: Describe, channel: Channel) -> None:
         within = None if request.preset is None else grids
         chosen = choose(suite, chosen_values, within, request.baseline)
         cases = _leave_out(suite, suite.expand(**wanted, chosen=chosen), unasked)
+        for case in cases:
+            _refuse_long(case)
     except UsageError as error:
         channel.send(Refused(message=str(error)))
         return
@@ -125,6 +133,18 @@ def _leave_out(suite: Suite, cases: Sequence[Case], unasked: Grid) -> list[Case]
             raise
         left.append(case)
     return left
+
+
+def _refuse_long(case: Case) -> None:
+    """Every record of a case carries its parameters, and every group that is measured asks for
+    them."""
+    size_bytes = len(msgspec.json.encode(case.params))
+    if size_bytes > LONGEST_PARAMS_BYTES:
+        raise UsageError(
+            f"a case of suite {case.suite!r} has parameters of {size_bytes} bytes; "
+            f"{LONGEST_PARAMS_BYTES} are the most that a record should carry; let the axis name "
+            "what the build function makes"
+        )
 
 
 def _keep_present(unasked: Grid, cases: Sequence[Case]) -> Grid:
@@ -289,9 +309,8 @@ HANDLERS: dict[type[Request], Callable[[Any, Channel], None]] = {
 
 
 def main() -> None:
-    """Entry of a spawned worker: the request on stdin, descriptors as arguments."""
-    descriptors = [int(argument) for argument in sys.argv[1:]]
-    run_worker(decode_request(sys.stdin.buffer.read()), descriptors)
+    """Entry of a spawned worker: its descriptors are the arguments."""
+    run_worker([int(argument) for argument in sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.communicator import Communicator, resolve
-from flopwatch.worker.instruments import Diverged, take_points
+from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
 from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, split
 from flopwatch.worker.sampling import mark_phases
@@ -200,7 +200,7 @@ class OtherRank:
         curves = self._workloads[variant].curves
         assert curves is not None
         # As far as rank 0 gets, if all have the same values; else rank 0 ends the job.
-        with suppress(Diverged):
+        with suppress(Diverged, CutShort):
             for _ in from_seed(self._seed, take_points, curves):
                 pass
 

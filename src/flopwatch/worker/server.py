@@ -2,9 +2,12 @@
 
 Importing torch takes seconds; forking a process that has done so takes milliseconds. The server
 must stay fit for forking, so it starts no thread and touches no CUDA, and runs one worker at a
-time, which is also what a measurement wants. Each packet that it receives is one request, with
-the worker's three descriptors attached; it answers with the worker's pid, and then, once that has
-ended, with its exit code.
+time, which is also what a measurement wants. Each packet that it receives is a request for one
+worker, with the worker's descriptors attached; it answers with the worker's pid, and then, once
+that has ended, with its exit code.
+
+Processes that a worker leaves behind become children of the server, which kills them, in whatever
+session they are.
 """
 
 from __future__ import annotations
@@ -12,40 +15,53 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import sys
+import time
 import traceback
+from contextlib import suppress
+
+import psutil
 
 from flopwatch.worker import limits, process
-from flopwatch.worker.messages import decode_request
 
-PACKET_BYTES = 1 << 20
-"""Largest request."""
+PACKET_BYTES = 1 << 10
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """What systems count the largest resident size in."""
+ORPHANS_S = 5.0
+"""Killing what a worker has left behind takes milliseconds, unless a process waits for a device."""
 
 
 def serve(connection: socket.socket) -> None:
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, 3)
+        packet, descriptors, _, _ = socket.recv_fds(
+            connection, PACKET_BYTES, process.NUM_DESCRIPTORS
+        )
         if not packet:
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _send(connection, error=str(error))
+            continue
         if pid == 0:
             connection.close()
-            _become_worker(packet, descriptors)
+            _become_worker(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         _send(connection, pid=pid)
         _, status, usage = os.wait4(pid, 0)
+        _kill_orphans()
         code = os.waitstatus_to_exitcode(status)
         _send(connection, exit_code=code, peak_bytes=usage.ru_maxrss * MAXRSS_BYTES)
 
 
-def _become_worker(packet: bytes, descriptors: list[int]) -> None:
+def _become_worker(descriptors: list[int]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_code = 1
     try:
-        process.run_worker(decode_request(packet), descriptors)
+        process.run_worker(descriptors)
         exit_code = 0
     except BaseException:
         traceback.print_exc()  # to the log, which is all that is left of it
@@ -54,19 +70,35 @@ def _become_worker(packet: bytes, descriptors: list[int]) -> None:
         os._exit(exit_code)
 
 
+def _kill_orphans() -> None:
+    """Kill and reap all children, and theirs, which become children in turn."""
+    deadline_s = time.monotonic() + ORPHANS_S
+    with suppress(ChildProcessError):  # there are none left
+        while time.monotonic() < deadline_s:
+            reaped, _ = os.waitpid(-1, os.WNOHANG)
+            if reaped:
+                continue
+            for child in psutil.Process().children():
+                with suppress(psutil.Error):
+                    child.kill()
+            time.sleep(0.001)
+
+
 def _send(connection: socket.socket, **content: object) -> None:
     connection.send(json.dumps(content).encode())
 
 
 def main() -> None:
     """``python -m flopwatch.worker.server DESCRIPTOR [MODULE ...]``: import the modules, serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides what Ctrl-C means
     limits.die_with_parent()
+    limits.adopt_orphans()
     connection = socket.socket(fileno=int(sys.argv[1]))
     try:
         for module in sys.argv[2:]:
             __import__(module)
     except Exception as error:
-        _send(connection, error=f"{type(error).__name__}: {error}")
+        _send(connection, error=f"{type(error).__name__}: {error}"[:PACKET_BYTES])
         return
     gc.freeze()  # keeps the collector from touching, and so copying, the shared pages
     _send(connection, threads=limits.count_threads())
