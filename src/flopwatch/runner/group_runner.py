@@ -258,6 +258,7 @@ def _run_once(
             started = _start(group, context, is_probe=is_probe)
     except KeyboardInterrupt:
         return Ending(interrupted=True)
+    suspect = None
     with closing(started) as worker:
         limit_s = context.settings.silence_limit_s
         try:
@@ -272,7 +273,9 @@ def _run_once(
         except RankLost as lost:
             failure = lost.failure
         except BrokenMessage as error:
-            # Whatever writes there, the worker cannot be believed any more.
+            # Whatever writes there, the worker cannot be believed any more. It may have gone on to
+            # another variant meanwhile, but has reported none after the one that is to blame.
+            suspect = builder.in_building
             failure = Failure(
                 "crash", f"broken message during {worker.board.read().stage}: {error}"
             )
@@ -283,7 +286,7 @@ def _run_once(
         else:
             return _conclude(builder, worker)
         worker.kill()
-        return _blame(builder, worker, failure)
+        return _blame(builder, worker, failure, suspect)
 
 
 def _show(report: Report, group: Group, watcher: Watcher) -> None:
@@ -307,9 +310,14 @@ def _conclude(builder: RecordBuilder, worker: Worker | RankWorkers) -> Ending:
     return _blame(builder, worker, worker.explain_death())
 
 
-def _blame(builder: RecordBuilder, worker: Worker | RankWorkers, failure: Failure) -> Ending:
-    """Fail the variant that was in work; if any other is unfinished, all need another worker, since
-    only times of one worker can be compared.
+def _blame(
+    builder: RecordBuilder,
+    worker: Worker | RankWorkers,
+    failure: Failure,
+    suspect: str | None = None,
+) -> Ending:
+    """Fail the suspect, or else the variant that was in work; if any other is unfinished, all need
+    another worker, since only times of one worker can be compared.
 
     If none was in work, it is something they share, and another worker would fail as well.
     """
@@ -317,11 +325,11 @@ def _blame(builder: RecordBuilder, worker: Worker | RankWorkers, failure: Failur
         return Ending()
     lost_server = failure.message if worker.has_lost_server else None
     position = worker.board.read().variant_index
-    if position is None or position >= len(builder.records):
+    if suspect is None and (position is None or position >= len(builder.records)):
         for variant in builder.list_unfinished():
             builder.fail(variant, failure)
         return Ending(lost_server=lost_server)
-    blamed = list(builder.records)[position]
+    blamed = suspect or list(builder.records)[position or 0]
     if builder.records[blamed].status == "ok":  # it may have reported its reason itself
         builder.fail(blamed, failure)
     unfinished = builder.list_ok() if builder.list_unfinished() else []

@@ -55,6 +55,14 @@ class RecordBuilder:
         self._curves_to_come: set[str] = set()
         """Once sampling is finished: variants whose curves are still to be taken."""
         self._sources: dict[str, str] = {}
+        self._to_build = sorted(group.variants, key=lambda variant: variant != group.baseline)
+        """Variants that are not reported as built, in the order in which workers build them."""
+
+    @property
+    def in_building(self) -> str | None:
+        """The variant that the next reports must be about; None once all are built."""
+        left = [variant for variant in self._to_build if self.records[variant].status == "ok"]
+        return left[0] if left else None
 
     def list_ok(self) -> list[str]:
         """The variants that have not failed."""
@@ -94,6 +102,8 @@ class RecordBuilder:
         if changes.get("job") is None:  # then what the suite said before it was built stays
             changes.pop("job", None)
         self._update(variant, **changes)
+        if variant in self._to_build:
+            self._to_build.remove(variant)
 
     @take.register
     def _(self, report: messages.Failed) -> None:
