@@ -123,15 +123,15 @@ class Worker:
                 break
         self.finish(silence_limit_s)
 
-    def receive(self) -> list[Report]:
+    def receive(self) -> Iterator[Report]:
         """What has come, without waiting."""
         try:
             chunk = os.read(self.pipe.fileno(), 1 << 20)
         except BlockingIOError:
-            return []
+            return
         self.is_open = bool(chunk)
         self.trim_log()
-        return self._reader.feed(chunk)
+        yield from self._reader.read(chunk)
 
     def terminate(self, patience_s: float = 2.0) -> Iterator[Report]:
         """Ask it to hand over what it has and to stop; then make it stop."""

@@ -25,6 +25,7 @@ passes requests on to the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -351,16 +352,21 @@ class LineReader(Generic[Decoded]):
         """The beginning of a message whose end has not arrived."""
 
     def feed(self, chunk: bytes) -> list[Decoded]:
+        return list(self.read(chunk))
+
+    def read(self, chunk: bytes) -> Iterator[Decoded]:
+        """One by one, so that those before a broken one arrive."""
         head, newline, tail = chunk.partition(b"\n")
         self._pending += head
         if len(self._pending) > LONGEST_BYTES:
             raise BrokenMessage(f"more than {LONGEST_BYTES} bytes are not a message")
         if not newline:
-            return []
+            return
         first = bytes(self._pending)
         *lines, rest = tail.split(b"\n")
         self._pending = bytearray(rest)
-        return [self.decode(line) for line in (first, *lines)]
+        for line in (first, *lines):
+            yield self.decode(line)
 
     def decode(self, line: bytes) -> Decoded:
         try:
