@@ -225,7 +225,7 @@ def test_every_command_has_help(tmp_path: Path, command: str) -> None:
         (["run", "activations", "--filter", "dtype=int8"], ["no value 'int8'", "float32"]),
         (["run", "activations", "--filter", "dtype"], ["not of the form axis=value"]),
         (["run", "activations", "--budget", "soon"], ["'soon' is not a duration", "10m"]),
-        (["run", "activations", "--set", "dtype=float16"], ["knows only its own values"]),
+        (["run", "activations", "--set", "dtype=float16"], ["accepts only its own values"]),
         (["run", "activations", "--set", "dtype"], ["--set 'dtype' is not of the form axis=value"]),
         (["run", "activations", "--budget", "1s"], ["a budget of 1s cannot hold 30 cases"]),
         (["run", "activations", "--memory-limit", "lots"], ["'lots' is not a size"]),

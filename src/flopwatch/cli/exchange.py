@@ -28,10 +28,10 @@ EXPORTS = [RECORDS, "pyperf", "pytorch", "github-action-smaller", "github-action
 def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
     """Import what other programs measured.
 
-    What is in FILES is appended to a results file.
+    Appends the measurements in FILES to a results file.
 
     Reads the JSON files of pyperf and google-benchmark, results for PyTorch's benchmark database,
-    and the output of published benchmarks. What is there already is not added again.
+    and the output of published benchmarks. Records that are there already are not added again.
 
     \b
     flopwatch import bench.json -o results/bench.jsonl
@@ -61,13 +61,13 @@ def _on_one_line(text: object) -> str:
 @click.command()
 @options.results
 @options.format_option(EXPORTS, "", required=True)
-@options.out("One that is there is left alone.  [default: -, standard output]",
+@options.out("Existing files are not overwritten.  [default: -, standard output]",
              or_stdout=True, default="-")  # fmt: skip
 @options.skip_corrupt
 def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) -> None:
     """Export RESULTS for another program.
 
-    The newest record of every case is written.
+    Writes the newest record of every case.
 
     pyperf gets all samples; other formats get medians with their intervals, named as such.
     Of github-action-benchmark's tools, customSmallerIsBetter reads github-action-smaller (times,
@@ -102,7 +102,7 @@ def _write_records(records: Sequence[Record]) -> str:
 
 
 def _write_foreign(records: Sequence[Record], form: str) -> str:
-    """What an export has not is named."""
+    """Cases without a time are left out, with a remark."""
     from flopwatch.analysis.summary import summarize
     from flopwatch.records.exchange import EXPORTERS
     from flopwatch.suites.case import label
@@ -120,7 +120,7 @@ def _write_foreign(records: Sequence[Record], form: str) -> str:
 
 
 def _refuse_other_files(out: Path) -> None:
-    """Measurements cannot be had again, and nothing in an export says that it is ours."""
+    """An export has no mark of ours, so an existing file may be something irreplaceable."""
     try:
         is_other = out.is_file() and out.stat().st_size > 0
     except OSError as error:

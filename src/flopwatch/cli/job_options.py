@@ -64,10 +64,11 @@ JOB = {
     "--grad-accum": JobOption("Micro-batches of a step: gradient accumulation.", read_count),
     "--global-batch": JobOption("Sequences of a step, over all ranks; sets --grad-accum.",
                                 read_count),
-    "--global-batch-tokens": JobOption("The same in tokens, as in 4M.", read_amount),
+    "--global-batch-tokens": JobOption("Tokens of a step, as in 4M; sets --grad-accum.",
+                                       read_amount),
     "--precision": JobOption("The dtype policy: " + ", ".join(PRECISIONS) + ".",
                              list_known=lambda: PRECISIONS, metavar="POLICY"),
-    "--optimizer": _choice("What updates the parameters.", *OPTIMIZERS),
+    "--optimizer": _choice("The optimizer.", *OPTIMIZERS),
     "--recompute": _choice("Activation checkpointing: recompute nothing, all but the linear "
                            "layers, or whole blocks.", *RECOMPUTES),
     "--attention": _choice("sdpa: torch's fused kernel. plain: two matmuls and a softmax, with "
@@ -97,7 +98,7 @@ class JobCommand(click.Command):
         return rest
 
 
-compile_option = click.option("--compile", "compiled", is_flag=True, help="Through torch.compile.")
+compile_option = click.option("--compile", "compiled", is_flag=True, help="Use torch.compile.")
 
 
 def job_options(

@@ -30,25 +30,25 @@ PERCENTAGE = options.Word(options.read_percentage)
               help="Compare with published results, as ratios; `flopwatch show published` lists "
                    "them.")  # fmt: skip
 @click.option("--threshold", type=PERCENTAGE, metavar="PERCENT",
-              help="What is called faster or slower differs by at least this much.  [default: 3%]"
+              help="Call a difference of at least this much faster or slower.  [default: 3%]"
               )  # fmt: skip
 @click.option("--fail-if-slower", type=PERCENTAGE, metavar="PERCENT",
-              help="The same, and exit with 1 if anything is slower, or is no longer measured."
+              help="Set --threshold, and exit with 1 if a case is slower, or fails now."
               )  # fmt: skip
 @click.option("--break-even", is_flag=True,
-              help="From where on variants beat their baseline, along an axis of counts, "
-                   "instead.")  # fmt: skip
+              help="Find where variants start to beat their baseline along an axis, such as "
+                   "tokens.")  # fmt: skip
 @click.option("--axis", metavar="AXIS",
-              help="With --break-even: such as tokens or batch_size.  [default: the only one that "
-                   "has several values]")  # fmt: skip
+              help="With --break-even: the axis, such as tokens or batch_size.  [default: the only "
+                   "one that has several values]")  # fmt: skip
 @click.option("--variant", "variants", multiple=True, metavar="NAME",
-              help="With --break-even: only this one; may be repeated.")  # fmt: skip
+              help="With --break-even: only this variant; may be repeated.")  # fmt: skip
 @click.option("--despite", multiple=True, metavar="FIELD",
-              help="Let --fail-if-slower count also what differs in this field, such as "
-                   "torch.version; may be repeated, and `all` is all.")  # fmt: skip
+              help="With --fail-if-slower: also count cases that differ in this field, such as "
+                   "torch.version, or in `all`; may be repeated.")  # fmt: skip
 @click.option("--relative", is_flag=True,
-              help="Of two results: compare each case's ratio to its baseline in the same rounds, "
-                   "which the machine's speed does not change.")  # fmt: skip
+              help="With two files: compare each case's ratio to its baseline, which the machine's "
+                   "speed does not change.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 @click.pass_context
@@ -63,10 +63,10 @@ def compare(
 ) -> None:
     """Compare variants with their baseline, or two files.
 
-    Of one file, its variants with their baseline; of an OLD and a NEW one, every case.
+    One file: its variants with their baseline. Two files, OLD and NEW: every case of both.
 
     Verdicts: faster, slower, same (the interval lies within the threshold), unclear. What makes a
-    comparison unfair (precision, threads, versions, ...) is named with it: not comparable.
+    comparison unfair (precision, threads, versions, ...) is listed with it as not comparable.
 
     Exit codes: 0 fine, 1 something is slower (with --fail-if-slower), 2 usage, 3 nothing was
     comparable.
@@ -253,7 +253,7 @@ MOST_WIDTH = 110
 
 @click.command()
 @options.any_results
-@options.only_list("what is looked for, and how.")
+@options.only_list("all kinds of warnings, and how each is found.")
 @click.option("--ignore", multiple=True, metavar="KIND",
               help="Leave out warnings of this kind; may be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 on any warning.")
@@ -269,7 +269,7 @@ def check(
 ) -> None:
     """List warnings about RESULTS, and what to do about them.
 
-    Exit codes: 0 no warning spoils a number, 1 one does, 2 usage.
+    Exit codes: 0 fine, 1 a warning spoils a number, 2 usage.
 
     \b
     flopwatch check results/*.jsonl

@@ -40,19 +40,19 @@ EVERYTHING_PUBLISHED = (Path("published"),)
 @options.results
 @click.option("--layout", type=click.Choice([*LAYOUTS, AS_PUBLISHED]), default="plain",
               show_default=True,
-              help="plain: the usual tables. published: only what the published benchmark prints "
-                   "that the suite repeats, in its words. Others: one of those, and the usual "
-                   "tables.")  # fmt: skip
+              help="plain: the usual tables. published: exactly what the benchmark that the suite "
+                   "repeats prints. Others: the layout of one benchmark, and the usual tables."
+              )  # fmt: skip
 @click.option("--columns", metavar="A,B,C", type=options.ColumnNames(),
-              help="One table with these columns; `--columns help` lists them.")  # fmt: skip
+              help="Print one table with these columns; `--columns help` lists them.")  # fmt: skip
 @options.where
 @click.option("--sort", metavar="A,-B", type=options.ColumnNames(),
-              help="By these columns; a minus: descending.")  # fmt: skip
+              help="Sort by these columns; a minus means descending.")  # fmt: skip
 @click.option("--pivot", metavar="row=A,col=B,value=C",
-              help="A row for each A, a column for each B; a table for each value of what else "
-                   "differs.")  # fmt: skip
+              help="Print a row for each A and a column for each B; one table for each value of "
+                   "other axes.")  # fmt: skip
 @click.option("--warmup", is_flag=True,
-              help="The cost of the first steps instead, and how many to leave out.")  # fmt: skip
+              help="Show what the first steps cost, and how many to discard.")  # fmt: skip
 @output_format
 @options.skip_corrupt
 @options.as_json
@@ -222,9 +222,9 @@ NOTHING_TO_EXPLAIN = (
 @click.command()
 @options.results
 @options.where
-@options.most("cases of a table; --json has all.")
+@options.most("cases of a table (--json has all).")
 @click.option("--roofline", is_flag=True,
-              help="Phases and regions against their limits, too.")  # fmt: skip
+              help="Also compare phases and regions with their limits.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 def explain(
@@ -238,8 +238,8 @@ def explain(
     """Break the measured time down, or its change between two files.
 
     The rows add up to the measured time. Matmuls are compared with the peak that `flopwatch peaks`
-    has measured, memory traffic with its bandwidth; ranks and the optimizer are measured; the
-    unexplained rest is a row, too. With an OLD and a NEW file: which rows changed.
+    has measured, memory traffic with its bandwidth; ranks and the optimizer are measured; what is
+    not explained has its own row. Two files, OLD and NEW: which rows changed.
 
     \b
     flopwatch explain results/steps.jsonl
@@ -315,9 +315,9 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
 
 @click.command()
 @options.results
-@options.out("-: standard output. An earlier report is replaced; any other file is left alone.",
+@options.out("-: standard output. An earlier report is replaced; other files are not.",
              or_stdout=True, required=True)  # fmt: skip
-@click.option("--title", default="flopwatch report", show_default=True, help="Of the page.")
+@click.option("--title", default="flopwatch report", show_default=True, help="Title of the page.")
 @options.skip_corrupt
 def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool) -> None:
     """Write RESULTS as one self-contained HTML page.
@@ -343,9 +343,9 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
 @click.command()
 @options.results
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
-              help="Which plot: --list has their names.  [default: the most informative of each "
-                   "table]")  # fmt: skip
-@options.out("A .png, .svg, .pdf, or .json for the Vega-Lite specification; several plots are "
+              help="The plot to draw; --list has the names.  [default: the most informative of "
+                   "each table]")  # fmt: skip
+@options.out("Its name ends in .png, .svg, .pdf, or .json (Vega-Lite); several plots are "
              "numbered.  [default: SUITE-NAME.png]")  # fmt: skip
 @options.most("plots.")
 @options.only_list("what can be drawn from these results, and what each plot needs.")
@@ -373,7 +373,7 @@ def plot(
     from flopwatch.output.tables import divide
 
     if only_list and (name is not None or out is not None):
-        raise click.UsageError("--list draws nothing; leave --plot and --out away")
+        raise click.UsageError("--list draws nothing; leave --plot and --out out")
     tables = divide(summarize(read_records(results, skip_corrupt)))
     if only_list:
         _list_kinds(tables, as_json)

@@ -21,8 +21,8 @@ SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
 
 @click.command()
 @click.option("--low-precision", is_flag=True,
-              help="Instead: what 16 bits do to a sum, and what autocast does to a small "
-                   "model.")  # fmt: skip
+              help="Show what 16 bits do to a sum, and what autocast does to a small model."
+              )  # fmt: skip
 @options.device("With --low-precision.  [default: cuda where torch finds one]")
 @options.as_json
 def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
@@ -68,16 +68,16 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name", required=False, metavar="[DEVICE]",
                 type=options.Word(list_known=options.list_devices))  # fmt: skip
-@options.only_list("the nominal peaks of all devices that are known.")
+@options.only_list("the nominal peaks of all known devices.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES),
-              help="Only matmuls in these; may be repeated.  [default: all that there are]"
+              help="Measure matmuls in this dtype only; may be repeated.  [default: all]"
               )  # fmt: skip
 @click.option("--ranks", type=click.IntRange(min=1), metavar="N",
-              help="Processes for collectives; 1: none of those.  [default: 2, or all GPUs]"
+              help="Processes for collectives; 1 measures none.  [default: 2, or all GPUs]"
               )  # fmt: skip
 @options.quick("fewer sizes, in a quarter of the time.")
-@options.out("Peaks are appended; later records carry what is there only if FLOPWATCH_PEAKS names "
-             "that file.  [default: $FLOPWATCH_PEAKS, or in your cache]")  # fmt: skip
+@options.out("Peaks are appended; later records carry them only if FLOPWATCH_PEAKS names the "
+             "file.  [default: $FLOPWATCH_PEAKS, or in your cache]")  # fmt: skip
 @options.device()
 @options.threads
 @options.as_json
@@ -93,8 +93,9 @@ def peaks(
 ) -> None:
     """Measure the peaks of this machine, or look up those of a DEVICE.
 
-    Measured: matmuls by dtype, memory and collectives. They are kept, and later records carry
-    them, for utilisation. Looked up: nominal peaks, memory and links, every figure with its source.
+    Without DEVICE, measures matmuls by dtype, memory and collectives. The peaks are kept, and later
+    records carry them, to compute utilisation. With DEVICE, prints nominal peaks, memory and links,
+    each with its source.
 
     \b
     flopwatch peaks

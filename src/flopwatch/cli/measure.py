@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Remembered(click.Command):
-    """A command that knows the words it was called with, for who wants to repeat it."""
+    """Keeps the words that the command was called with: records store them, to repeat the run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = list(args)  # parsing takes them away
@@ -50,50 +50,52 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
                 type=options.NameOrFile(list_known=options.list_suites))  # fmt: skip
 @options.only_list("the built-in suites.")
 @click.option("--new", "template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write a commented suite of your own to FILE, which runs as it is.")  # fmt: skip
-# A suite has its own values, and knows which others it accepts.
+              help="Write a commented example suite to FILE; it runs as it is.")  # fmt: skip
+# Words are not read here: the suite decides which values it accepts.
 @job_options(*AXES, *VARIANTS, many=(*AXES, *VARIANTS), read=options.read_word)
 @compile_option
 @click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
-              help="Only these values; may be repeated. `variant` is an axis too, and keeps the "
-                   "baseline.")  # fmt: skip
+              help="Measure only these values; may be repeated. `variant` is an axis too; the "
+                   "baseline is always kept.")  # fmt: skip
 @click.option("--set", "chosen", multiple=True, metavar="AXIS=VALUE[,VALUE]",
-              help="These values instead of the suite's own, where it accepts others; may be "
+              help="Use these values instead of the suite's own, where it accepts others; may be "
                    "repeated. Also written --AXIS VALUE[,VALUE], after the suite.")  # fmt: skip
 @click.option("--baseline", metavar="VARIANT",
-              help="What variants are compared with, instead of the suite's own.")  # fmt: skip
+              help="Compare variants with this one instead of the suite's baseline.")  # fmt: skip
 @options.quick("fewer cases, ±5 %, 2 s a case.")
 @click.option("--grid", "preset", metavar="NAME",
-              help="Another grid that the suite declares, such as a published one, instead of its "
-                   "own; --dry-run names them.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="List the cases and an estimate of the time; stop.")
+              help="Measure another grid that the suite declares, such as a published one; "
+                   "--dry-run lists them.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="List the cases, estimate the time and exit.")
 @click.option("--budget", "budget_s", type=DURATION, metavar="TIME",
-              help="For the whole run, e.g. 10m. It is divided over the cases.")  # fmt: skip
+              help="Time for the whole run, e.g. 10m, divided over the cases.")  # fmt: skip
 @click.option("--case-budget", "case_budget_s", type=DURATION, metavar="TIME",
-              help="For one case, warm-up included.  [default: 10s, and at least 8 rounds]"
+              help="Time for each case, warm-up included.  [default: 10s, and at least 8 rounds]"
               )  # fmt: skip
 @click.option("--target-interval", type=options.Word(options.read_percentage), metavar="PERCENT",
-              help="Stop when intervals reach at most this far to either side.  [default: 2%]"
+              help="Stop sampling when intervals are within plus or minus this.  [default: 2%]"
               )  # fmt: skip
 @options.out("Results are appended.  [default: results/SUITE.jsonl]")
-@click.option("--rerun", is_flag=True, help="Measure again what the results file already answers.")
-@click.option("--force", is_flag=True, help="Try also what is predicted not to fit into memory.")
+@click.option("--rerun", is_flag=True, help="Measure again what the results file already has.")
+@click.option(
+    "--force", is_flag=True, help="Also run cases that are predicted not to fit into memory."
+)
 @options.device()
 @options.threads
 @click.option("--cache", type=click.Choice(["hot", "cold"]), default="hot", show_default=True,
-              help="hot: as the previous call left it. cold: overwritten before every sample."
+              help="hot: caches as the previous call left them. cold: overwritten before a sample."
               )  # fmt: skip
 @click.option("--allocator", type=click.Choice(["retain", "default"]), default="retain",
               show_default=True,
               help="retain: freed memory is kept, so that page faults are not timed.")  # fmt: skip
 @click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="For the worker, e.g. 8G.  [default: 90 % of what is free]"
+              metavar="SIZE", help="Memory of the worker, e.g. 8G.  [default: 90 % of what is free]"
               )  # fmt: skip
 @click.option("--timeout", "silence_limit_s", type=DURATION, metavar="TIME",
-              help="A worker that reports nothing for so long is ended.  [default: 5m]"
+              help="End a worker that reports nothing for this long.  [default: 5m]"
               )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True,
-              help="Of the inputs and of the order inside rounds.")  # fmt: skip
+              help="Seed of the inputs and of the order within rounds.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 @click.pass_context
@@ -110,8 +112,8 @@ def run(
 
     SUITE is the name of a built-in suite (--list) or a file, such as --new writes.
 
-    Variants of the same case are measured side by side; what the results file already answers is
-    not measured again, so that an interrupted run is resumed by repeating it.
+    Variants of the same case are measured side by side. What the results file already has is not
+    measured again: to resume an interrupted run, repeat the command.
 
     \b
     flopwatch run --list
@@ -181,7 +183,7 @@ def list_suites(as_json: bool) -> None:
 
 
 def _name_starter(place: RankPlace | None) -> list[str]:
-    """What stands before the words that we were given."""
+    """The program that was called, before the words that it was given."""
     if place is None:
         return ["flopwatch"]
     machines = place.ranks // place.local_ranks
@@ -213,7 +215,7 @@ def take_axes(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_axes(suite: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Options that are none of ours name axes: ``--micro-batch 4`` is ``--set micro_batch=4``."""
+    """Options that no command has name axes: ``--micro-batch 4`` is ``--set micro_batch=4``."""
     chosen = []
     left = [suite, *words] if suite.startswith("--") else list(words)
     while left:
@@ -287,9 +289,9 @@ def _print_preview(preview: Preview, as_json: bool) -> None:
     attention="sdpa",
 )  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True,
-              help="With the profiler, and as many without.")  # fmt: skip
+              help="Steps with the profiler, and as many without.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
-              help="How many of the slowest operations to list.")  # fmt: skip
+              help="Number of slowest operations to list.")  # fmt: skip
 @click.option("--trace", metavar="FILE",
               help="Write the timeline of the last step, for ui.perfetto.dev.")  # fmt: skip
 @click.option("--nvtx", is_flag=True,

@@ -223,10 +223,10 @@ RESULTS = Results(list_known=list_publications)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Skip unreadable lines.")
 where = click.option("--where", metavar="CONDITION",
-                     help="Only cases for which it holds: SQL, over the columns that `flopwatch "
+                     help="Only cases that match an SQL condition over the columns that `flopwatch "
                           "show RESULTS --columns help` lists.")  # fmt: skip
 threads = click.option("--threads", type=click.IntRange(min=1), metavar="N",
-                       help="Threads that compute.  [default: usable cores]")  # fmt: skip
+                       help="Number of threads.  [default: usable cores]")  # fmt: skip
 results = click.argument("results", nargs=-1, required=True, type=RESULTS, metavar="RESULTS...")
 any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULTS]...")
 
@@ -235,31 +235,31 @@ any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULT
 
 
 def device(detail: str = "[default: cuda where torch finds one]") -> Decorator:
-    help_text = f"The kind of device that computes.  {detail}"
+    help_text = f"The device to use.  {detail}"
     return click.option("--device", type=click.Choice(["cpu", "cuda"]), help=help_text)
 
 
 def out(detail: str, *, or_stdout: bool = False, **more: Any) -> Decorator:
     kind = click.Path(path_type=Path, dir_okay=False, allow_dash=or_stdout)
     return click.option("-o", "--out", type=kind, metavar="FILE",
-                        help=f"The file to write. {detail}", **more)  # fmt: skip
+                        help=f"File to write. {detail}", **more)  # fmt: skip
 
 
 def quick(detail: str) -> Decorator:
-    return click.option("--quick", is_flag=True, help=f"Faster, and less exact: {detail}")
+    return click.option("--quick", is_flag=True, help=f"Faster, less exact: {detail}")
 
 
 def only_list(what: str) -> Decorator:
-    return click.option("--list", "only_list", is_flag=True, help=f"Print a list and stop: {what}")
+    return click.option("--list", "only_list", is_flag=True, help=f"List and exit: {what}")
 
 
 def most(what: str) -> Decorator:
     return click.option("--most", type=click.IntRange(min=1), default=12, show_default=True,
-                        metavar="N", help=f"No more than so many: {what}")  # fmt: skip
+                        metavar="N", help=f"Show at most N: {what}")  # fmt: skip
 
 
 def format_option(choices: Sequence[str], detail: str, **more: Any) -> Decorator:
-    help_text = f"A format, by its name. {detail}"
+    help_text = f"The format. {detail}"
     return click.option("--format", "form", type=click.Choice(choices), help=help_text, **more)
 
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 HERE = "here"
 AMOUNT = Word(read_amount)
 stack = click.option("--stack", metavar="NAME", type=Word(list_known=options.list_stacks),
-                     help="Software stack, whose fitted parameters to take.  [default: the latest "
+                     help="Software stack: the fitted parameters to use.  [default: the latest "
                           "with data from the device]")  # fmt: skip
 network = click.option("--network", "network_gbit", type=AMOUNT, metavar="GBIT",
-                       help="Between nodes, Gbit/s of each device.  [default: what is usual]"
-                       )  # fmt: skip
+                       help="Bandwidth between nodes, Gbit/s per device.  "
+                            "[default: typical of the device]")  # fmt: skip
 
 LISTS = (
     "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
@@ -52,9 +52,9 @@ FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 @stack
 @network
 @click.option("--rows", "table", type=click.Path(dir_okay=False, path_type=Path),
-              help="Predict every row of a table (CSV) instead.")  # fmt: skip
+              help="Predict every row of a CSV file.")  # fmt: skip
 @click.option("--parameters", "with_parameters", is_flag=True,
-              help="The parameters of the cost model, too, with their meanings.")  # fmt: skip
+              help="Also print the parameters of the cost model, with their meanings.")  # fmt: skip
 @options.as_json
 @click.pass_context
 def predict(
@@ -67,7 +67,7 @@ def predict(
 ) -> None:
     """Predict the throughput and memory of a training job.
 
-    Of most options, comma-separated lists are read: a table of all combinations results.
+    Most options take comma-separated lists; the result is a table of all combinations.
     `--hardware here` is this machine.
 
     \b
@@ -153,11 +153,11 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
 @stack
 @network
 @click.option("--tokens", "budget_tokens", type=AMOUNT, metavar="N",
-              help="To train on, as in 300B.  [default: 20 for each parameter]")  # fmt: skip
+              help="Tokens to train on, as in 300B.  [default: 20 per parameter]")  # fmt: skip
 @click.option("--price", type=AMOUNT, metavar="P",
-              help="Of a device for an hour: what the training costs.")  # fmt: skip
+              help="Price of a device per hour, to compute the cost of the training.")  # fmt: skip
 @click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
-              help="How many of the best.")  # fmt: skip
+              help="Number of configurations to show.")  # fmt: skip
 @options.as_json
 @click.pass_context
 def plan(
@@ -170,7 +170,7 @@ def plan(
 ) -> None:
     """Find the fastest way to train a model on given hardware.
 
-    Searched are micro-batch, sharding and recomputation, among what fits into memory.
+    Searches micro-batch, sharding and recomputation among what fits into memory.
     The global batch is 4M tokens if neither --global-batch nor --global-batch-tokens is given.
 
     \b
@@ -202,12 +202,12 @@ def plan(
     seq_len=128, micro_batch=4, grad_accum=1, precision="fp32", optimizer="adamw",
     recompute="none", attention="sdpa", sharding="full",
 )  # fmt: skip
-@options.device("Without --hardware; it need not be here.  [default: cpu]")
+@options.device("Without --hardware; this machine need not have it.  [default: cpu]")
 @click.option("--fit", type=Word(options.read_size), metavar="SIZE",
-              help="The memory that it must fit into, e.g. 24G.  [default: that of the hardware, "
+              help="Memory that the step must fit into, e.g. 24G.  [default: that of the hardware, "
                    "or 90 % of what is free here]")  # fmt: skip
 @click.option("--largest", type=click.Choice(["micro-batch", "seq-len"]),
-              help="Print only the largest that fits; 0: none does.")  # fmt: skip
+              help="Print only the largest value that fits, 0 if none does.")  # fmt: skip
 @options.as_json
 def memory(
     device: Device | None, fit: int | None, largest: Any, as_json: bool, **given: Any
@@ -274,15 +274,19 @@ SHARE = Word(read_bounded(
 @click.command(cls=JobCommand)
 @job_options("--model", "--seq-len", "--hardware", "--precision", "--recompute",
              precision="bf16", recompute="none")  # fmt: skip
-@click.option("--tokens-per-s", type=TOKENS_PER_S, metavar="N", help="Of all devices together.")
+@click.option(
+    "--tokens-per-s", type=TOKENS_PER_S, metavar="N", help="Throughput of all devices together."
+)
 @click.option("--mfu", type=SHARE, metavar="SHARE",
-              help="Instead of tokens/s: say how fast a job with such an MFU is.")  # fmt: skip
+              help="Compute the tokens/s of a job with this MFU.")  # fmt: skip
 @click.option("--peak", "peak_tflops", type=TFLOPS, metavar="TFLOPS",
-              help="Of one device, in place of the data sheet's.")  # fmt: skip
+              help="Peak of one device, instead of the data sheet's.")  # fmt: skip
 @click.option("--convention", "conventions", type=click.Choice(list(CONVENTIONS)), multiple=True,
-              help="Only this one; may be repeated.")  # fmt: skip
-@click.option("--parts", is_flag=True, help="FLOPs and bytes of each part of the model, too.")
-@click.option("--formula", is_flag=True, help="Print formulas, and where they are from.")
+              help="Show only this convention; may be repeated.")  # fmt: skip
+@click.option("--parts", is_flag=True, help="Also show FLOPs and bytes of each part of the model.")
+@click.option(
+    "--formula", is_flag=True, help="Print the formulas of the conventions, and their sources."
+)
 @options.as_json
 def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     """Compute MFU and HFU of a job, in every convention.
@@ -317,8 +321,9 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
 def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
     """Score predictions on unseen published jobs, or on RESULTS.
 
-    Published jobs: sizes, memories, or all that is large are left out of the fit and predicted by
-    the rest, in about a minute. RESULTS: predictions that were made before each step was measured.
+    Without RESULTS, published jobs are held out of the fit (by size, by memory, all large ones)
+    and predicted from the rest, in about a minute. With RESULTS, scores the predictions that
+    records carry, each made before its step was measured.
 
     \b
     flopwatch validate
