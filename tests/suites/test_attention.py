@@ -205,7 +205,7 @@ def test_all_variants_through_the_command_line(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--set", "heads=0"], "heads is 0, but takes a whole number from 1 on"),
-        (["--set", "dtype=float64"], "attention knows only its own values of 'dtype'; use --f"),
+        (["--set", "dtype=float64"], "attention accepts only its own values of 'dtype'; use --f"),
     ],
 )
 def test_bad_values_get_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:

@@ -163,6 +163,8 @@ def test_counts_are_whole_numbers_from_1_on(value: Any, text: str) -> None:
 
 
 def test_a_suite_that_accepts_nothing_says_so() -> None:
-    with pytest.raises(UsageError, match="knows only its own values.*--filter chooses among them"):
+    with pytest.raises(
+        UsageError, match="accepts only its own values.*--filter chooses among them"
+    ):
         cases(suite=make_suite(accepts=None), size="2")
     assert cases(suite=make_suite(accepts=None))

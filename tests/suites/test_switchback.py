@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
         ),
         pytest.param(
             ["--set", "dtype=float8"],
-            "knows only its own values of 'dtype'; use --filter",
+            "accepts only its own values of 'dtype'; use --filter",
             marks=pytest.mark.slow,
         ),
         (["--set", "shape=768"], "shape is 768, but takes 2 whole numbers from 1 on"),

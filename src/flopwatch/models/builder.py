@@ -1,7 +1,7 @@
 """Models of either origin, ours or the library transformers', behind one face.
 
 Both are called alike, ``model(input_ids=ids, labels=ids).loss``; what differs is how they are made
-and how they are told to compute the same thing in another way.
+and how they compute the same thing in another way.
 
 Models of the library transformers, built from their dimensions: no weights, no network.
 

@@ -117,7 +117,7 @@ def fill_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]
 
 
 class Ddp:
-    """ddp. A bucket is passed by; only the last one has nothing left beside it to compute, so that
+    """ddp. A bucket is passed by; only the last has nothing left to overlap with, so that
     the rank is stopped from its start to the end of the backward pass."""
 
     def __init__(self, model: nn.Module, journal: Journal) -> None:
@@ -194,7 +194,7 @@ class Shards:
 
 class Collective:
     """One of fully_shard's. On a CPU it stops the rank until it is done; on a GPU it runs in a
-    stream of its own, beside what is computed, and is passed by."""
+    stream of its own, overlapped with computation, and is passed by."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

@@ -127,7 +127,7 @@ class TrainingStep:
         return {"forward": self.forward, "backward": self.backward, "optimizer": self.update}
 
     def find_comparable(self) -> dict[str, nn.Parameter]:
-        """Parameters whose gradients tell whether the step is right: all norms and biases, which
+        """Parameters whose gradients show whether the step is right: all norms and biases, which
         cover every part of the backward pass and are small, and those of the last swapped layer,
         if there is one.
 

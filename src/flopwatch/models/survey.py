@@ -4,7 +4,7 @@ Fake tensors have shapes and types, and operations on them give fake tensors: a 
 would, but computes nothing and holds nothing, so that models can be surveyed that no machine could
 hold. Whatever storages it makes are followed until they are gone.
 
-A model has many equal blocks: two steps, of one block and of two, tell what each block adds.
+A model has many equal blocks: two steps, of one block and of two, give what each block adds.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _explained(shape: Shape) -> Iterator[None]:
         raise UsageError(
             f"a step of {shape.architecture!r} cannot be surveyed without computing it "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); a measurement may "
-            "still tell"
+            "still work"
         ) from error
 
 

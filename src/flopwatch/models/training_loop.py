@@ -53,7 +53,7 @@ def draw_sequences(
     """Token ids, a row for each of these places in the batch of a step.
 
     The k-th token is about as frequent as 1 / k, as words are, so that there is something to learn
-    within a few steps, and a loss that does not fall tells of a mistake.
+    within a few steps, and a loss that does not fall reveals a mistake.
 
     >>> draw_sequences(100, 5, 0, 3, [7]).equal(draw_sequences(100, 5, 0, 3, [6, 7])[1:])
     True

@@ -245,7 +245,7 @@ def _describe_spread(breakdowns: Sequence[StepBreakdown]) -> list[str]:
 def _describe_rates(breakdown: StepBreakdown) -> str:
     """The peaks and the bandwidth that a breakdown was counted with."""
     limits = breakdown.limits
-    told = [
+    rates = [
         f"{name} {format_rate(limits.peaks[name].flops_per_s, 'FLOP/s')} "
         f"({limits.peaks[name].source})"
         for name in breakdown.arithmetics
@@ -253,10 +253,10 @@ def _describe_rates(breakdown: StepBreakdown) -> str:
     ]
     if limits.bandwidth is not None:
         rate = format_rate(limits.bandwidth.bytes_per_s, "B/s")
-        told.append(f"memory {rate} ({limits.bandwidth.source})")
+        rates.append(f"memory {rate} ({limits.bandwidth.source})")
     has_predicted = any(row.basis == "predicted" for row in breakdown.rows)
     model = f"; the cost model's parameters are {limits.stack}" if has_predicted else ""
-    return f"counted with {', '.join(told)}{model}"
+    return f"counted with {', '.join(rates)}{model}"
 
 
 def as_dict(explained: Explained) -> dict[str, Any]:

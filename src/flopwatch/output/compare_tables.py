@@ -123,16 +123,16 @@ def describe_missing(missing: Missing | None) -> str:
 
 def count_verdicts(comparisons: Sequence[Comparison]) -> str:
     counts = Counter(one.verdict for one in comparisons)
-    told = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
+    counted = [f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]]
     not_comparable = sum(bool(one.differences) for one in comparisons)
     end = f" ({not_comparable} {NOT_COMPARABLE})" if not_comparable else ""
-    return f"{plural(len(comparisons), 'comparison')}: {', '.join(told)}{end}"
+    return f"{plural(len(comparisons), 'comparison')}: {', '.join(counted)}{end}"
 
 
 def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[str]:
     """What a reader should know, the most important first."""
     comparisons = judgement.comparisons
-    if not comparisons:  # which is told as an error
+    if not comparisons:  # reported as an error
         return _describe_unmatched(judgement)
     has_intervals = any(one.speedup.low is not None for one in comparisons)
     sides = ("before", "now") if is_between_runs else ("in the baseline", "here")
@@ -158,7 +158,7 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
         return "nothing was comparable: all that both sides have has too few samples; take more"
     if judgement.measure == "relative":
         return (
-            "nothing was comparable: no case was measured on both sides, each beside its baseline; "
+            "nothing was comparable: no case was measured on both sides, each with its baseline; "
             "leave --relative out to compare times"
         )
     return "nothing was comparable: no case was measured on both sides"
@@ -192,10 +192,10 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
         moved.sort(key=lambda one: one.speedup.value, reverse=verdict == "faster")
         if len(moved) > MOST_SENTENCES:
             shares = find_common_parts([one.parts for one in moved])
-            told = [f"{name} {format_signed_share(s, 0, '-')}" for name, s in shares.items()]
+            average = [f"{name} {format_signed_share(s, 0, '-')}" for name, s in shares.items()]
             sentences.append(
                 f"the {len(moved)} {verdict} ones: of the change, on average, "
-                f"{', '.join(told[:MOST_PARTS])}"
+                f"{', '.join(average[:MOST_PARTS])}"
             )
         else:
             sentences += [
@@ -228,7 +228,7 @@ def _describe_common(judgement: Judgement) -> list[str]:
 
 
 def _describe_unclear(comparisons: Sequence[Comparison]) -> list[str]:
-    """What the numbers beside "unclear" mean."""
+    """What the numbers next to "unclear" mean."""
     units = {one.missing.unit for one in comparisons if one.missing is not None}
     sentences = {
         "sample": "unclear, so many more samples: about as many, on each side, would settle it "

@@ -113,8 +113,8 @@ def _choose_columns(sheet: Sheet, widths: Sequence[int], first: int, width: int)
 
 
 def _count_shared(sheet: Sheet) -> int:
-    """How many leading columns of words have one value in each group; never the last of them, by
-    which its rows are told apart."""
+    """How many leading columns of words have one value in each group; never the last of them, which
+    identifies its rows."""
     for position in range(sheet.text_columns - 1):
         if any(len({cells[position] for cells in group}) > 1 for group in sheet.groups):
             return position
@@ -123,10 +123,12 @@ def _count_shared(sheet: Sheet) -> int:
 
 def _divide(narrow: Sheet, whole: Sheet, shared: int) -> list[Sheet]:
     """A sheet for every group, with what its rows share in the title."""
-    told = [map("=".join, zip(whole.headings[:shared], g[0], strict=False)) for g in whole.groups]
+    shared_labels = [
+        map("=".join, zip(whole.headings[:shared], g[0], strict=False)) for g in whole.groups
+    ]
     parts = [
         replace(narrow, title=" ".join([whole.title, *words]), items=[group])
-        for words, group in zip(told, whole.items, strict=True)
+        for words, group in zip(shared_labels, whole.items, strict=True)
     ]
     return _keep_last(parts)
 

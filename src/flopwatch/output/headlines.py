@@ -88,12 +88,12 @@ def _join_suites(rows: Sequence[Row]) -> str:
 
 
 def _describe_machines(rows: Sequence[Row]) -> str:
-    told = list(dict.fromkeys(describe_conditions(row.record) for row in rows))
-    if len(told) == 1:
-        return f"Measured on: {told[0]}."
-    shown = "; ".join(told[:MOST_LISTED])
-    more = f"; and {len(told) - MOST_LISTED} more" if len(told) > MOST_LISTED else ""
-    return f"Measured under {len(told)} conditions, in tables of their own: {shown}{more}."
+    conditions = list(dict.fromkeys(describe_conditions(row.record) for row in rows))
+    if len(conditions) == 1:
+        return f"Measured on: {conditions[0]}."
+    shown = "; ".join(conditions[:MOST_LISTED])
+    more = f"; and {len(conditions) - MOST_LISTED} more" if len(conditions) > MOST_LISTED else ""
+    return f"Measured under {len(conditions)} conditions, in tables of their own: {shown}{more}."
 
 
 def _count_failures(records: Sequence[Record]) -> str:
@@ -126,10 +126,12 @@ def group_failures(rows: Sequence[Row]) -> list[Failure]:
 
 
 def describe_suite(rows: Sequence[Row]) -> list[str]:
-    """The findings of one suite: the main ones first; those of others after one's own."""
+    """The findings of one suite: the main ones first; those of others after your own."""
     own, foreign = _part(rows)
-    told = [f"Measured by others: {sentence}" for sentence in _find(foreign)] if foreign else []
-    return [*(_find(own) if own or not foreign else []), *told]
+    by_others = (
+        [f"Measured by others: {sentence}" for sentence in _find(foreign)] if foreign else []
+    )
+    return [*(_find(own) if own or not foreign else []), *by_others]
 
 
 def _find(rows: Sequence[Row]) -> list[str]:
@@ -146,7 +148,7 @@ def _find(rows: Sequence[Row]) -> list[str]:
 
 
 def _differing_axes(rows: Sequence[Row]) -> set[str]:
-    """Those that tell cases of these rows apart."""
+    """Axes with more than one value in these rows."""
     values: dict[str, set[str]] = {}
     for row in rows:
         for axis, value in row.record.params.items():
@@ -229,11 +231,11 @@ def _describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
         return ["Nothing was measured."]
     timed.sort(key=lambda timing: timing[1].value)
     shortest, longest = timed[0], timed[-1]
-    told = [
+    extremes = [
         f"{_name(row, axes)} takes {format_time(total_ns.value)} {format_interval(total_ns)}"
         for row, total_ns in ((shortest, longest) if len(timed) > 1 else timed)
     ]
-    return [f"{', '.join(told)}."]
+    return [f"{', '.join(extremes)}."]
 
 
 def _describe_fastest(rows: Sequence[Row]) -> list[str]:
@@ -248,9 +250,9 @@ def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     winners = Counter(
         row.record.variant if row.verdict == "faster" else row.record.baseline for row in fastest
     )
-    told = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
+    counted = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
     return [
-        f"Fastest: {_join(told)} of {plural(len(groups), 'group')} (by medians; the baseline "
+        f"Fastest: {_join(counted)} of {plural(len(groups), 'group')} (by medians; the baseline "
         "where nothing is clearly faster)."
     ]
 

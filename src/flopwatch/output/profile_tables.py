@@ -242,15 +242,15 @@ def _describe_matmuls(profile: Profile) -> str:
         return sum(entry.time_ns for entry in inside if entry.kind == kind) / all_ns
 
     forward, whole = (share("matmul", parts) for parts in (["forward"], PARTS))
-    told = (
+    sentence = (
         f"Matmuls take {100 * forward:.1f} % of the forward pass and {100 * whole:.1f} % "
         "of the whole step"
     )
     fused = [share("fused attention", parts) for parts in (["forward"], PARTS)]
     if not fused[1]:
-        return f"{told}."
+        return f"{sentence}."
     return (
-        f"{told}; fused attention, mostly matmuls too, {100 * fused[0]:.1f} % and "
+        f"{sentence}; fused attention, mostly matmuls too, {100 * fused[0]:.1f} % and "
         f"{100 * fused[1]:.1f} %."
     )
 

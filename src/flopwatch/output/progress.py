@@ -102,7 +102,7 @@ class TerminalWatcher(PlainWatcher):
             MofNCompleteColumn(),
             TextColumn("{task.description}", markup=False),
             console=console,
-            auto_refresh=False,  # no drawing thread beside the measurement
+            auto_refresh=False,  # no drawing thread during the measurement
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=None)

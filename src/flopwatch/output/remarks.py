@@ -49,8 +49,8 @@ def describe_conditions(record: Record) -> str:
     if "imported" in record.environment:
         on = find("machine.cpu_model", "on {}")
         python = find("software.python", "python {}")
-        told = [*find("imported.format", "imported from {}"), *gpu, *on, *torch, *python]
-        return f"{', '.join(told)}; not taken side by side"
+        facts = [*find("imported.format", "imported from {}"), *gpu, *on, *torch, *python]
+        return f"{', '.join(facts)}; not taken side by side"
     settings = record.settings
     return ", ".join(
         [
@@ -118,17 +118,17 @@ def _group_remarks(rows: Sequence[Row]) -> list[str]:
 def _case_remarks(rows: Sequence[Row]) -> list[str]:
     """What makes comparisons unfair, and warnings that arose while measuring, each once for all the
     cases of a table."""
-    told: dict[str, list[Record]] = {}
+    by_sentence: dict[str, list[Record]] = {}
     for row in rows:
         if row.differences:
-            told.setdefault(describe_differences(row), []).append(row.record)
+            by_sentence.setdefault(describe_differences(row), []).append(row.record)
     for row in rows:
         record = row.record
         unchecked = [] if record.unchecked is None else [f"not checked: {record.unchecked}"]
         throttled = [f"the GPU lowered its clocks because of {why}" for why in record.throttled]
         for note in (*record.notes, *unchecked, *throttled):
-            told.setdefault(note, []).append(record)
-    return [f"{_name_cases(records)}: {sentence}" for sentence, records in told.items()]
+            by_sentence.setdefault(note, []).append(record)
+    return [f"{_name_cases(records)}: {sentence}" for sentence, records in by_sentence.items()]
 
 
 IMPOSSIBLE: dict[Standard, str] = {
@@ -181,14 +181,14 @@ def _describe_peaks(found: Sequence[PeakShare]) -> list[str]:
     """One sentence, or one each for single devices and for several ranks."""
     by_source: dict[bool, dict[str, dict[str, None]]] = {}
     for share in found:
-        told = by_source.setdefault(share.devices > 1, {})
+        rates_by_source = by_source.setdefault(share.devices > 1, {})
         for dtype, peak in share.peaks.items():
             rate = f"{dtype} {format_rate(peak.flops_per_s, 'FLOP/s')}"
-            told.setdefault(peak.source, {})[rate] = None
+            rates_by_source.setdefault(peak.source, {})[rate] = None
     return [
-        "; ".join(f"{', '.join(rates)} ({source})" for source, rates in told.items())
+        "; ".join(f"{', '.join(rates)} ({source})" for source, rates in rates_by_source.items())
         + (", for each rank" if has_ranks else "")
-        for has_ranks, told in by_source.items()
+        for has_ranks, rates_by_source in by_source.items()
     ]
 
 

@@ -196,7 +196,7 @@ def make_chosen_sheet(rows: Sequence[Row], known: Columns, chosen: Sequence[Colu
     """One table, whatever the suites and conditions; it says what they are."""
     rest = [column for column in _list_identity(known) if column not in chosen]
     hidden = [column.name for column in _list_differing(rest, rows)]
-    # The words in front tell the rows apart, however narrow a terminal is.
+    # The leading words identify the rows, however narrow a terminal is.
     is_label = [column.is_word and column.name != "verdict" for column in chosen]
     return Sheet(
         title=_describe_shared(rows, known, chosen),
@@ -224,7 +224,7 @@ def _list_not_comparable(rows: Sequence[Row], chosen: Sequence[Column[Row]]) -> 
 
 
 def _list_identity(known: Columns) -> list[Column[Row]]:
-    """What tells cases apart: no two of them have all of it in common."""
+    """What identifies a case: no two cases have all of it in common."""
     names = ("variant", "baseline", "conditions_id")
     return [
         known["suite"],
@@ -241,8 +241,8 @@ def _list_differing(columns: Iterable[Column[Row]], rows: Sequence[Row]) -> list
 def _describe_shared(rows: Sequence[Row], known: Columns, shown: Sequence[Column[Row]]) -> str:
     """The title of a table: the suites, and what else is the same in all rows and not shown."""
     suites = ", ".join(dict.fromkeys(row.record.suite for row in rows))
-    told = [f for f in _list_identity(known) if f.is_axis or f.name == "variant"]
-    texts = {f.title: {f.cell(row) for row in rows} for f in told if f not in shown}
+    labels = [f for f in _list_identity(known) if f.is_axis or f.name == "variant"]
+    texts = {f.title: {f.cell(row) for row in rows} for f in labels if f not in shown}
     shared = [f"{name}={text}" for name, (text, *more) in texts.items() if text and not more]
     return " ".join([suites, *shared])
 

@@ -109,7 +109,7 @@ class Sheet:
 
     @property
     def text_columns(self) -> int:
-        """How many leading columns are labels, by which rows are told apart. In a group, all but
+        """How many leading columns are labels, which identify rows. In a group, all but
         the last of them, the variant, are the same in most tables."""
         if self.labels is not None:
             return self.labels

@@ -192,7 +192,7 @@ def pick(content: Mapping[str, Any], key: str, kind: type[Form]) -> Form | None:
 
 
 def hide_host(content: Mapping[str, Any], key: str) -> str | None:
-    """Tells machines apart without naming one; None where there is no name."""
+    """Distinguishes machines without naming them; None where there is no name."""
     name = pick(content, key, str)
     return digest(["host", name]) if name else None
 

@@ -162,7 +162,7 @@ def choose(
             )
         if accepts is None:
             raise UsageError(
-                f"suite {suite.name!r} knows only its own values, so that there is nothing to "
+                f"suite {suite.name!r} accepts only its own values: there is nothing to "
                 "--set; --filter chooses among them"
             )
         searched = [AUTO] if axis in suite.searches else []

@@ -4,7 +4,7 @@ It prints averages: of one feed-forward layer, over the layers of a model and th
 the forward and the backward pass, and their sum. Its speedups are ratios of those sums. The usual
 tables below it have medians, intervals and ratios within rounds.
 
-A name is that of the published layer; the spec beside it says in which form ours computed it. The
+A name is that of the published layer; the spec next to it says in which form we computed it. The
 published code itself is the form ``published``.
 
 Published figures are printed as they were, in their order and with all their digits.
@@ -157,8 +157,8 @@ def _quote_lines(entries: Sequence[Entry]) -> list[str]:
         ]
     found = [(find_printed(entry.record) or {}).get("speedup") for entry in by_line.values()]
     speedups = sorted((each for each in found if each), key=lambda each: each["line"])
-    told = [f"{each['width']} - {each['value']}" for each in speedups]
-    return [*lines, *(["speedup", *told, ""] if told else [])]
+    by_width = [f"{each['width']} - {each['value']}" for each in speedups]
+    return [*lines, *(["speedup", *by_width, ""] if by_width else [])]
 
 
 def find_place(record: Record) -> int:
@@ -173,8 +173,8 @@ def _describe_sizes(record: Record) -> str:
 
 def _describe_batch(record: Record) -> str:
     rest = {k: format_value(v) for k, v in record.params.items()}
-    for told in ("level", "model", "micro_batch", "seq_len"):
-        del rest[told]
+    for shown in ("level", "model", "micro_batch", "seq_len"):
+        del rest[shown]
     dtype = [rest.pop("dtype")] if "dtype" in rest else []
     others = [f"{axis} {value}" for axis, value in rest.items()]
     return ", ".join([_describe_sizes(record), *dtype, *others])

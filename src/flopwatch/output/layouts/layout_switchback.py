@@ -184,8 +184,8 @@ def _find_printed_ms(record: Record, name: str) -> float | None:
 
 def _describe_block(record: Record) -> str:
     """What a published line does not say."""
-    told = ("level", "tokens", "shape")
-    others = {axis: value for axis, value in record.params.items() if axis not in told}
+    shown = ("level", "tokens", "shape")
+    others = {axis: value for axis, value in record.params.items() if axis not in shown}
     return "; ".join(filter(None, [label(others), describe_conditions(record)]))
 
 

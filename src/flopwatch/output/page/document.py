@@ -46,7 +46,7 @@ THEME = {"light": make_config(), "dark": make_config(DARK_INKS), "colours": DARK
 """For the page's script: configurations of plots, and the dark colour for every light one."""
 MOST_FAILURES = 100
 MOST_CASES = 5
-"""That are named beside a reason that they share."""
+"""Cases that are named next to the reason that they share."""
 
 FOOTER = (
     "Medians; intervals at 99 %. A speedup is the median of ratios within rounds; more than 1 is "
@@ -146,11 +146,11 @@ def _render_summary(rows: Sequence[Row], suites: Sequence[Section]) -> str:
     by_suite: dict[str, list[Row]] = {}
     for row in rows:
         by_suite.setdefault(row.record.suite, []).append(row)
-    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
+    html = "".join(f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
     for section, found in zip(suites, by_suite.values(), strict=True):
-        told += f'<h3><a href="#{section.id}">{escape(section.title)}</a></h3>'
-        told += render_list(describe_suite(found))
-    return f'<section id="summary"><h2>Summary</h2>{told}</section>'
+        html += f'<h3><a href="#{section.id}">{escape(section.title)}</a></h3>'
+        html += render_list(describe_suite(found))
+    return f'<section id="summary"><h2>Summary</h2>{html}</section>'
 
 
 def _render_contents(sections: Sequence[Section]) -> str:

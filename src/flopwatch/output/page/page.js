@@ -80,7 +80,7 @@
         this.more,
       );
       this.table.closest(".box").before(controls);
-      this.tell(this.rows.length);
+      this.showCount(this.rows.length);
     }
 
     readTexts() {
@@ -116,7 +116,7 @@
         ? this.order.filter((row) => hasAll(this.texts.get(row), words))
         : this.order;
       this.show();
-      this.tell(this.matches.length);
+      this.showCount(this.matches.length);
       this.block.classList.toggle("out", !this.matches.length && pageWords.length > 0);
       for (const figure of this.block.querySelectorAll("figure.plot")) {
         figure.wanted = { title: this.title.toLowerCase(), words };
@@ -135,7 +135,7 @@
       for (const [group, part] of parts) group.replaceChildren(part);
     }
 
-    tell(matches) {
+    showCount(matches) {
       if (!this.shown) return;
       const all = count(this.rows.length, "row");
       const left = this.isWhole ? 0 : matches - MOST_ROWS;

@@ -205,16 +205,22 @@ def list_reproductions(records: Sequence[Record]) -> list[Reproduction]:
     """In order of appearance, each command once; none for what others have measured."""
     together: dict[tuple[str, str, frozenset[str], str, Settings], list[Record]] = {}
     for record in (record for record in records if not is_foreign(record)):
-        told = _read_command(record)
+        stored = _read_command(record)
         # A filter leaves out cases that do not have its axis: grids have a command each.
-        axes = frozenset() if told else frozenset(record.params)
-        key = (record.run_id, record.suite, axes, "" if told else record.baseline, record.settings)
+        axes = frozenset() if stored else frozenset(record.params)
+        key = (
+            record.run_id,
+            record.suite,
+            axes,
+            "" if stored else record.baseline,
+            record.settings,
+        )
         together.setdefault(key, []).append(record)
     found: dict[tuple[str, bool], list[str]] = {}
     for alike in together.values():
-        told = _read_command(alike[0])
-        words = told or rebuild_command(alike)
-        runs = found.setdefault((join_words(words), not told), [])
+        stored = _read_command(alike[0])
+        words = stored or rebuild_command(alike)
+        runs = found.setdefault((join_words(words), not stored), [])
         runs += [] if alike[0].run_id in runs else [alike[0].run_id]
     return [
         Reproduction(command=command, is_rebuilt=is_rebuilt, runs=runs)
@@ -295,7 +301,7 @@ VOLATILE = ("load", "command")
 
 
 def render_environments(rows: Sequence[Row]) -> list[Section]:
-    """Key facts as a table, all facts folded; runs whose facts are all the same are told once."""
+    """Key facts as a table, all facts folded; runs with the same facts share an entry."""
     by_run: dict[str, list[Record]] = {}
     for row in rows:
         by_run.setdefault(row.record.run_id, []).append(row.record)
@@ -305,11 +311,11 @@ def render_environments(rows: Sequence[Row]) -> list[Section]:
     if not by_run:
         return []
     shown = [*by_run.items()][:MOST_RUNS]
-    told = [_describe_run(records) for _, records in shown]
-    columns = [name for name in told[0] if any(facts[name] for facts in told)]
+    described = [_describe_run(records) for _, records in shown]
+    columns = [name for name in described[0] if any(facts[name] for facts in described)]
     lines = [
         _render_run(run, {name: facts[name] for name in columns})
-        for (run, _), facts in zip(shown, told, strict=True)
+        for (run, _), facts in zip(shown, described, strict=True)
     ]
     folded = "".join(_render_facts(runs, text) for text, runs in [*alike.items()][:MOST_RUNS])
     html = (
@@ -370,14 +376,14 @@ FACTS: dict[str, Any] = {
 
 def _describe_run(records: Sequence[Record]) -> dict[str, str]:
     first = min(records, key=lambda record: record.measured_at)
-    facts = {name: tell(first) for name, tell in FACTS.items()}
+    facts = {name: describe(first) for name, describe in FACTS.items()}
     return {"cases": f"{len(records):,}", **facts}
 
 
 def _render_run(run: str, facts: Mapping[str, str]) -> str:
-    """Each fact with its name, which a narrow screen shows beside it."""
-    told = "".join(f'<td data-name="{name}">{escape(fact)}</td>' for name, fact in facts.items())
-    return f'<tr><th scope="row">{escape(run)}</th>{told}</tr>'
+    """Each fact with its name, which a narrow screen shows next to it."""
+    cells = "".join(f'<td data-name="{name}">{escape(fact)}</td>' for name, fact in facts.items())
+    return f'<tr><th scope="row">{escape(run)}</th>{cells}</tr>'
 
 
 def _write_facts(record: Record) -> str:

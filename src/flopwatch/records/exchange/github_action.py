@@ -3,7 +3,7 @@
 Both take a list of entries with a name, a value and a unit. One file is all of one kind: times and
 memory are better smaller, rates and speedups bigger.
 
-What a row has to tell to programs that want single numbers: each with its unit and statistic.
+A row becomes single numbers, each with its unit and statistic.
 """
 
 from __future__ import annotations

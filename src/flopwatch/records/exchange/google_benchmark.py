@@ -82,7 +82,7 @@ class Line(msgspec.Struct):
 
     @property
     def aggregate(self) -> str | None:
-        """Which aggregate it is; old files only tell by the name's ending."""
+        """Which aggregate it is; in old files only the end of the name says so."""
         if self.run_type is not None:
             return self.aggregate_name if self.run_type == "aggregate" else None
         ending = self.name.rpartition("_")[2]

@@ -214,7 +214,7 @@ def _find_case(entry: Entry, metric: str | None) -> Case:
 
 
 def _shorten(value: Any) -> Any:
-    """What is nested (all arguments of a program, say) tells cases apart by a digest of it; it is
+    """What is nested (all arguments of a program, say) identifies cases by a digest of it; it is
     whole in the environment."""
     if not isinstance(value, Mapping | list):
         return value

@@ -35,7 +35,9 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
     if axis not in COUNTS:
-        raise UsageError(f"the suite attention knows only its own values of {axis!r}; use --filter")
+        raise UsageError(
+            f"the suite attention accepts only its own values of {axis!r}; use --filter"
+        )
     require_counts(axis, value, 1)
 
 

@@ -91,7 +91,7 @@ def accept(axis: str, value: Any) -> None:
     elif axis == "model":
         find_shape(value)
     elif axis not in COUNTS:
-        raise UsageError(f"the suite dyad knows only its own values of {axis!r}; use --filter")
+        raise UsageError(f"the suite dyad accepts only its own values of {axis!r}; use --filter")
     else:
         require_counts(axis, value, COUNTS[axis])
         if axis == "hidden_size" and value % 64:

@@ -89,7 +89,7 @@ def accept(axis: str, value: Any) -> None:
         require_counts(axis, value, 1)
         require_pair(axis, value)
     else:
-        raise UsageError(f"the suite steps knows only its own values of {axis!r}; use --filter")
+        raise UsageError(f"the suite steps accepts only its own values of {axis!r}; use --filter")
 
 
 def require_variant(text: str, words: list[str]) -> None:

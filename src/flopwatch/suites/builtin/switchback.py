@@ -103,7 +103,7 @@ def accept(axis: str, value: Any) -> None:
         require_counts(axis, value, COUNTS[axis])
     else:
         raise UsageError(
-            f"the suite switchback knows only its own values of {axis!r}; use --filter"
+            f"the suite switchback accepts only its own values of {axis!r}; use --filter"
         )
 
 
