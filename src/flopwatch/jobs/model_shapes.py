@@ -155,7 +155,7 @@ class Shape:
         return own if self.activation is None else self.activation == "swiglu"
 
     def stretch(self, tokens: int) -> Shape:
-        """The same with room for texts of so many tokens."""
+        """The same with room for sequences of so many tokens."""
         return self if tokens <= self.positions else replace(self, positions=tokens)
 
     @property
