@@ -13,7 +13,7 @@ import pytest
 from flopwatch.errors import UsageError, WorkerError
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
-from flopwatch.runner import rank_processes, session, torchrun_launcher
+from flopwatch.runner import rank_connection, rank_processes, session, torchrun_launcher
 from flopwatch.runner.memory_fit import Capacity, describe_idle, describe_misfits, split_by_fit
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.worker_death import explain_hang_of_ranks
@@ -312,11 +312,11 @@ def test_who_is_not_welcome_knocks_seldom(monkeypatch: pytest.MonkeyPatch) -> No
 
     unset = SimpleNamespace(create_connection=connect)
     monkeypatch.setattr(torchrun_launcher, "socket", unset)
-    monkeypatch.setattr(torchrun_launcher, "KEEP_ALIVE", {})
+    monkeypatch.setattr(rank_connection, "KEEP_ALIVE", {})
     place = RankPlace(
         rank=1, ranks=2, local_rank=1, local_ranks=2, node_ranks=2, address="", port=1
     )
-    with pytest.raises(WorkerError, match="another program listens there"):
+    with pytest.raises(WorkerError, match="not of this job"):
         torchrun_launcher.connect(place, join_s=0.5)
     assert 1 <= len(knocks) <= 3
     for end in knocks:

@@ -3,7 +3,9 @@
 Rank 0 builds, checks, samples and reports as a single process does. Before whatever all ranks must
 do together it broadcasts an order, which the other ranks wait for. Orders and reports go over a
 process group of their own (gloo, on the CPU), so that they meet none of the job's collectives, and
-only between runs, so that none of it is timed.
+only between runs, so that none of it is timed. They are MessagePack and are checked on arrival:
+torch's own exchange of objects unpickles what it receives, which runs code, and its connections
+are not authenticated.
 
     build    V      make variant V
     gather   V      run it once, for the check
@@ -25,6 +27,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flopwatch.devices.base import Clock, open_backend
 from flopwatch.errors import WorkerError
 from flopwatch.settings import Device
@@ -41,6 +45,8 @@ SPARE_S = 30.0
 JOIN_S = 60.0
 """Ranks are started together; one that is later than this is taken for lost."""
 PINGS = 20
+MOST_BYTES = 1 << 28
+"""Of a message between ranks: a run's times are far shorter."""
 
 
 class PortTaken(WorkerError):
@@ -95,18 +101,17 @@ class Communicator:
             pass  # sleeping would end at another time on every rank
         return self._now_ns()
 
-    def collect(self, value: Any) -> list[Any]:
-        """All values, by rank, on rank 0; nothing on other ranks."""
-        values = [None] * self.place.ranks if self.is_rank0 else None
-        self._distributed.gather_object(value, values, dst=0, group=self._control)
-        return values or []
+    def collect(self, value: Any, kind: Any) -> list[Any]:
+        """All values, which are of one kind, by rank, on rank 0; nothing on other ranks."""
+        values = self._all_gather(value, kind)
+        return values if self.is_rank0 else []
 
     def gather(self, workload: Workload, clock: Clock) -> tuple[Gathered, list[Share]]:
         """What `agreement.gather` gives, run by all at once, and what each took."""
         ready = replace(workload, reset=lambda: self.start_together(workload))
         found = agreement.gather(ready, clock)
         # Between its phases a check copies results: it has times, but no common run.
-        rows: list[list[float]] = self.collect(found.phase_ns)
+        rows: list[list[float]] = self.collect(found.phase_ns, list[float])
         slowest_ns = [max(column) for column in zip(*rows, strict=True)]
         shares = [Share(row, 0.0, 0.0) for row in rows]
         return replace(found, phase_ns=slowest_ns), shares
@@ -121,16 +126,35 @@ class Communicator:
 
     def _broadcast(self, value: Any) -> Any:
         """The value of rank 0, on all ranks."""
-        box = [value]
-        self._distributed.broadcast_object_list(box, src=0, group=self._control)
-        return box[0]
+        import torch
+
+        data = bytearray(msgspec.msgpack.encode(value))
+        size = torch.tensor([len(data)])
+        self._distributed.broadcast(size, src=0, group=self._control)
+        box = torch.frombuffer(data, dtype=torch.uint8) if self.is_rank0 else _make_box(size)
+        self._distributed.broadcast(box, src=0, group=self._control)
+        return msgspec.msgpack.decode(box.numpy().tobytes())
+
+    def _all_gather(self, value: Any, kind: Any) -> list[Any]:
+        """The values of all ranks, on all of them."""
+        import torch
+
+        data = msgspec.msgpack.encode(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.place.ranks)]
+        self._distributed.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
+        longest = max(sizes)
+        boxes = [_make_box(longest) for _ in sizes]
+        mine = torch.frombuffer(bytearray(data.ljust(int(longest), b"\0")), dtype=torch.uint8)
+        self._distributed.all_gather(boxes, mine, group=self._control)
+        return [
+            msgspec.msgpack.decode(box[: int(size)].numpy().tobytes(), type=kind)
+            for box, size in zip(boxes, sizes, strict=True)
+        ]
 
     def _compare_clocks(self) -> float:
         """How far this rank's clock is ahead of rank 0's: the half-way point of the shortest of
         some exchanges. On one node all have the same clock."""
-        mine = _read_boot_id()
-        boots: list[str | None] = [None] * self.place.ranks
-        self._distributed.all_gather_object(boots, mine, group=self._control)
+        boots: list[str | None] = self._all_gather(_read_boot_id(), str | None)
         self.nodes = len(set(boots))
         offset_ns = 0.0
         for rank, theirs in enumerate(boots):
@@ -161,6 +185,15 @@ class Communicator:
         self._distributed.recv(box, src=peer, group=self._control)
         after_ns = time.perf_counter_ns()
         return after_ns - before_ns, (before_ns + after_ns) / 2 - int(box[0])
+
+
+def _make_box(size: Any) -> Any:
+    """For a message of so many bytes from another rank."""
+    import torch
+
+    if not 0 < int(size) <= MOST_BYTES:
+        raise WorkerError(f"another rank announced a message of {int(size)} bytes; run it again")
+    return torch.empty(int(size), dtype=torch.uint8)
 
 
 def resolve(clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Any]) -> Run:

@@ -123,7 +123,7 @@ class RankZero:
             self._journals.get(number, ()),
         )
         self.comm.order("report", number)
-        runs: list[Run] = self.comm.collect(own)
+        runs: list[Run] = self.comm.collect(own, Run)
         self._forget(number)
         self._shares.append(split(runs))
         return combine(runs)
@@ -193,7 +193,7 @@ class OtherRank:
         self._runs[number] = resolve(self._clock, began_ns[0], marks, visits)
 
     def _report(self, number: int) -> None:
-        self._comm.collect(self._runs[number])
+        self._comm.collect(self._runs[number], Run)
         self._runs = {later: run for later, run in self._runs.items() if later > number}
 
     def _curves(self, variant: str) -> None:
