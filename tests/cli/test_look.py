@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flopwatch.analysis.step_breakdown import StepBreakdown, make_breakdown
@@ -281,6 +285,33 @@ def test_wrong_sql_is_one_sentence(results: Path) -> None:
     result = flopwatch("query", "SELECT speed FROM records", results, cwd=results.parent)
     assert_refused(result, "speed", "suite")
     assert_refused(flopwatch("query", "SELEKT", results, cwd=results.parent), "SELEKT")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM range(1000000000000) a, range(1000000000000) b",
+        # One call of a function, in which DuckDB does not look for an interrupt.
+        "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
+    ],
+)
+def test_ctrl_c_ends_any_query(results: Path, tmp_path: Path, sql: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flopwatch", "query", sql, str(results)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # The query runs once it has used more time than all that comes before it.
+    while sum(psutil.Process(process.pid).cpu_times()[:2]) < 3 or not list(temporary.iterdir()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1].strip() == "flopwatch: interrupted"
+    assert process.returncode == 130
+    assert list(temporary.iterdir()) == []
 
 
 def test_output_into_a_closed_pipe_is_no_traceback(results: Path) -> None:

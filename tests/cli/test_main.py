@@ -55,6 +55,44 @@ def test_help_is_short_and_has_every_command_in_a_section(tmp_path: Path) -> Non
     assert not any(line.endswith("...") for line in lines if line.startswith("  ")), "cut short"
 
 
+def in_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line.replace("FLOPWATCH", f"{shlex.quote(sys.executable)} -m flopwatch")],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", ["show published:dyad", "show published:dyad --json", "--help"])
+def test_a_full_disk_on_stdout_is_one_sentence(words: str) -> None:
+    result = in_shell(f"FLOPWATCH {words} > /dev/full")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "flopwatch: output cannot be written (No space left on device); write it elsewhere\n"
+    )
+
+
+def test_what_is_closed_leads_nowhere(tmp_path: Path) -> None:
+    """And never into a file that is opened next."""
+    page = tmp_path / "page.html"
+    result = in_shell(f"FLOPWATCH report published:dyad -o {page} <&- >&- 2>&-")
+    assert result.returncode == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert page.read_text().endswith("</html>\n")
+    result = in_shell("FLOPWATCH show published:dyad >&-")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_characters_that_stdout_lacks_are_replaced() -> None:
+    result = in_shell("FLOPWATCH show published:dyad", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert "+/-?" in result.stdout
+    assert result.stdout.isascii()
+
+
 @pytest.mark.parametrize("name", sorted(MOVED))
 def test_an_earlier_command_names_the_new_one(name: str, tmp_path: Path) -> None:
     refused = flopwatch(name, "results.jsonl", cwd=tmp_path)

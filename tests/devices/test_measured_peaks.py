@@ -152,16 +152,31 @@ def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     whole = path.read_bytes()
     newer = json.dumps({**json.loads(whole), "schema": 99}).encode()
     odd = json.dumps({**json.loads(whole), "matmuls": 7}).encode()
-    path.write_bytes(b"\n".join([b"\xff{", newer, odd, b"[]", whole[:50]]))
+    path.write_bytes(b"\n".join([b"\xff{", newer, odd, b"[]", whole, whole[:50]]))
+    assert read(path) == [make_peaks()]
+
+
+def test_only_a_file_of_peaks_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    append(path, [make_peaks()])
+    whole = path.read_bytes()
+    newer = whole.replace(b'"schema":1', b'"schema":99')
+    path.write_bytes(newer + whole + whole[:50])
     append(path, [make_peaks(quick=True)])
-    assert [peaks.quick for peaks in read(path)] == [True]
+    assert [peaks.quick for peaks in read(path)] == [False, True]
+    assert (tmp_path / "p.torn").read_bytes() == whole[:50] + b"\n"
+    for other in (b"notes\n", whole + b"notes\n", b'{"a": 1}\n', bytes(10), b'{"setup":{"device":'):
+        path.write_bytes(other)
+        with pytest.raises(StoreError, match=f"is not a file of peaks.*nothing was.*{PEAKS}$"):
+            append(path, [])
+        assert path.read_bytes() == other
 
 
 def test_a_file_that_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=f"cannot be written .*; choose .*{PEAKS}$"):
         append(tmp_path / "file" / "p", [make_peaks()])
-    with pytest.raises(StoreError, match=f"cannot be read .*; choose another with {PEAKS}$"):
+    with pytest.raises(StoreError, match=f"is a folder; choose another with {PEAKS}$"):
         read(tmp_path)
 
 

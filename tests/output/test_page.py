@@ -373,7 +373,7 @@ class TestWriting:
     def test_a_page_replaces_a_page(self, results: Path, tmp_path: Path) -> None:
         out = tmp_path / "page.html"
         assert self.report(results, "-o", out)[0] == 0
-        assert is_report(out)
+        assert is_report(out.read_bytes())
         assert self.report(results, "-o", out, "--title", "Ours & theirs")[0] == 0
         assert "<h1>Ours &amp; theirs</h1>" in out.read_text()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "results.jsonl"]
@@ -383,7 +383,7 @@ class TestWriting:
         code, said = self.report(results, "-o", results)
         assert code == 2
         assert said == (
-            f"{results} exists and is no report of flopwatch; choose another, or remove it"
+            f"{results} exists and is not a report of flopwatch; choose another, or remove it"
         )
         assert results.read_bytes() == before
 
@@ -401,7 +401,7 @@ class TestWriting:
         (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
         assert self.report(results, "-o", tmp_path / "link.html")[0] == 0
         assert (tmp_path / "link.html").is_symlink()
-        assert is_report(tmp_path / "page.html")
+        assert is_report((tmp_path / "page.html").read_bytes())
 
     def test_a_device_is_not_replaced(self, results: Path) -> None:
         assert self.report(results, "-o", os.devnull)[0] == 0

@@ -512,7 +512,10 @@ def test_an_export_overwrites_nothing(
     for file in (results, letter):
         before = file.read_bytes()
         assert run("export", results, "--format", "pyperf", "-o", file) == 2
-        assert f"{file} exists; choose another, or remove it" in capsys.readouterr().err
+        assert (
+            f"{file} exists and is not empty; choose another, or remove it"
+            in capsys.readouterr().err
+        )
         assert file.read_bytes() == before
     empty = tmp_path / "empty.json"
     empty.touch()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from flopwatch.errors import UsageError
-from flopwatch.records.query import query
+from flopwatch.records import query as query_module
+from flopwatch.records.query import connecting, is_running, query, run_bounded
 from tests.records.test_query import RECORDS, write
 
 
@@ -70,3 +74,65 @@ def test_a_query_touches_nothing_but_the_results(path: Path, sql: str) -> None:
         query([path], sql.format(path=path, folder=folder))
     assert path.read_bytes() == before
     assert sorted(os.listdir(folder)) == ["results.jsonl", "secret", "secret.csv"]
+
+
+ENDLESS = "SELECT count(*) FROM range(1000000000000) a, range(1000000000000) b"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_an_endless_query_ends_at_its_time_limit(path: Path, temporary: Path) -> None:
+    with pytest.raises(UsageError, match=r"ended after 0\.2 s; .*--timeout"):
+        query([path], ENDLESS, timeout_s=0.2)
+    assert not is_running()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_query_ends_at_ctrl_c() -> None:
+    with connecting() as connection:
+        started = threading.Event()
+
+        def run() -> object:
+            started.set()
+            return connection.execute(ENDLESS).fetchall()
+
+        def interrupt() -> None:
+            started.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            run_bounded(connection, run)
+        assert not is_running()
+
+
+def test_what_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB does not look for an interrupt within a call of a function."""
+    monkeypatch.setattr(query_module, "ENDING_S", 0.01)
+    go_on = threading.Event()
+    with pytest.raises(TimeoutError), connecting() as connection:
+        run_bounded(connection, go_on.wait, 0.01)
+    assert is_running()
+    connection.execute("SELECT 1")  # it was not closed, which would wait
+    go_on.set()
+    query_module.ENDLESS[-1].result(60)
+    assert not is_running()
+
+
+def test_memory_is_limited(path: Path, temporary: Path) -> None:
+    with pytest.raises(UsageError, match="allow more with --memory-limit"):
+        query([path], "SELECT list(range) FROM range(100000000)", memory_limit_bytes=50 * 2**20)
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_answer_has_not_too_many_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "MOST_ROWS", 10)
+    assert len(query([path], "FROM range(10)").rows) == 10
+    with pytest.raises(UsageError, match="more than 10 rows; .* LIMIT"):
+        query([path], "FROM range(11)")

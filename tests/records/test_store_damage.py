@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -34,19 +35,36 @@ def ids(contents: Contents) -> list[str]:
 # Torn lines
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 10, len(LINE) // 2, len(LINE) - 3, len(LINE) - 2])
-@pytest.mark.parametrize("num_before", [0, 2])
-def test_a_torn_line_is_cut_off_and_told(path: Path, cut: int, num_before: int) -> None:
+CUTS = [1, 2, 3, 10, 100, len(LINE) // 2, len(LINE) - 3, len(LINE) - 2]
+
+
+@pytest.mark.parametrize(
+    ("cut", "num_before"), [*((cut, 2) for cut in CUTS), *((cut, 0) for cut in CUTS[4:])]
+)
+def test_a_torn_line_is_cut_off_and_kept_next_to_the_file(
+    path: Path, cut: int, num_before: int
+) -> None:
     path.write_bytes(LINE * num_before + LINE[:cut])
     with Store.open(path) as store:
         assert store.repaired is not None
-        assert f"its {cut} bytes were dropped" in store.repaired
-        assert f"the {num_before} records before it were kept" in store.repaired
-        assert str(path) in store.repaired
+        assert f"its {cut} bytes were moved to {path}.torn" in store.repaired
         assert "killed" in store.repaired
         assert path.read_bytes() == LINE * num_before
         store.append(make_record(case_id="next"))
     assert ids(read(path)) == ["i"] * num_before + ["next"]
+    torn = path.with_name(f"{path.name}.torn")
+    assert torn.read_bytes() == LINE[:cut] + b"\n"
+    path.write_bytes(LINE + LINE[:20])
+    Store.open(path).close()
+    assert torn.read_bytes() == LINE[:cut] + b"\n" + LINE[:20] + b"\n"
+
+
+def test_where_a_fragment_cannot_be_kept_nothing_is_cut(path: Path) -> None:
+    path.with_name(f"{path.name}.torn").symlink_to("elsewhere")
+    path.write_bytes(LINE + LINE[:20])
+    with pytest.raises(StoreError, match="cannot be written"):
+        Store.open(path)
+    assert path.read_bytes() == LINE + LINE[:20]
 
 
 @pytest.mark.parametrize("line", [LINE, NEWER])
@@ -71,7 +89,7 @@ def test_a_torn_line_longer_than_a_chunk_is_found(
     monkeypatch.setattr(store_module, "CHUNK_BYTES", 64)
     path.write_bytes(LINE * 3 + LINE[:-20])
     with Store.open(path) as store:
-        assert "the 3 records" in str(store.repaired)
+        assert store.repaired is not None
     assert path.read_bytes() == LINE * 3
 
 
@@ -83,16 +101,44 @@ def test_a_torn_line_longer_than_a_chunk_is_found(
         b'{\n  "learning_rate": 0.1\n}',
         b"\x7fELF\x02\x01",
         b'{"text":"' + b"x" * 3000 + b'"}',
+        b'{"schema": 7, "name": "package"}',
+        b'{"schema":1,"suite":"a"}\n',
+        b'{"a": 1}\n{"case_id":"',
+        b'{"case_id":"',
+        bytes(5000),
+        LINE + b"a log",
+        LINE + b"a log\n" + LINE,
+        b"a log\n" + LINE + LINE[:50],
+        LINE + b'{"text": "',
     ],
 )
+@pytest.mark.parametrize("skip_corrupt", [False, True])
 def test_a_foreign_file_is_left_alone(
-    path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+    path: Path, content: bytes, skip_corrupt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if skip_corrupt and b"a log\n" in content:
+        pytest.skip("records among other lines are wanted then")
     monkeypatch.setattr(store_module, "MAX_LINE_BYTES", 2000)
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="may not be a results file; nothing was changed"):
-        Store.open(path)
+    with pytest.raises(StoreError, match="is not a results file, or is .*; nothing was changed"):
+        Store.open(path, skip_corrupt=skip_corrupt)
     assert path.read_bytes() == content
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_skipping_corrupt_lines_is_content_with_one_record(path: Path) -> None:
+    path.write_bytes(b"a log\n" + LINE + LINE[:50])
+    with Store.open(path, skip_corrupt=True) as store:
+        assert store.repaired is not None
+    assert path.read_bytes() == b"a log\n" + LINE
+
+
+def test_records_that_another_program_has_written_again_are_ours(path: Path) -> None:
+    spaced = json.dumps(json.loads(LINE), sort_keys=True).encode() + b"\n"
+    path.write_bytes(spaced * 2 + LINE)
+    with Store.open(path) as store:
+        store.append(make_record())
+    assert len(read(path).records) == 4
 
 
 def test_append_repairs_what_another_run_left_meanwhile(path: Path) -> None:
@@ -101,7 +147,7 @@ def test_append_repairs_what_another_run_left_meanwhile(path: Path) -> None:
         with path.open("ab") as other:
             other.write(LINE[:100])
         store.append(make_record(case_id="2"))
-        assert "its 100 bytes were dropped" in str(store.repaired)
+        assert "its 100 bytes were moved" in str(store.repaired)
     assert ids(read(path)) == ["1", "2"]
 
 

@@ -205,9 +205,13 @@ def test_what_cannot_be_done_is_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave --trace out"):
         make_request(SMALL_JOB, trace=str(tmp_path / "t.json"), nvtx=True)
     kept = tmp_path / "kept.json"
-    kept.write_text("{}")
+    kept.write_text('{"traceEvents": []}')
     assert make_request(SMALL_JOB, trace=str(kept)).trace == str(kept)
-    assert kept.read_text() == "{}"
+    assert kept.read_text() == '{"traceEvents": []}'
+    notes = tmp_path / "notes.txt"
+    notes.write_text("not a trace")
+    with pytest.raises(UsageError, match="exists and is not a trace"):
+        make_request(SMALL_JOB, trace=str(notes))
     make_request(SMALL_JOB, trace=str(tmp_path / "new.json"))
     assert not (tmp_path / "new.json").exists()
 

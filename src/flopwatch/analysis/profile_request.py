@@ -12,6 +12,7 @@ from flopwatch.analysis.statistics import median
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.training_job import Attention, TrainingJob
+from flopwatch.records.file_safety import require_replaceable
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -81,15 +82,6 @@ def make_request(job: TrainingJob, **given: Any) -> Request:
         return request
     if request.nvtx:
         raise UsageError("--nvtx leaves the timeline to another profiler; leave --trace out")
-    return replace(request, trace=str(_require_writable(Path(request.trace))))
-
-
-def _require_writable(path: Path) -> Path:
-    was_there = path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); choose another") from None
-    if not was_there:
-        path.unlink()
-    return path.absolute()
+    path = Path(request.trace)
+    require_replaceable(path, lambda content: b'"traceEvents"' in content, "a trace")
+    return replace(request, trace=str(path.absolute()))

@@ -10,7 +10,7 @@ import click
 
 from flopwatch.cli import options
 from flopwatch.cli.options import print_remark, read_records
-from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
@@ -80,18 +80,16 @@ def export(results: tuple[Path, ...], form: str, out: Path, skip_corrupt: bool) 
     flopwatch export results/*.jsonl --format pytorch -o upload/results.json
     flopwatch export published:mosaic --format flopwatch -o mosaic.jsonl
     """
-    _refuse_other_files(out)  # before the work
+    from flopwatch.records.file_safety import replace_file, require_replaceable
+
+    if str(out) != "-":  # nothing in an export says that it is ours
+        require_replaceable(out, lambda content: False, "empty")
     records = read_records(results, skip_corrupt)
     text = _write_records(records) if form == RECORDS else _write_foreign(records, form)
     if str(out) == "-":
-        click.echo(text, nl=False)
+        click.echo(text.encode(), nl=False)
         return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FlopwatchError(
-            f"{out} cannot be written ({error.strerror}); choose another"
-        ) from None
+    replace_file(out, text.encode())
     print_remark(f"wrote {out}")
 
 
@@ -117,13 +115,3 @@ def _write_foreign(records: Sequence[Record], form: str) -> str:
     if not measured:
         raise UsageError("there is nothing to export: no case has a time; name other results")
     return EXPORTERS[form](measured) + "\n"
-
-
-def _refuse_other_files(out: Path) -> None:
-    """An export has no mark of ours, so an existing file may be something irreplaceable."""
-    try:
-        is_other = out.is_file() and out.stat().st_size > 0
-    except OSError as error:
-        raise FlopwatchError(f"{out} cannot be read ({error.strerror}); choose another") from None
-    if is_other:
-        raise UsageError(f"{out} exists; choose another, or remove it")

@@ -154,10 +154,21 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
 @click.argument("sql")
 @options.any_results
 @output_format
+@click.option("--timeout", "timeout_s", type=options.Word(options.read_duration), metavar="TIME",
+              default="5m", show_default=True, help="A query that takes longer is ended."
+              )  # fmt: skip
+@click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
+              metavar="SIZE", help="For DuckDB, e.g. 8G.  [default: 80 % of the memory]"
+              )  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 def query(
-    sql: str, results: tuple[Path, ...], form: str, skip_corrupt: bool, as_json: bool
+    sql: str,
+    results: tuple[Path, ...],
+    form: str,
+    skip_corrupt: bool,
+    as_json: bool,
+    **limits: Any,
 ) -> None:
     """Query records in SQL, over RESULTS or all of results/.
 
@@ -179,7 +190,7 @@ def query(
     paths = list(results) or sorted(FOLDER.glob("*.jsonl"))
     if not paths:
         raise click.UsageError(f"no results in {FOLDER}/ here; name a file, or run a suite first")
-    result = query_results(paths, sql, skip_corrupt=skip_corrupt)
+    result = query_results(paths, sql, skip_corrupt=skip_corrupt, **limits)
     for warning in result.warnings:
         print_remark(f"flopwatch: {warning}")
     print_values(result.columns, result.rows, form)
@@ -327,16 +338,17 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
     flopwatch report published:dyad results/dyad.jsonl -o dyad.html --title "DYAD, theirs and ours"
     flopwatch report results/steps.jsonl -o - > steps.html
     """
-    from flopwatch.output.page import refuse_other_files, render_page, write_page
+    from flopwatch.output.page import is_report, render_page
+    from flopwatch.records.file_safety import replace_file, require_replaceable
 
     is_stdout = str(out) == "-"
-    if not is_stdout:
-        refuse_other_files(out)  # before the work
+    if not is_stdout:  # a slip of the keyboard must not replace results by their report
+        require_replaceable(out, is_report, "a report of flopwatch")
     page = render_page(read_records(results, skip_corrupt), title)
     if is_stdout:
-        click.echo(page, nl=False)
+        click.echo(page.encode(), nl=False)  # the page says that it is UTF-8
         return
-    write_page(out, page)
+    replace_file(out, page.encode())
     print_remark(f"wrote {out}")
 
 

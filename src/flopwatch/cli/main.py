@@ -6,9 +6,13 @@ Results go to stdout, everything else to stderr. Exit codes: 0 fine, 1 some case
 
 from __future__ import annotations
 
+import codecs
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -111,27 +115,92 @@ cli.add_section("Machine", machine.doctor, machine.peaks)
 cli.add_section("Exchange", exchange.import_files, exchange.export)
 
 
+REPLACEMENTS = {
+    "±": "+/-", "×": "x", "−": "-", "µ": "u", "→": "->", "≥": ">=", "≤": "<=", "…": "...", "–": "-",
+}  # fmt: skip
+"""Of characters that a terminal's encoding lacks; any other becomes a question mark."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Why stdout cannot be written; our own files have sentences of their own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave with its exit code."""
+    open_streams()
     run = partial(cli.main, args=arguments, prog_name="flopwatch", standalone_mode=False)
-    sys.exit(run_command(run))
+    code = flush_streams(run_command(run))
+    if has_endless_query():
+        os._exit(code)  # Python would clean up what is still in use
+    sys.exit(code)
+
+
+def open_streams() -> None:
+    """Make stdin, stdout and stderr fit for use, whatever we were started with: a closed one leads
+    nowhere, or else the next file to be opened, perhaps the results, would get what is printed; and
+    what an encoding lacks is replaced."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    codecs.register_error("flopwatch", replace_character)
+    sys.stdin = sys.stdin or open(0, closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="flopwatch")
+
+
+def replace_character(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    characters = error.object[error.start : error.end]
+    return "".join(REPLACEMENTS.get(each, "?") for each in characters), error.end
+
+
+def flush_streams(code: int) -> int:
+    """The exit code, which is 2 where something could not be printed. Python would try once more
+    at its end, and print a traceback."""
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            if code in (0, 1):  # else it was said, or nobody listens
+                complain(f"output cannot be written ({error.strerror}); write it elsewhere")
+                code = 2
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return code
+
+
+def has_endless_query() -> bool:
+    query = sys.modules.get("flopwatch.records.query")
+    return query is not None and query.is_running()
 
 
 def run_command(command: Callable[[], Any]) -> int:
+    """Its exit code; what went wrong is said in a sentence."""
+    code = 2
     try:
         command()
+        code = 0
     except FlopwatchError as error:
-        options.print_remark(f"flopwatch: {error}")  # it may repeat what a file says
-        return 2
+        complain(str(error))  # it may repeat what a file says
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        with suppress(OSError):
+            error.show()
+        code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("flopwatch: interrupted", err=True)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough; Python would complain once more
-        # when it flushes stdout at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as if by SIGPIPE
-    return 0
+        complain("interrupted")
+        code = 130
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        code = 141  # as if by SIGPIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        complain(f"output cannot be written ({error.strerror}); write it elsewhere")
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code
+
+
+def complain(sentence: str) -> None:
+    with suppress(OSError):  # there may be nowhere to say it
+        options.print_remark(f"flopwatch: {sentence}")

@@ -32,8 +32,9 @@ import msgspec
 
 from flopwatch import __version__, env
 from flopwatch.devices import instruction_probe, system_files
-from flopwatch.errors import WorkerError
+from flopwatch.errors import UsageError, WorkerError
 from flopwatch.lazy import require
+from flopwatch.records.file_safety import replace_file
 from flopwatch.suites.case import digest
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -273,11 +274,7 @@ def _read_cache(path: Path) -> dict[str, InstructionSet]:
 
 
 def _write_cache(path: Path, entries: Mapping[str, InstructionSet]) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    latest = dict(list(entries.items())[-CACHE_ENTRIES:])
+    with contextlib.suppress(OSError, UsageError):  # next time the probe is simply run again
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.json.encode(dict(list(entries.items())[-CACHE_ENTRIES:])))
-        draft.replace(path)
-    except OSError:  # next time the probe is simply run again
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        replace_file(path, msgspec.json.encode(latest))

@@ -1,12 +1,11 @@
 """What this machine can do at best, as `flopwatch peaks` has measured it, and where that is kept.
 
-The file has one JSON object a line, a line a measurement, and is only ever appended to. A line that
-cannot be read is passed over: what it said can be measured again in a minute.
+The file has one JSON object a line, a line a measurement, and is only ever appended to, as results
+are. A line that cannot be read is passed over: it can be measured again in a minute.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,11 +16,16 @@ import msgspec
 
 from flopwatch import env
 from flopwatch.devices.environment import look_up
-from flopwatch.errors import StoreError
+from flopwatch.errors import CorruptFile, NewerSchema, StoreError
 from flopwatch.jobs.precision import Peak
+from flopwatch.records.file_safety import Kind
+from flopwatch.records.record import Header
+from flopwatch.records.store import LineFile, reading
 from flopwatch.settings import Device, Settings
 
 SCHEMA = 1
+MOST_BYTES = 256 * 2**20
+"""That are read of a file: far more than anybody has measured."""
 BEYOND_CACHES = 4
 """So many times all last-level caches, and a loop over an array finds nothing of it in them."""
 
@@ -227,23 +231,33 @@ def find_file(environ: env.Environ = None) -> Path:
     return Path(asked) if asked else env.find_cache_folder(environ) / "peaks.jsonl"
 
 
-def append(path: Path, entries: Sequence[Any], variable: str = env.PEAKS) -> None:
-    """Add lines to the file, which is made where there is none, even for no lines at all.
-    `variable` is what the user may name another file by."""
-    text = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            # A line that a killed process left unfinished must not take ours with it.
-            if text and file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":
-                    text = b"\n" + text
-            file.write(text)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written ({error.strerror}); choose another with --out or {variable}"
-        ) from None
+def make_kind(entry: type[Any], name: str, variable: str) -> Kind:
+    """Of a file with such entries, which `variable` may name."""
+
+    def decode(line: bytes) -> object:
+        try:
+            if msgspec.json.decode(line, type=Header).schema > SCHEMA:
+                raise NewerSchema("it is from a newer flopwatch")
+            return msgspec.json.decode(line, type=entry)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CorruptFile(f"it is not an entry of one ({error})") from None
+
+    return Kind(
+        name=name,
+        keys=(b'{"setup":{"device":', b'"threads":', b'"machine_id":'),
+        decode=decode,
+        advice=f"choose another with --out or {variable}",
+    )
+
+
+FILE_KIND = make_kind(Peaks, "a file of peaks", env.PEAKS)
+
+
+def append(path: Path, entries: Sequence[Any], kind: Kind = FILE_KIND) -> None:
+    """Add lines to the file, which is made where there is none, even for no lines at all."""
+    with LineFile.open(path, kind) as file:
+        for entry in entries:
+            file.append_line(msgspec.json.encode(entry) + b"\n")
 
 
 def read(path: Path) -> list[Peaks]:
@@ -253,14 +267,14 @@ def read(path: Path) -> list[Peaks]:
 
 def read_entries(path: Path, kind: type[Entry], variable: str) -> list[Entry]:
     """Of the lines those that are of this kind, oldest first; none where there is no file."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be read ({error.strerror}); choose another with {variable}"
-        ) from None
+    try:
+        with reading(path) as file:
+            lines = file.read(MOST_BYTES).splitlines()
+    except StoreError as error:
+        wrong = str(error).partition(";")[0]
+        raise StoreError(f"{wrong}; choose another with {variable}") from None
     found = []
     for line in lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -15,7 +15,7 @@ from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
 from flopwatch.output.columns import Columns, describe_near, find_column, list_columns
 from flopwatch.output.tables import Column
-from flopwatch.records.query import Result, query
+from flopwatch.records.query import Result, connecting, query, run_bounded
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
@@ -50,13 +50,16 @@ def select_rows(
     condition = f"WHERE (\n{where}\n)" if where is not None else ""
     position = _name_position(known)
     sql = f"SELECT {position} FROM cases {condition} ORDER BY {', '.join([*order, position])}"
-    with duckdb.connect() as connection:
+    with connecting() as connection:
         try:
             places = (position, "BIGINT", list(range(len(rows))))
             _create_cases(connection, [places, *_list_typed(rows, known)])
             for lock in LOCKS:
                 connection.execute(lock)
-            found = connection.execute(_parse(connection, sql)).fetchall()
+            statement = _parse(connection, sql)
+            found = run_bounded(connection, lambda: connection.execute(statement).fetchall())
+        except TimeoutError:
+            raise UsageError(f"the condition {where!r} takes too long; write it anew") from None
         except duckdb.Error as error:
             raise _explain(error, known, where) from None
     positions = [position for (position,) in found]
@@ -82,14 +85,17 @@ def _order_by(known: Columns, name: str) -> str:
     return f"{_quote(column.name)} {'DESC' if descending else 'ASC'} NULLS LAST"
 
 
-def query_results(paths: Sequence[Path], sql: str, skip_corrupt: bool = False) -> Result:
-    """One SQL query over files of results, with the view `cases`: a row a case, all columns."""
+def query_results(
+    paths: Sequence[Path], sql: str, skip_corrupt: bool = False, **limits: Any
+) -> Result:
+    """One SQL query over files of results, with the view `cases`: a row a case, all columns.
+    `limits` are those of `query`."""
 
     def add_cases(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
         rows = summarize(records)
         _create_cases(connection, _list_typed(rows, list_columns(rows)))
 
-    return query(paths, sql, skip_corrupt, add_cases)
+    return query(paths, sql, skip_corrupt, add_cases, **limits)
 
 
 def _list_typed(rows: Sequence[Row], known: Columns) -> list[tuple[str, str, list[Any]]]:

@@ -76,6 +76,9 @@ class Calibration:
     schema: int = SCHEMA
 
 
+FILE_KIND = measured_peaks.make_kind(Calibration, "a file of calibrations", env.CALIBRATION)
+
+
 def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
     """Of the records of one setup, which are to be steps of whole models."""
     known = [(record, observe(record)) for record in records]
@@ -166,7 +169,7 @@ def find_file(environ: env.Environ = None) -> Path:
 
 
 def append(path: Path, calibration: Calibration) -> None:
-    measured_peaks.append(path, [calibration], env.CALIBRATION)
+    measured_peaks.append(path, [calibration], FILE_KIND)
 
 
 def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:

@@ -30,6 +30,7 @@ from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import Parallelism, find_sharding
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.prediction.cost import require_predictable
+from flopwatch.records.foreign import ForeignError, read_text
 
 MODES: Mapping[str, int | None] = {"pure": 2, "default": None, "full": 4, "": None}
 """Of mixed precision: bytes of a gradient where it is summed up; None: as is usual. Pure mixed
@@ -60,11 +61,9 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"{path} cannot be read ({reason}); give a table as CSV") from None
-    return parse_rows(text, str(path))
+        return parse_rows(read_text(path), str(path))
+    except ForeignError as error:
+        raise UsageError(f"{path}: {error}; give a table as CSV") from None
 
 
 def parse_rows(text: str, name: str) -> list[Row]:

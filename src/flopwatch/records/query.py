@@ -18,7 +18,8 @@ folder that DuckDB reads. So a query never counts what `store.read` refuses, and
 appending to the file does not change it under the query.
 
 A query may only read. The files hold measurements that cannot be had again, and a query is often
-pasted from somewhere else.
+pasted from somewhere else. It runs in a thread of its own, so that Ctrl-C and a time limit end it,
+whatever it does.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ import glob
 import os
 import re
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.records.record import Record, encode
@@ -40,6 +44,7 @@ from flopwatch.records.store import MAX_LINE_BYTES, scan
 if TYPE_CHECKING:
     import duckdb
 
+Answer = TypeVar("Answer")
 AddCases = Callable[["duckdb.DuckDBPyConnection", Sequence[Record]], None]
 
 TIMES_BY_NAME = "MAP(VARCHAR, DOUBLE[])"
@@ -82,6 +87,15 @@ VIEWS = {
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
 }
+
+TIMEOUT_S = 300.0
+MOST_ROWS = 10_000_000
+"""Of an answer, which is held in memory as Python objects."""
+ENDING_S = 2.0
+"""How long DuckDB may take to notice an interrupt. It looks for one between chunks of rows, but one
+call of a function may take hours: what has not ended by then ends with the process."""
+ENDLESS: list[Future[Any]] = []
+"""Answers of queries that had to be ended, and may not have."""
 
 CASES = re.compile(r"\bcases\b", re.IGNORECASE)
 """In a query that needs the view: nothing is summarized for others."""
@@ -139,8 +153,13 @@ def query(
     sql: str,
     skip_corrupt: bool = False,
     add_cases: AddCases | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    memory_limit_bytes: int | None = None,
 ) -> Result:
     """Run one SQL query over the records of all files; `add_cases` makes the view `cases` of them.
+    DuckDB holds at most `memory_limit_bytes`, or else 80 % of the memory, and writes the rest to
+    the temporary folder.
 
     Raises UsageError for a query that cannot be run, and what `store.read` raises for a file that
     cannot be read.
@@ -155,7 +174,7 @@ def query(
     warnings: list[str] = []
     kept: list[Record] = []
     copies: dict[str, Path] = {}
-    with tempfile.TemporaryDirectory(prefix="flopwatch-") as name:
+    with tempfile.TemporaryDirectory(prefix="flopwatch-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         # By real path: the same file under two names would count its records twice.
         for path in {os.path.realpath(path): path for path in paths}.values():
@@ -167,12 +186,19 @@ def query(
                         kept.append(record)
             copies[str(copy)] = path
         try:
-            with duckdb.connect() as connection:
+            with connecting() as connection:
+                if memory_limit_bytes is not None:
+                    connection.execute(f"SET memory_limit = '{memory_limit_bytes} bytes'")
                 _create_views(connection, copies)
                 if add_cases is not None:
                     add_cases(connection, kept)
                 _lock_down(connection, folder, list(copies))
-                columns, rows = _run(connection, sql)
+                columns, rows = run_bounded(connection, lambda: _run(connection, sql), timeout_s)
+        except TimeoutError:
+            raise UsageError(
+                f"the query was ended after {timeout_s:g} s; ask for less, or allow more with "
+                "--timeout"
+            ) from None
         except duckdb.Error as error:
             raise _explain(error) from None
     return Result(columns=columns, rows=rows, warnings=warnings)
@@ -190,6 +216,52 @@ def _writing(path: Path, copy: Path) -> Iterator[IO[bytes]]:
         ) from None
 
 
+@contextlib.contextmanager
+def connecting() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory. Closing it would wait for a query that does not end."""
+    import duckdb
+
+    connection = duckdb.connect()
+    try:
+        yield connection
+    finally:
+        if not is_running():
+            connection.close()
+
+
+def run_bounded(
+    connection: duckdb.DuckDBPyConnection, run: Callable[[], Answer], timeout_s: float = TIMEOUT_S
+) -> Answer:
+    """What `run` returns, which uses the connection. After the time limit, which is a TimeoutError,
+    and at Ctrl-C the query is ended."""
+    answer: Future[Answer] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(run())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        threading.Thread(target=work, daemon=True).start()
+        while not answer.done() and time.monotonic() < deadline_s:
+            # In short turns: a signal that comes just before a wait is only seen after it.
+            wait([answer], min(0.1, timeout_s))
+        return answer.result(0)
+    except (TimeoutError, KeyboardInterrupt):
+        for _ in range(10):  # one that comes before the query has begun is forgotten
+            connection.interrupt()
+            wait([answer], ENDING_S / 10)
+        ENDLESS.append(answer)
+        raise
+
+
+def is_running() -> bool:
+    """Whether a query goes on that could not be ended."""
+    return any(not answer.done() for answer in ENDLESS)
+
+
 def _run(
     connection: duckdb.DuckDBPyConnection, sql: str
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -204,7 +276,12 @@ def _run(
             "or PIVOT with its values named by IN"
         )
     cursor = connection.execute(statements[0])
-    return [column[0] for column in cursor.description or ()], cursor.fetchall()
+    rows = cursor.fetchmany(MOST_ROWS + 1)
+    if len(rows) > MOST_ROWS:
+        raise UsageError(
+            f"the answer has more than {MOST_ROWS:,} rows; let SQL add them up, or add a LIMIT"
+        )
+    return [column[0] for column in cursor.description or ()], rows
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path]) -> None:
@@ -258,6 +335,8 @@ def _explain(error: duckdb.Error) -> UsageError:
     advice = [line.lower() for line in others if line.startswith("Did you mean")]
     if isinstance(error, duckdb.ParserException):
         advice = [f"{', '.join(map(_name, RESERVED))} needs its double quotes"]
+    elif isinstance(error, duckdb.OutOfMemoryException):
+        advice = ["allow more with --memory-limit, or ask for less"]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
         cases = "cases (the columns that --columns help lists)"

@@ -2,15 +2,15 @@
 
 A run may die at any moment, and what it measured before must survive. So every record is written
 with one append and one fsync, and the only damage that a kill can do is a last line that is cut
-short ("torn"). Opening the file for writing cuts such a fragment off and says so; reading warns
-and leaves the file as it is.
+short ("torn"). Opening the file for writing moves such a fragment to FILE.torn and says so; reading
+warns and leaves the file as it is.
 
 Several runs may share one file. Every change is made under an exclusive lock (``flock``), so that
 lines never interleave and a line that another run is just writing is never taken for a torn one.
 Reading takes no lock: it would hold up a run that is measuring.
 
-Only the beginning of a record is ever cut off. A last line that is something else (the file is a
-letter, a model, somebody's configuration) is an error, and the file is left alone.
+A file that is not ours (a letter, a model, somebody's configuration) is refused before anything is
+measured, and left alone; `file_safety` says how it is told.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-import msgspec
+from typing import IO, Self
 
 from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, RefusedRecord, StoreError
+from flopwatch.records.file_safety import Kind, find_wrong, is_torn, judge_lines, refuse
 from flopwatch.records.record import Record, decode, encode
 
 PUBLISHED = "published:"
@@ -61,6 +60,13 @@ WRITE_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
 }
 """What is wrong and what to do; any other error is named by the system's own words."""
 
+RESULTS = Kind(
+    name="a results file",
+    keys=(b'{"case_id":', b'"group_id":', b'"run_id":'),
+    decode=decode,
+    advice="choose another file; where only that line is damaged, remove it or give --skip-corrupt",
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
@@ -70,49 +76,57 @@ class Contents:
     warnings: list[str]
 
 
-class Store:
-    """A results file that is open for appending, by one thread.
+class LineFile:
+    """A file of ours that is open for appending lines, by one thread.
 
-        with Store.open(Path("results/dyad.jsonl")) as store:
-            store.append(record)
-
-    Opening or appending may find a torn line that a killed run left; ``repaired`` then holds the
-    sentence that tells the user what became of it.
+    Opening or appending may find a torn line that a killed process left; ``repaired`` then holds
+    the sentence that says what became of it.
     """
 
-    def __init__(self, path: Path, descriptor: int, say: Say) -> None:
+    def __init__(self, path: Path, kind: Kind, descriptor: int, say: Say) -> None:
         self.path = path
+        self.kind = kind
         self.repaired: str | None = None
         self.waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         """Entered while another run holds the lock, which is when an interrupt may be raised."""
         self._descriptor = descriptor
         self._say = say
+        self._has_lines = False
 
     @classmethod
-    def open(cls, path: Path, say: Say = lambda sentence: None) -> Store:
-        """Open or create the file, and its folders; repair a torn last line. `say` is called where
-        another run holds its lock for long."""
+    def open(
+        cls,
+        path: Path,
+        kind: Kind = RESULTS,
+        *,
+        skip_corrupt: bool = False,
+        say: Say = lambda sentence: None,
+    ) -> Self:
+        """Open or create the file, and its folders; refuse what is not ours, repair a torn last
+        line. `skip_corrupt` is content with one line that is ours. `say` is called where another
+        run holds its lock for long."""
         if is_published(path):
             raise StoreError(f"{path} is a published benchmark, and only read; name a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            store = cls(path, _open_for_append(path), say)
+            file = cls(path, kind, _open_for_append(path), say)
         except OSError as error:
             raise StoreError(
-                f"{path} cannot be written ({error.strerror}); choose another file"
+                f"{path} cannot be written ({error.strerror}); {kind.advice.partition(';')[0]}"
             ) from None
         try:
-            with store._locked():
-                store._repair_torn_line()
+            with file._locked():
+                end = file._start_of_last_line()
+                found = judge_lines(path, file._read_lines(end), kind, skip_corrupt=skip_corrupt)
+                file._has_lines = found > 0
+                file._repair_torn_line()
         except BaseException:
-            store.close()
+            file.close()
             raise
-        return store
+        return file
 
-    def append(self, record: Record) -> None:
-        """Store one record; when this returns, it is on the disk."""
-        line = encode(record) + b"\n"
-        self._refuse_unreadable(record, line)
+    def append_line(self, line: bytes) -> None:
+        """With its newline; when this returns, it is on the disk."""
         with self._locked():
             if os.fstat(self._descriptor).st_nlink == 0:
                 raise StoreError(
@@ -120,29 +134,18 @@ class Store:
                 )
             self._repair_torn_line()
             self._write(line)
+            self._has_lines = True
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _refuse_unreadable(self, record: Record, line: bytes) -> None:
-        """One nonsensical record (a time of zero, not a number) would spoil the whole file."""
-        name = f"{self.path}: the record of {record.suite}/{record.variant}"
-        if len(line) > MAX_LINE_BYTES:
-            raise RefusedRecord(
-                name, f"it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
-            )
-        try:
-            decode(line)
-        except StoreError as error:
-            raise RefusedRecord(name, str(error)) from None
 
     def _lock(self) -> None:
         """Wait until no other run changes the file."""
@@ -189,33 +192,43 @@ class Store:
 
     def _repair_torn_line(self) -> None:
         """Make the file end with a whole line. The caller holds the lock."""
-        size_bytes = os.fstat(self._descriptor).st_size
-        if size_bytes == 0 or os.pread(self._descriptor, 1, size_bytes - 1) == b"\n":
+        start = self._start_of_last_line()
+        num_bytes = os.fstat(self._descriptor).st_size - start
+        if num_bytes == 0:
             return
-        start = self._start_of_last_line(size_bytes)
-        num_bytes = size_bytes - start
         fragment = os.pread(self._descriptor, min(num_bytes, MAX_LINE_BYTES), start)
-        if _is_whole(fragment):
+        why = find_wrong(fragment, self.kind) if fragment.strip() else None
+        if why is None:
             self._write(b"\n")
             self.repaired = (
-                f"{self.path}: the last record lacked the end of its line, probably because a run "
-                "was killed while writing it; the end was added, and nothing is lost"
+                f"{self.path}: the last line lacked its end, probably because a run was killed "
+                "while writing it; the end was added, and nothing is lost"
             )
             return
-        if num_bytes > MAX_LINE_BYTES or not _is_torn(fragment):
-            raise StoreError(
-                f"{self.path} does not end with a record, so it may not be a results file; "
-                "nothing was changed; choose another file or remove its last line"
-            )
+        is_alone = not self._has_lines
+        if num_bytes > MAX_LINE_BYTES or not is_torn(fragment, self.kind, is_alone=is_alone):
+            raise refuse(self.path, self.kind, f"the last line: {why}")
+        kept = self.path.with_name(f"{self.path.name}.torn")
+        self._keep(fragment, kept)
         os.ftruncate(self._descriptor, start)
         os.fsync(self._descriptor)
         self.repaired = (
             f"{self.path}: the last line was cut short, probably because a run was killed while "
-            f"writing it; its {num_bytes} bytes were dropped, "
-            f"and the {self._count_lines(start)} records before it were kept"
+            f"writing it; its {num_bytes} bytes were moved to {kept}, and what stands before it "
+            "was kept"
         )
 
-    def _start_of_last_line(self, end: int) -> int:
+    def _keep(self, fragment: bytes, path: Path) -> None:
+        """Only ever appended to, since it may hold an earlier fragment."""
+        flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(path, "ab", opener=lambda name, _: os.open(name, flags, 0o666)) as file:
+            file.write(fragment + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _start_of_last_line(self) -> int:
+        """Where whole lines end."""
+        end = os.fstat(self._descriptor).st_size
         while end > 0:
             begin = max(0, end - CHUNK_BYTES)
             newline = os.pread(self._descriptor, end - begin, begin).rfind(b"\n")
@@ -224,11 +237,38 @@ class Store:
             end = begin
         return 0
 
-    def _count_lines(self, end: int) -> int:
-        return sum(
-            os.pread(self._descriptor, min(CHUNK_BYTES, end - begin), begin).count(b"\n")
-            for begin in range(0, end, CHUNK_BYTES)
-        )
+    def _read_lines(self, end: int) -> Iterator[bytes]:
+        """Whole lines; of one that is longer than the limit, the pieces."""
+        with open(os.dup(self._descriptor), "rb", buffering=CHUNK_BYTES) as file:
+            file.seek(0)
+            while file.tell() < end:
+                yield file.readline(MAX_LINE_BYTES)
+
+
+class Store(LineFile):
+    """A results file that is open for appending.
+
+    with Store.open(Path("results/dyad.jsonl")) as store:
+        store.append(record)
+    """
+
+    def append(self, record: Record) -> None:
+        """Store one record; when this returns, it is on the disk."""
+        line = encode(record) + b"\n"
+        self._refuse_unreadable(record, line)
+        self.append_line(line)
+
+    def _refuse_unreadable(self, record: Record, line: bytes) -> None:
+        """One nonsensical record (a time of zero, not a number) would spoil the whole file."""
+        name = f"{self.path}: the record of {record.suite}/{record.variant}"
+        if len(line) > MAX_LINE_BYTES:
+            raise RefusedRecord(
+                name, f"it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
+            )
+        try:
+            decode(line)
+        except StoreError as error:
+            raise RefusedRecord(name, str(error)) from None
 
 
 def read(path: Path | str, *, skip_corrupt: bool = False) -> Contents:
@@ -294,7 +334,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         # A pipe would block for ever and a device would never end.
         if path.exists() and not path.is_file():
             kind = "a folder" if path.is_dir() else "not a regular file"
-            raise StoreError(f"{path} is {kind}; name a results file")
+            raise StoreError(f"{path} is {kind}; name a file")
         with path.open("rb", buffering=CHUNK_BYTES) as file:
             yield file
     except FileNotFoundError:
@@ -306,6 +346,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 def _decode_lines(file: IO[bytes]) -> Iterator[tuple[int, Record | StoreError, bool]]:
     """Number, record or what is wrong with it, and whether it is a torn last line."""
     number = 0
+    is_alone = True
     while line := file.readline(MAX_LINE_BYTES):
         number += 1
         if not line.strip():
@@ -316,42 +357,15 @@ def _decode_lines(file: IO[bytes]) -> Iterator[tuple[int, Record | StoreError, b
             continue
         try:
             yield number, decode(line), False
+            is_alone = False
         except StoreError as error:
-            yield number, error, not line.endswith(b"\n") and _is_torn(line)
+            is_cut = not line.endswith(b"\n")
+            yield number, error, is_cut and is_torn(line, RESULTS, is_alone=is_alone)
 
 
 def _skip_line(file: IO[bytes]) -> None:
     while (chunk := file.readline(CHUNK_BYTES)) and not chunk.endswith(b"\n"):
         pass
-
-
-def _is_whole(fragment: bytes) -> bool:
-    """Whether only the newline is missing."""
-    if not fragment.strip():
-        return True
-    try:
-        decode(fragment)
-    except NewerSchema:
-        return True
-    except CorruptFile:
-        return False
-    return True
-
-
-def _is_torn(fragment: bytes) -> bool:
-    """Whether it can be the beginning of a record: an object that does not end.
-
-    Zeros count as well: a power cut leaves them where a file grew before its content was written.
-    """
-    if not fragment.strip(b"\0"):
-        return True
-    if fragment[:2] not in {b"{", b'{"'}:
-        return False
-    try:
-        msgspec.json.decode(fragment)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return True
-    return False
 
 
 def _open_for_append(path: Path) -> int:

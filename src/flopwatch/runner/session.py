@@ -245,7 +245,7 @@ def _measure_what_is_left(
     out = options.out or RESULTS / f"{description.name}.jsonl"
     capacity = _find_capacity(options, context.settings, context.environment)
     fitting, misfits = split_by_fit(groups, capacity)
-    with Store.open(out, watcher.say) as store:
+    with Store.open(out, skip_corrupt=options.skip_corrupt, say=watcher.say) as store:
         store.waiting = context.interrupts.raised
         if (repaired := store.repaired) is not None:
             watcher.say(repaired)

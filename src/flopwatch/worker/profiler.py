@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -49,6 +50,7 @@ from flopwatch.models import builder
 from flopwatch.models.step_workload import TrainingStep, share_model
 from flopwatch.models.transformer import Transformer
 from flopwatch.output.units import format_bytes
+from flopwatch.records.file_safety import replace_file
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.settings import Device
 from flopwatch.worker.instruments import listening, region
@@ -288,8 +290,11 @@ class Profiler:
                     self.profiled_ns.append(profiled_ns)
                     self.events.append(events)
         if self.request.trace is not None:
-            profiler.export_chrome_trace(self.request.trace)
-            add_regions(Path(self.request.trace), self.events[-1])
+            with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
+                unfinished = Path(folder, "trace.json")
+                profiler.export_chrome_trace(str(unfinished))
+                add_regions(unfinished, self.events[-1])
+                replace_file(Path(self.request.trace), unfinished.read_bytes())
 
     def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:
         """The times of the phases, in nanoseconds."""

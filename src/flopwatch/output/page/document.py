@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,6 @@ from pathlib import Path
 from flopwatch import __version__
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.analysis.warnings import SEVERITIES, ResultWarning, find_warnings
-from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
 from flopwatch.output.page.sections import (
     PLOT,
@@ -78,42 +76,10 @@ def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     return f"{_render_head(title, scripts)}<body>{body}{theme}{run}</body></html>\n"
 
 
-def is_report(path: Path) -> bool:
+def is_report(content: bytes) -> bool:
     """Whether a file begins as our pages do, and as they did before they named their maker."""
-    with path.open("rb") as file:
-        start = file.read(1000).decode(errors="replace")
+    start = content[:1000].decode(errors="replace")
     return GENERATOR in start or f"<title>{TITLE}</title>" in start
-
-
-def refuse_other_files(path: Path) -> None:
-    """A slip of the keyboard must not replace results by their report."""
-    try:
-        is_other = path.is_file() and path.stat().st_size > 0 and not is_report(path)
-    except OSError as error:
-        raise FlopwatchError(f"{path} cannot be read ({error.strerror}); choose another") from None
-    if is_other:
-        raise UsageError(
-            f"{path} exists and is no report of flopwatch; choose another, or remove it"
-        )
-
-
-def write_page(path: Path, page: str) -> None:
-    """All of it or nothing: readers never see half a page."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe or a device, which must not be replaced
-            path.write_text(page, encoding="utf-8")
-            return
-        target = path.resolve()  # a link still leads where it led
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            unfinished.write_text(page, encoding="utf-8")
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise FlopwatchError(
-            f"{path} cannot be written ({error.strerror}); choose another"
-        ) from None
 
 
 def _render_head(title: str, scripts: Sequence[str]) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.output.plots.plot import MAKER, VERSION, Plot
+from flopwatch.records.file_safety import replace_file, require_replaceable
 
 ENDINGS = (".png", ".svg", ".pdf", ".json")
 PNG_SCALE = 2.0
@@ -25,14 +26,7 @@ def check_path(path: Path) -> None:
         raise UsageError(
             f"{path} does not end in {', '.join(ENDINGS)}; these are what plots are written as"
         )
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _refuse(path, error) from None
-    if content and MAKER.encode() not in content:
-        raise UsageError(f"{path} exists and is not a plot of flopwatch; choose another name")
+    require_replaceable(path, lambda content: MAKER.encode() in content, "a plot of flopwatch")
 
 
 def draw_files(plots: Sequence[Plot], path: Path | None = None) -> list[Path]:
@@ -48,11 +42,7 @@ def draw_files(plots: Sequence[Plot], path: Path | None = None) -> list[Path]:
     for file in files:
         check_path(file)
     for plot, file in zip(plots, files, strict=True):
-        content = draw_bytes(plot, file.suffix.lower())
-        try:
-            file.write_bytes(content)
-        except OSError as error:
-            raise _refuse(file, error) from None
+        replace_file(file, draw_bytes(plot, file.suffix.lower()))
     return files
 
 
@@ -91,7 +81,3 @@ def _sign_png(content: bytes) -> bytes:
     text = b"tEXtSoftware\0" + MAKER.encode()
     chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
     return content[:-12] + chunk + content[-12:]
-
-
-def _refuse(path: Path, error: OSError) -> FlopwatchError:
-    return FlopwatchError(f"{path} cannot be written ({error.strerror}); choose another")
