@@ -155,10 +155,12 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
 @options.any_results
 @output_format
 @click.option("--timeout", "timeout_s", type=options.Word(options.read_duration), metavar="TIME",
-              default="5m", show_default=True, help="A query that takes longer is ended."
+              default="5m", show_default=True,
+              help="The time limit. A query that takes longer is ended."
               )  # fmt: skip
 @click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="For DuckDB, e.g. 8G.  [default: 80 % of the memory]"
+              metavar="SIZE", help="The memory limit, such as 8G. For DuckDB.  "
+                                   "[default: 80 % of the memory]"
               )  # fmt: skip
 @options.skip_corrupt
 @options.as_json

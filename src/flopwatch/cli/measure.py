@@ -89,10 +89,12 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
               show_default=True,
               help="retain: freed memory is kept, so that page faults are not timed.")  # fmt: skip
 @click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="Memory of the worker, e.g. 8G.  [default: 90 % of what is free]"
+              metavar="SIZE", help="The memory limit, such as 8G. For the worker.  "
+                                   "[default: 90 % of what is free]"
               )  # fmt: skip
 @click.option("--timeout", "silence_limit_s", type=DURATION, metavar="TIME",
-              help="End a worker that reports nothing for this long.  [default: 5m]"
+              help="The time limit. A worker that reports nothing for so long is ended.  "
+                   "[default: 5m]"
               )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True,
               help="Seed of the inputs and of the order within rounds.")  # fmt: skip

@@ -28,6 +28,8 @@ WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
 MOST_LINES = 2
 """Of a heading."""
+MOST_ROWS = 1000
+"""Of a table in a terminal."""
 LEAST_WORDS = 24
 """Characters that a column of words has at least, if it has so many: a name in pieces of three is
 no name."""
@@ -43,7 +45,8 @@ def print_rows(rows: Sequence[Row]) -> None:
 def print_sheets(whole: Sequence[Sheet]) -> None:
     console = open_stdout()
     is_bound = _is_bound(console)
-    sheets = [p for sheet in whole for p in fit(sheet, console.width, may_split=is_bound)]
+    short = [shorten(sheet) for sheet in whole]
+    sheets = [p for sheet in short for p in fit(sheet, console.width, may_split=is_bound)]
     if not is_bound:
         console.width = max([console.width, *(_add_widths(_measure(sheet)) for sheet in sheets)])
     for position, sheet in enumerate(sheets):
@@ -51,6 +54,22 @@ def print_sheets(whole: Sequence[Sheet]) -> None:
             console.print()
         console.print(draw(sheet, console.width))
         print_remarks(sheet.remarks)
+
+
+def shorten(sheet: Sheet) -> Sheet:
+    """The first rows of a sheet that nobody reads to its end, and that takes long to draw."""
+    rows = sum(map(len, sheet.items))
+    if rows <= MOST_ROWS:
+        return sheet
+    items = []
+    left = MOST_ROWS
+    for group in sheet.items:
+        items.append(group[:left])
+        left -= len(items[-1])
+        if left == 0:
+            break
+    cut = f"the first {MOST_ROWS:,} of {rows:,} rows; --format csv and --json have all"
+    return replace(sheet, items=items, remarks=[*sheet.remarks, cut])
 
 
 def print_remarks(remarks: Sequence[str]) -> None:
