@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from trials import environments, foreign_files, fuzzed_files, hostile_suites, signals
 
-SUITES = ("writes_garbage", "dies_of_segfault", "raises_exception")
+SUITES = ("leaves_with_3", "dies_of_segfault", "raises_exception")
 
 
 @pytest.mark.parametrize("seed", range(10))
