@@ -414,7 +414,7 @@ def test_waiting_for_a_lock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             said.append(sentence)
             fcntl.flock(other, fcntl.LOCK_UN)
 
-        Store.open(path, release).close()
+        Store.open(path, say=release).close()
     assert said == [f"waiting for the lock on {path}, which another run holds"]
 
 
