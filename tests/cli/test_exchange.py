@@ -109,7 +109,9 @@ def test_records_are_exported_to_a_new_results_file(tmp_path: Path) -> None:
     words = ["export", "published:dyad", "published:cs336", "--format", "flopwatch", "-o"]
     run(*words, str(out))
     assert read(out).records == [*load("dyad"), *load("cs336")]
-    with pytest.raises(FlopwatchError, match="exists; choose another, or remove it"):
+    with pytest.raises(
+        FlopwatchError, match="exists and is not empty; choose another, or remove it"
+    ):
         run(*words, str(out))
     with pytest.raises(FlopwatchError, match="cannot be written"):
         run(*words, str(tmp_path / "none" / "dyad.jsonl"))

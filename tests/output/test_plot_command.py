@@ -127,7 +127,8 @@ def test_own_plots_are_drawn_anew_and_nothing_else_is_lost(
     code, out, err = plot(capsys, file, "-o", "holiday.png")
     assert (code, out) == (2, "")
     assert err == (
-        "flopwatch: holiday.png exists and is not a plot of flopwatch; choose another name\n"
+        "flopwatch: holiday.png exists and is not a plot of flopwatch; choose another, "
+        "or remove it\n"
     )
     assert Path("holiday.png").read_bytes() == b"\x89PNG mine"
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
-from flopwatch.errors import UsageError
+from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.prediction.job_lists import predict_rows
 from flopwatch.prediction.job_rows import parse_rows
 
@@ -106,7 +106,7 @@ def test_other_bad_tables_are_refused_too() -> None:
 
 def run(path: Path, *words: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(cli, ["predict", "--rows", str(path), *words])
-    if isinstance(result.exception, UsageError):
+    if isinstance(result.exception, FlopwatchError):
         return 2, "", str(result.exception)
     return result.exit_code, result.stdout, result.stderr
 
@@ -145,10 +145,10 @@ def test_rows_as_json_are_numbers_and_truths(table: Path) -> None:
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in run(tmp_path / "missing.csv")[2]
+    assert "does not exist" in run(tmp_path / "missing.csv")[2]
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00\x01")
-    assert "cannot be read" in run(binary)[2]
+    assert "not text in UTF-8" in run(binary)[2]
     nul = tmp_path / "nul.csv"
     nul.write_text(f"{HEAD}\n\0\n")
     assert run(nul)[0] == 2

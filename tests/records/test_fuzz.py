@@ -87,13 +87,15 @@ def drive(command: Sequence[str], file: Path, out: Path) -> Outcome:
     """Run a command as the command line does; whatever it raises is a traceback there."""
     places = {FILE: str(file), OUT: str(out)}
     arguments = [places.get(word, word) for word in command]
-    printed, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+    # As a real one: exports are written as bytes.
+    printed, noted = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(noted):
         try:
             code = run_command(lambda: cli.main(args=arguments, standalone_mode=False))
         except SystemExit as end:
             code = end.code  # type: ignore[assignment]
-    return Outcome(code, printed.getvalue(), told.getvalue())
+    printed.seek(0)
+    return Outcome(code, printed.read(), noted.getvalue())
 
 
 def check_outcome(command: Sequence[str], outcome: Outcome) -> None:

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from flopwatch.errors import SuiteError, UsageError
-from flopwatch.records.record import Record
+from flopwatch.records.record import Record, encode
 from flopwatch.records.store import read
 from flopwatch.runner import session
 from flopwatch.runner.local_launcher import Launcher
 from flopwatch.settings import Settings
+from tests.conftest import make_record
 
 QUICK = Settings(budget_s=0.3, target_interval=0.5, silence_limit_s=60)
 
@@ -426,10 +427,10 @@ def test_what_goes_wrong_after_measuring_spoils_nothing(write_suite: Write) -> N
     assert {record.status for record in records.values()} == {"ok"}
 
 
-def test_corrupt_lines_that_are_skipped_are_told(write_suite: Write) -> None:
+def test_corrupt_lines_that_are_skipped_are_named(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n")
     out = path.parent / "out.jsonl"
-    out.write_text("garbage\n")
+    out.write_bytes(b"garbage\n" + encode(make_record()) + b"\n")
     watcher = SilentWatcher()
     assert len(run(path, watcher, skip_corrupt=True).measured) == 2
     assert any("line 1 was skipped" in sentence for sentence in watcher.said)
