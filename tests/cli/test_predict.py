@@ -12,8 +12,12 @@ from click.testing import CliRunner
 from flopwatch import api
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
+from flopwatch.jobs.model_shapes import SHAPES
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.job_lists import share_batch
-from flopwatch.prediction.plans import Plan
+from flopwatch.prediction.plans import Plan, choose_share, list_shares
+from flopwatch.prediction.software_stacks import load_stacks
 
 SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]
 
@@ -33,8 +37,8 @@ def refuse(*words: str) -> str:
 def test_a_job_has_a_speed_a_breakdown_and_a_memory() -> None:
     text = call("predict", *SEVEN, "--recompute", "full", "--precision", "bf16", "--parameters")
     assert (
-        "8 x A100-SXM-80GB: 7b, seq_len 2,048, micro-batch 4, 8 ranks: data 8, sharding full"
-        in text
+        "8 x A100-SXM-80GB: 7b:padded_vocabulary=50368, seq_len 2,048, micro-batch 4, 8 ranks: "
+        "data 8, sharding full" in text
     )
     for words in ("tokens/s", "90 %", "linear layers of blocks", "communication", "activations"):
         assert words in text
@@ -193,6 +197,67 @@ def test_a_plan_says_how_long_and_how_much() -> None:
     answer = json.loads(call("plan", *SEVEN[:6], "--json"))
     assert answer["best"][0]["gpu_hours"] > 0
     assert {other["axis"] for other in answer["others"]} >= {"sharding", "recompute"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "seq_len", "asked", "taken"),
+    [
+        (64, 4096, 4e6, 1024),  # 15.3 sequences on each become 16
+        (8, 2048, 4e6, 2048),
+        (32, 2048, 4e6, 2048),  # 61.04 become 64
+        (8, 2048, 2**22, 2048),
+        (8, 2000, 4e6, 2000),  # 250 on each are as asked
+        (8, 2048, 800 * 2048, 800),  # 100 on each, and not 96
+        (24, 2048, 4e6, 24 * 80),  # 81.4: 80 has four factors of two
+        (64, 2048, 1000, 64),  # one sequence on each is the least
+    ],
+)
+def test_a_global_batch_near_the_one_asked_for_divides_well(
+    devices: int, seq_len: int, asked: float, taken: int
+) -> None:
+    share = asked / (devices * seq_len)
+    assert choose_share(share) * devices == taken
+    tried = dict(list_shares(share))
+    chosen = choose_share(share)
+    assert {n for n in (1, 2, 4, 8, 16) if chosen % n == 0} <= set(tried)
+    assert all(n * tried[n] == chosen for n in tried if chosen % n == 0)
+    if share > 1:
+        assert all(abs(n * times - share) <= 0.05 * share for n, times in tried.items())
+
+
+def test_a_plan_tries_powers_of_two_and_says_which_batch_it_takes() -> None:
+    """4M tokens are 15.3 sequences for each of 64 devices: only 1, 3, 5 and 15 divided 15."""
+    found = plan("13b", "64xA100-80GB", shown=100)
+    assert {1, 2, 3, 4, 5, 8} <= {each.job.micro_batch for each in found.best}
+    asked = [*SEVEN[:6], "--global-batch-tokens"]
+    text = " ".join(call("plan", *asked, "4M").split())
+    assert "global batch of 2,048 sequences, 4,194,304 tokens" in text
+    assert "4.9 % more than the 4,000,000 asked for" in text
+    answer = json.loads(call("plan", *asked, "4M", "--json"))
+    assert answer["asked_global_batch_tokens"] == 4e6
+    assert answer["best"][0]["global_batch_tokens"] == 2**22
+    assert "asked for" not in call("plan", *asked, str(2**22))
+    assert "global batch of 2,048 sequences" in str(plan("7b", "8xA100-80GB", seq_len=2048))
+
+
+@pytest.mark.parametrize("model", list(SHAPES))
+@pytest.mark.parametrize("stack", list(load_stacks()))
+def test_a_named_model_is_not_warned_about(model: str, stack: str) -> None:
+    job = TrainingJob(model, 128, parallelism=Parallelism(data=8, sharding="full"))
+    found = api.predict(job, "8xA100-80GB", stack=stack)
+    assert not [text for text in found.warnings if "vocabulary" in text]
+    is_padded = model.startswith("gpt-") and stack.startswith("llm-foundry")
+    assert found.job.shape.rows == (50_368 if is_padded else SHAPES[model].vocabulary)
+    assert found.job.name == (f"{model}:padded_vocabulary=50368" if is_padded else model)
+
+
+def test_a_vocabulary_that_you_choose_is_warned_about() -> None:
+    for model in ("7b:vocabulary=50257", "gpt:hidden_size=4096:layers=32:vocabulary=50257"):
+        text = " ".join(call("predict", *SEVEN, "--model", model).split())
+        assert "a vocabulary of 50,257 is no multiple of 8" in text
+        assert "vocabulary of" not in call("predict", *SEVEN, "--model", f"{model[:-1]}6")
+    assert "vocabulary of" not in call("plan", *SEVEN[:6])
+    assert "padded to 50,368" in " ".join(call("predict", "--help").split())
 
 
 def test_batches_are_shared_as_nearly_as_can_be() -> None:

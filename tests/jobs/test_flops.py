@@ -20,16 +20,14 @@ from flopwatch.jobs.conventions import (
 )
 from flopwatch.jobs.flops import (
     ATTENTION,
-    PARTS,
     Passes,
     count_bytes_by_part,
     count_flops_by_part,
     count_micro_batch_flops,
-    count_parameters,
-    count_weights,
     spread_by_dtype,
 )
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, find_shape
+from flopwatch.jobs.parameters import PARTS, count_parameters, count_weights
 from flopwatch.jobs.training_job import RECOMPUTES, Recompute, TrainingJob
 from flopwatch.jobs.utilisation import compute_utilisations
 from flopwatch.models.builder import build, choose_attention, choose_recompute

@@ -17,8 +17,9 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.jobs.flops import Part, count_flops_by_part, count_parameters
+from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, find_shape
+from flopwatch.jobs.parameters import Part, count_parameters
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import build_from_transformers
 

@@ -13,8 +13,8 @@ import torch
 
 from flopwatch.devices.cpu import measure_memory
 from flopwatch.jobs.activation_memory import Sizes, estimate_step, list_weights, make_block
-from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import find_shape
+from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import StepMemory
 from flopwatch.jobs.training_job import Attention, TrainingJob
 from flopwatch.models import job_estimates, survey

@@ -20,10 +20,12 @@ from flopwatch.jobs.parallelism import (
 from flopwatch.jobs.precision import PRECISIONS, find_precision, name_precision
 from flopwatch.jobs.training_job import (
     OLD_WORDS,
+    LinearLayer,
     TrainingJob,
     drop_variant,
     parse_variant,
     read_job,
+    read_layer,
 )
 
 JOB = TrainingJob(
@@ -67,6 +69,9 @@ def test_a_job_survives_json(job: TrainingJob) -> None:
         ({"optimizer": "lion"}, "choose one of adamw, adamw-unfused, sgd"),
         ({"recompute": "some"}, "choose one of none, selective, full"),
         ({"attention": "linear"}, "choose one of sdpa, plain"),
+        ({"linear": 0.5}, "linear is '0.5'; give the name of a layer"),
+        ({"reduced_bytes": "é" * 3000}, "write a whole number from 1"),
+        ({"reduced_bytes": 10**400}, "write a whole number from 1"),
         ({"parallelism": {"data": 0}}, "data is '0'"),
         ({"parallelism": {"rows": 2}}, "parallelism has no 'rows'"),
         ({"parallelism": 3}, "this is no training job"),
@@ -78,6 +83,13 @@ def test_what_is_no_job_gets_one_sentence(changes: dict[str, Any], words: str) -
         read_job({**JOB.to_dict(), **changes})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_layer_has_a_name() -> None:
+    with pytest.raises(UsageError, match="linear is '7'; give the name of a layer"):
+        read_layer(
+            {**LinearLayer(tokens=8, inputs=16, outputs=16, dtype="float32").to_dict(), "linear": 7}
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import torch
 
 from flopwatch import layers
 from flopwatch.devices.cpu import CpuClock
-from flopwatch.jobs.flops import count_flops_by_part, count_parameters
+from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES, Shape, make_opt
+from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import layer_workload, registry
 from flopwatch.layers.layer_workload import Setting

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape
+from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import builder
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention

@@ -70,6 +70,9 @@ def predict(
     Most options take comma-separated lists; the result is a table of all combinations.
     `--hardware here` is this machine.
 
+    The vocabulary of 50,257 of gpt-125m to gpt-70b is padded to 50,368, as in the published jobs
+    that predictions come from; :vocabulary=N or :padded_vocabulary=N behind a model's name chooses.
+
     \b
     flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB --micro-batch 4 \\
         --recompute full --sharding full --precision bf16
@@ -172,6 +175,8 @@ def plan(
 
     Searches micro-batch, sharding and recomputation among what fits into memory.
     The global batch is 4M tokens if neither --global-batch nor --global-batch-tokens is given.
+    It may differ by 5 % from that, so that more micro-batches divide it: 4M becomes 2**22 where
+    4,000,000 is no whole number of sequences on each device.
 
     \b
     flopwatch plan --model 13b --hardware 64xA100-80GB --seq-len 4096 --global-batch-tokens 4M

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flopwatch.jobs.activation_memory import estimate_step
     from flopwatch.jobs.conventions import CONVENTIONS
-    from flopwatch.jobs.flops import count_bytes_by_part, count_flops_by_part, count_parameters
+    from flopwatch.jobs.flops import count_bytes_by_part, count_flops_by_part
     from flopwatch.jobs.model_shapes import Shape, find_shape
     from flopwatch.jobs.parallelism import Parallelism
+    from flopwatch.jobs.parameters import count_parameters
     from flopwatch.jobs.precision import PRECISIONS, Peak
     from flopwatch.jobs.rank_memory import estimate_rank_memory
     from flopwatch.jobs.training_job import TrainingJob
@@ -54,7 +55,7 @@ _HOMES = {
     "TrainingJob": "training_job",
     "count_bytes_by_part": "flops",
     "count_flops_by_part": "flops",
-    "count_parameters": "flops",
+    "count_parameters": "parameters",
     "estimate_rank_memory": "rank_memory",
     "estimate_step": "activation_memory",
     "find_shape": "model_shapes",

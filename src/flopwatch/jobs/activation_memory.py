@@ -13,6 +13,7 @@ from math import prod
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.parameters import count_router_weights, count_up_matrices
 from flopwatch.jobs.step_memory import (
     MOMENTS,
     Device,
@@ -45,9 +46,7 @@ def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
             "dimensions alone; write it as decoder or gpt with the same dimensions"
         )
     sizes = Sizes(job, device)
-    block = make_block(sizes)
-    if job.recompute != "none":
-        block = [recompute(sizes, block)]
+    block = list_block(sizes)
     start, end = [make_embedding(sizes)], make_end(sizes)
     blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
     stages = [*start, *blocks, *end]
@@ -71,7 +70,7 @@ def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
                 *weights,
                 *(replace(kept, count=shape.layers) for stage in block for kept in stage.kept),
                 *(kept for stage in end for kept in stage.kept),
-                sizes.tensor("gradient of the logits", shape.vocabulary, element_bytes=FLOAT),
+                sizes.tensor("gradient of the logits", shape.rows, element_bytes=FLOAT),
             ]
         ),
     )
@@ -143,6 +142,11 @@ class Sizes:
         return self.full if self.is_autocast else 0
 
     @property
+    def active(self) -> int:
+        """Feed-forward parts that a token goes through."""
+        return self.shape.active_experts or 1
+
+    @property
     def is_rotary(self) -> bool:
         return ARCHITECTURES[self.shape.architecture].extra_positions is None
 
@@ -158,6 +162,12 @@ class Sizes:
         """The 16-bit copy of a weight that autocast makes, and its backward pass needs."""
         copied = Tensor(name + COPY, shape, self.element_bytes)
         return [copied] if self.is_autocast else []
+
+
+def list_block(sizes: Sizes) -> list[Stage]:
+    """As the job computes it."""
+    block = make_block(sizes)
+    return block if sizes.job.recompute == "none" else [recompute(sizes, block)]
 
 
 def make_block(sizes: Sizes) -> list[Stage]:
@@ -284,31 +294,60 @@ def _attention_gradients(sizes: Sizes) -> tuple[int, int]:
 
 
 def make_feed_forward(sizes: Sizes) -> Stage:
-    hidden_size, width = sizes.shape.hidden_size, sizes.shape.feed_forward_size
-    biases, matrices = int(sizes.has_biases), 2 if sizes.shape.is_gated else 1
-    gates = [sizes.tensor("gates", width)] if sizes.shape.is_gated else []
-    down = sizes.weigh(hidden_size, width + biases)
-    up = sizes.weigh(matrices * width, hidden_size + biases)
+    """Of experts, all weights are there, and every token is there once for each of its experts."""
+    shape, hidden_size, active = sizes.shape, sizes.shape.hidden_size, sizes.active
+    width = active * shape.feed_forward_size
+    matrices = count_up_matrices(shape)
+    gates = [sizes.tensor("gates", width)] if shape.is_gated else []
+    router = sizes.weigh(count_router_weights(shape))
+    down, up = (sizes.weigh(*weight) for weight in _list_feed_forward(sizes, int(sizes.has_biases)))
     one = sizes.count(width)
-    lowering = sizes.copy("feed_forward.down", hidden_size, width)
+    lowered, raised = _list_feed_forward(sizes)
+    lowering = sizes.copy("feed_forward.down", *lowered)
     return Stage(
         name="feed-forward",
         kept=[
             sizes.tensor("inputs of feed-forward", hidden_size),
-            *sizes.copy("feed_forward.up", matrices * width, hidden_size),
+            *sizes.copy("feed_forward.up", *raised),
             *lowering,
             sizes.tensor("feed-forward, before the activation", matrices * width),
             *gates,
             sizes.tensor("feed-forward, after the activation", width),
+            *_list_routed(sizes),
         ],
-        gradient_bytes=down + up,
-        forward_bytes=sizes.hidden + sizes.stream + sizes.lifted,
+        gradient_bytes=down + up + router,
+        forward_bytes=active * sizes.hidden + sizes.stream + sizes.lifted,
         # A weight's copy is gone when its gradient is there.
         backward_bytes=sizes.stream + down - sum(copy.size_bytes for copy in lowering) + max(
             matrices * one,  # in the activation
-            up + sizes.hidden - matrices * one,  # in the matmul before it
+            up + active * sizes.hidden - matrices * one,  # in the matmul before it
         ),
     )  # fmt: skip
+
+
+def _list_feed_forward(sizes: Sizes, biases: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dimensions of the matrices from the feed-forward size and to it, of all experts; with
+    `biases`, of a column more."""
+    shape = sizes.shape
+    experts = () if shape.experts is None else (shape.experts,)
+    return (
+        (*experts, shape.hidden_size, shape.feed_forward_size + biases),
+        (*experts, count_up_matrices(shape) * shape.feed_forward_size, shape.hidden_size + biases),
+    )
+
+
+def _list_routed(sizes: Sizes) -> list[Tensor]:
+    """What is kept of sending tokens to experts: inputs in their order, results that are weighted
+    by the router's scores, and those."""
+    shape = sizes.shape
+    if shape.experts is None:
+        return []
+    return [
+        *sizes.copy("feed_forward.router", shape.experts, shape.hidden_size),
+        sizes.tensor("scores of the router", shape.experts, element_bytes=FLOAT),
+        sizes.tensor("inputs of experts", sizes.active * shape.hidden_size),
+        sizes.tensor("results of experts", sizes.active * shape.hidden_size),
+    ]
 
 
 def make_embedding(sizes: Sizes) -> Stage:
@@ -316,7 +355,7 @@ def make_embedding(sizes: Sizes) -> Stage:
     sum of both is a third."""
     shape = sizes.shape
     positions = 0 if sizes.is_rotary else sizes.weigh(shape.positions, shape.hidden_size)
-    tokens = sizes.weigh(shape.vocabulary, shape.hidden_size)
+    tokens = sizes.weigh(shape.rows, shape.hidden_size)
     return Stage(
         name="embedding",
         gradient_bytes=tokens + positions,
@@ -327,7 +366,7 @@ def make_embedding(sizes: Sizes) -> Stage:
 
 def make_end(sizes: Sizes) -> list[Stage]:
     """The last norm, the head and the loss, which is computed in float32."""
-    vocabulary, hidden_size = sizes.shape.vocabulary, sizes.shape.hidden_size
+    vocabulary, hidden_size = sizes.shape.rows, sizes.shape.hidden_size
     logits = sizes.count(vocabulary)
     probabilities = sizes.tensor("log-probabilities", vocabulary, element_bytes=FLOAT)
     copied_bytes = 0 if sizes.element_bytes == FLOAT else probabilities.size_bytes
@@ -386,14 +425,14 @@ def recompute(sizes: Sizes, block: list[Stage]) -> Stage:
 
 def make_results(sizes: Sizes) -> list[Tensor]:
     """Of the linear layers of a block."""
-    hidden_size, matrices = sizes.shape.hidden_size, 2 if sizes.shape.is_gated else 1
+    shape, hidden_size = sizes.shape, sizes.shape.hidden_size
+    wide = sizes.active * count_up_matrices(shape) * shape.feed_forward_size
+    last = "results of feed-forward" if shape.experts is None else "results of experts"
     return [
         sizes.tensor("queries, keys and values", 3 * hidden_size),
         sizes.tensor("results of attention", hidden_size),
-        sizes.tensor(
-            "feed-forward, before the activation", matrices * sizes.shape.feed_forward_size
-        ),
-        sizes.tensor("results of feed-forward", hidden_size),
+        sizes.tensor("feed-forward, before the activation", wide),
+        sizes.tensor(last, sizes.active * hidden_size),
     ]
 
 
@@ -411,18 +450,20 @@ def count_buffer_bytes(sizes: Sizes) -> int:
 def list_weights(sizes: Sizes) -> list[Tensor]:
     """The parameters that are matrices."""
     shape, element_bytes = sizes.shape, sizes.parameter_bytes
-    hidden, width, up = shape.hidden_size, shape.feed_forward_size, 2 if shape.is_gated else 1
-    once = {"embedding.weight": (shape.vocabulary, hidden)}
+    hidden, (down, up) = shape.hidden_size, _list_feed_forward(sizes)
+    once = {"embedding.weight": (shape.rows, hidden)}
     if not shape.is_tied:
-        once["head.weight"] = (shape.vocabulary, hidden)
+        once["head.weight"] = (shape.rows, hidden)
     if not sizes.is_rotary:
         once["positions.weight"] = (shape.positions, hidden)
-    in_blocks = {
+    in_blocks: dict[str, tuple[int, ...]] = {
         "attention.qkv.weight": (3 * hidden, hidden),
         "attention.output.weight": (hidden, hidden),
-        "feed_forward.up.weight": (up * width, hidden),
-        "feed_forward.down.weight": (hidden, width),
+        "feed_forward.up.weight": up,
+        "feed_forward.down.weight": down,
     }
+    if shape.experts is not None:
+        in_blocks["feed_forward.router.weight"] = (shape.experts, hidden)
     return [
         *(Tensor(name, size, element_bytes) for name, size in once.items()),
         *(Tensor(name, size, element_bytes, shape.layers) for name, size in in_blocks.items()),

@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.flops import (
+from flopwatch.jobs.flops import count_flops_by_part
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.parameters import (
     Part,
-    count_flops_by_part,
     count_parameters,
     count_router_weights,
     count_weights,
     require_known,
 )
-from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.training_job import TrainingJob
 
 NEEDED = 3

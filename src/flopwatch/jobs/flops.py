@@ -31,17 +31,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from flopwatch.errors import Unsupported, UsageError
+from flopwatch.errors import Unsupported
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.parallelism import count_shards
+from flopwatch.jobs.parameters import (
+    PARTS,
+    Part,
+    count_expert_weights,
+    count_qkv_outputs,
+    count_router_weights,
+    count_up_matrices,
+    count_weights,
+)
 from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
-Part = Literal[
-    "embedding", "qkv", "scores", "values", "output", "feed-forward", "head", "padding"
-]  # fmt: skip
-PARTS: tuple[Part, ...] = get_args(Part)
 BLOCK: tuple[Part, ...] = ("qkv", "scores", "values", "output", "feed-forward")
 """What each block has."""
 ATTENTION: tuple[Part, ...] = ("scores", "values")
@@ -79,48 +84,6 @@ class Traffic:
     outputs: int
     rows: int = 0
     """Weights that are looked up: the backward pass only writes their gradients."""
-
-
-def require_known(shape: Shape) -> None:
-    if shape.architecture not in ARCHITECTURES:
-        raise UsageError(
-            f"what a {shape.architecture!r} computes does not follow from its dimensions alone; "
-            f"write it as one of {', '.join(ARCHITECTURES)} with the same dimensions (llama has "
-            "key_value_heads, and experts)"
-        )
-
-
-def count_weights(shape: Shape) -> dict[Part, int]:
-    """That a token is multiplied with, in the whole model, without biases.
-
-    >>> from flopwatch.jobs.model_shapes import find_shape
-    >>> weights = count_weights(find_shape("opt-125m"))
-    >>> weights["qkv"], weights["feed-forward"], weights["head"]
-    (21233664, 56623104, 38608896)
-    """
-    require_known(shape)
-    hidden, embedding = shape.hidden_size, shape.embedding_size or shape.hidden_size
-    return {
-        "embedding": 2 * hidden * embedding if shape.embedding_size else 0,
-        "qkv": shape.layers * hidden * _count_qkv_outputs(shape),
-        "scores": 0,
-        "values": 0,
-        "output": shape.layers * hidden**2,
-        "feed-forward": shape.layers
-        * ((shape.active_experts or 1) * count_expert_weights(shape) + count_router_weights(shape)),
-        "head": shape.vocabulary * embedding,
-        "padding": shape.padding * embedding,
-    }
-
-
-def count_expert_weights(shape: Shape) -> int:
-    """Of one feed-forward part of one block."""
-    return (_count_up_matrices(shape) + 1) * shape.hidden_size * shape.feed_forward_size
-
-
-def count_router_weights(shape: Shape) -> int:
-    """Of one block."""
-    return shape.hidden_size * (shape.experts or 0)
 
 
 def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part, Passes]:
@@ -307,7 +270,7 @@ def count_last_matmuls(shape: Shape, feed_forward: int) -> int:
     recomputation leaves out: nothing where a norm or an expert's share comes after them."""
     if shape.experts or not shape.norm_first:
         return 0
-    return feed_forward // (_count_up_matrices(shape) + 1)
+    return feed_forward // (count_up_matrices(shape) + 1)
 
 
 def _choose_recomputed(
@@ -351,11 +314,11 @@ def _count_traffic(shape: Shape, sequences: int, tokens: int) -> dict[Part, Traf
 def _count_block_traffic(shape: Shape, all_tokens: int) -> dict[Part, Traffic]:
     hidden, weights = shape.hidden_size, count_weights(shape)
     keys = (shape.key_value_heads or shape.heads) * shape.head_size
-    up, active = _count_up_matrices(shape) * shape.feed_forward_size, shape.active_experts or 1
+    up, active = count_up_matrices(shape) * shape.feed_forward_size, shape.active_experts or 1
     reached = min(shape.experts or 1, all_tokens * active)
     feed_forward = reached * count_expert_weights(shape) + count_router_weights(shape)
     widths: dict[Part, tuple[int, int]] = {
-        "qkv": (hidden, _count_qkv_outputs(shape)),
+        "qkv": (hidden, count_qkv_outputs(shape)),
         "scores": (hidden + keys, 0),
         "values": (keys, hidden),
         "output": (hidden, hidden),
@@ -378,47 +341,6 @@ def _count_last_traffic(shape: Shape, all_tokens: int) -> Traffic:
     through_blocks = all_tokens * shape.layers
     return Traffic(
         weights=shape.layers * shape.hidden_size * shape.feed_forward_size,
-        inputs=through_blocks * _count_up_matrices(shape) * shape.feed_forward_size,
+        inputs=through_blocks * count_up_matrices(shape) * shape.feed_forward_size,
         outputs=through_blocks * shape.hidden_size,
-    )
-
-
-def _count_up_matrices(shape: Shape) -> int:
-    """That lead to the feed-forward size."""
-    return 2 if shape.is_gated else 1
-
-
-def _count_qkv_outputs(shape: Shape) -> int:
-    """Of one token in one block."""
-    return (shape.heads + 2 * (shape.key_value_heads or shape.heads)) * shape.head_size
-
-
-def count_parameters(shape: Shape, *, active: bool = False) -> int:
-    """Shared ones (an LM head that is the embedding) count once, rows that pad the vocabulary count
-    too; with `active`, only those experts that a token goes through.
-
-    >>> from flopwatch.jobs.model_shapes import find_shape
-    >>> count_parameters(find_shape("opt-125m"))
-    125239296
-    """
-    require_known(shape)
-    architecture = ARCHITECTURES[shape.architecture]
-    hidden, weights = shape.hidden_size, count_weights(shape)
-    norm = architecture.norm_vectors * hidden
-    experts = (shape.active_experts if active else shape.experts) or 1
-    expert = count_expert_weights(shape)
-    attention_biases = 0
-    if architecture.has_biases:
-        expert += _count_up_matrices(shape) * shape.feed_forward_size + hidden
-        attention_biases = 4 * hidden  # of queries, keys, values and the output
-    feed_forward = experts * expert + count_router_weights(shape)
-    extra = architecture.extra_positions
-    return (
-        (weights["head"] + weights["padding"]) * (1 if shape.is_tied else 2)
-        + (0 if extra is None else (shape.positions + extra) * hidden)
-        + weights["embedding"]
-        + weights["qkv"]
-        + weights["output"]
-        + shape.layers * (attention_biases + feed_forward + 2 * norm)  # 2: each half has a norm
-        + (norm if shape.norm_first else 0)
     )

@@ -4,7 +4,9 @@ Dimensions are those that the models were published with:
 
     small ... 2.7B            the language-modelling course CS336, handout of 2025
     xl-2026, 10B              the same, handout of 2026
-    gpt-125m ... gpt-70b      MosaicGPT; 125m ... 70b are the same
+    gpt-125m ... gpt-70b      MosaicGPT; 125m ... 70b are the same. Their vocabulary of 50,257 is
+                              not padded here; the later jobs of llm-foundry padded it to 50,368,
+                              and so do predictions from those
     opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
                               heads of 64, as in OPT-1.3B, whose own hidden size is 2048
 
@@ -135,9 +137,14 @@ class Shape:
     many. Accounted for only."""
 
     @property
+    def rows(self) -> int:
+        """Of the embedding and the LM head."""
+        return self.padded_vocabulary or self.vocabulary
+
+    @property
     def padding(self) -> int:
         """Rows of the LM head that stand for no token."""
-        return (self.padded_vocabulary or self.vocabulary) - self.vocabulary
+        return self.rows - self.vocabulary
 
     @property
     def head_size(self) -> int:
@@ -258,6 +265,20 @@ def find_dimensions(text: str) -> Shape:
         )
     _validate(text, shape)
     return shape
+
+
+def has_usual_vocabulary(model: str | Shape) -> bool:
+    """Whether the vocabulary is that of a named model, and nobody has chosen another.
+
+    >>> has_usual_vocabulary("7b:layers=4"), has_usual_vocabulary("7b:vocabulary=50257")
+    (True, False)
+    """
+    if not isinstance(model, str):
+        return False
+    name, *settings = model.split(":")
+    chosen = {setting.partition("=")[0] for setting in settings}
+    is_named = name in SHAPES or f"gpt-{name}" in SHAPES
+    return is_named and not chosen & {"vocabulary", "padded_vocabulary"}
 
 
 KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.jobs.activation_memory import estimate_step
-from flopwatch.jobs.flops import count_parameters
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
+from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import MOMENTS, Device, Moment, StepMemory
 from flopwatch.jobs.training_job import Printed, TrainingJob
 

@@ -30,6 +30,7 @@ from flopwatch.jobs.parallelism import (
     Sharding,
     require_count,
 )
+from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.precision import DTYPE_BYTES, PRECISIONS, Precision, find_precision
 
 Attention = Literal["sdpa", "plain"]
@@ -45,6 +46,8 @@ default; sgd: without momentum."""
 DENSE, FEED_FORWARD = "dense", "feed-forward"
 LARGEST = 2**40
 """No axis of a job is larger."""
+WIDEST_BYTES = 8
+"""Of a number: float64."""
 
 
 class Printed:
@@ -98,6 +101,9 @@ class TrainingJob:
     def __post_init__(self) -> None:
         for name in ("seq_len", "micro_batch", "grad_accum"):
             require_count(name, getattr(self, name), LARGEST)
+        if self.reduced_bytes is not None:
+            require_count("reduced_bytes", self.reduced_bytes, WIDEST_BYTES)
+        _require_layer_name(self.linear)
         _require("recompute", self.recompute, RECOMPUTES)
         _require("attention", self.attention, get_args(Attention))
         _require("optimizer", self.optimizer, OPTIMIZERS)
@@ -198,6 +204,7 @@ class LinearLayer:
     def __post_init__(self) -> None:
         for name in ("tokens", "inputs", "outputs"):
             require_count(name, getattr(self, name), LARGEST)
+        _require_layer_name(self.linear)
         _require("dtype", self.dtype, list(DTYPE_BYTES))
 
     @property
@@ -215,6 +222,11 @@ def read_layer(content: Mapping[str, Any]) -> LinearLayer | None:
     return LinearLayer(**content)
 
 
+def _require_layer_name(linear: object) -> None:
+    if not isinstance(linear, str):
+        raise UsageError(f"linear is {str(linear)[:40]!r}; give the name of a layer, such as dense")
+
+
 def _require(name: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
@@ -226,11 +238,7 @@ def _find_shape(model: str | Shape, seq_len: int) -> Shape:
     return shape.stretch(seq_len)
 
 
-@cache  # fits ask for it thousands of times
-def _count_parameters(shape: Shape) -> int:
-    from flopwatch.jobs.flops import count_parameters
-
-    return count_parameters(shape)
+_count_parameters = cache(count_parameters)  # fits ask for it thousands of times
 
 
 def read_job(content: Mapping[str, Any]) -> TrainingJob:

@@ -12,7 +12,6 @@ from flopwatch.jobs import activation_memory
 from flopwatch.jobs.flops import (
     ADAMW_FLOPS,
     OPTIMIZER_FLOPS,
-    Part,
     count_flops_by_part,
     count_micro_batch_flops,
     scale,
@@ -20,6 +19,7 @@ from flopwatch.jobs.flops import (
     spread_flops,
 )
 from flopwatch.jobs.model_shapes import ARCHITECTURES
+from flopwatch.jobs.parameters import Part, count_weights
 from flopwatch.jobs.rank_memory import estimate_rank_memory
 from flopwatch.jobs.step_memory import Device, StepMemory
 from flopwatch.jobs.training_job import TrainingJob
@@ -76,8 +76,7 @@ def count_swapped_flops(job: TrainingJob) -> Flops:
         return {}
     inside = {phase: scale(counts, swapped / 2) for phase, counts in unit.items()}
     others = {"forward": everything - swapped, "backward": 2 * (everything - swapped)}
-    weights = swapped / (2 * job.micro_batch_tokens)
-    parameters = job.parameters - weights * (1 - density)
+    parameters = job.parameters - _count_swapped_weights(job) * (1 - density)
     return {
         **{phase: _add(counts, dtype, others[phase]) for phase, counts in inside.items()},
         "optimizer": {job.arithmetic.dtype: ADAMW_FLOPS * parameters},
@@ -104,6 +103,13 @@ def count_swapped_parts(job: TrainingJob) -> Flops:
         _add_recomputed_blocks(flops, forward["head"] + forward["embedding"], dtype)
     relative = OPTIMIZER_FLOPS[job.optimizer] / ADAMW_FLOPS
     return {**flops, "optimizer": scale(flops["optimizer"], relative)}
+
+
+def _count_swapped_weights(job: TrainingJob) -> int:
+    """Of the layers that are swapped, those of all experts too."""
+    weights = count_weights(job.shape, active=False)
+    parts: tuple[Part, ...] = ("feed-forward", "qkv", "output")
+    return sum(weights[part] for part in (parts if job.swapped == "linear" else parts[:1]))
 
 
 def _count_forward(job: TrainingJob) -> dict[Part, int]:

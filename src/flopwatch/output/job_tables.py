@@ -8,13 +8,8 @@ from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from flopwatch.jobs.conventions import CONVENTIONS, Convention
-from flopwatch.jobs.flops import (
-    Part,
-    Passes,
-    count_bytes_by_part,
-    count_flops_by_part,
-    count_parameters,
-)
+from flopwatch.jobs.flops import Passes, count_bytes_by_part, count_flops_by_part
+from flopwatch.jobs.parameters import Part, count_parameters
 from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.jobs.training_job import TrainingJob
@@ -123,7 +118,8 @@ def _describe_shape(answer: JobUtilisation) -> str:
         f"{shape.layers} layers",
         f"{shape.heads} heads",
         f"feed-forward {shape.feed_forward_size:,}",
-        f"vocabulary {shape.padded_vocabulary or shape.vocabulary:,}",
+        f"vocabulary {shape.vocabulary:,}"
+        + (f" padded to {shape.rows:,}" if shape.padding else ""),
     ]
     return f"{format_count(count_parameters(shape))} parameters ({', '.join(words)})"
 

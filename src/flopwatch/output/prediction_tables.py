@@ -251,7 +251,7 @@ def _make_best(plan: Plan) -> Sheet:
         conditions=f"software stack {plan.stack.name}; {plan.fitting} of {plan.tried} "
         "configurations that were tried fit, with "
         f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
-        remarks=plan.best[0].warnings,
+        remarks=[*([plan.remark] if plan.remark else []), *plan.best[0].warnings],
     )
 
 

@@ -37,7 +37,7 @@ def _make_quality_sheet(group: Sequence[Quality]) -> Sheet:
     columns: list[Column[Quality]] = [
         *label_columns([], lambda quality: quality.row.record),
         number("parameters", "count", lambda q: q.row.record.facts.get("parameters"), "detail"),
-        number("step time", "ns", lambda quality: quality.row.total_ns, "throughput"),
+        number("step time", "ns", lambda quality: quality.row.total_ns, "throughput", interval="±"),
         interval_column(lambda quality: quality.row.total_ns),
         Column("loss", lambda q: f"{q.final_loss:.3f}", value=lambda q: q.final_loss),
         Column(f"vs {baseline}", _format_difference, value=lambda q: q.loss_difference),

@@ -45,9 +45,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.flops import require_known
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
+from flopwatch.jobs.parameters import require_known
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.hardware import Machine
@@ -209,7 +209,7 @@ def _list_matmuls(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> 
     # Backward: the gradients of input and weight, and where blocks are recomputed, forward again.
     yield Part("matmuls", "forward", once_s, ideal_s)
     yield Part("matmuls", "backward", (2 + again) * once_s, (2 + again) * ideal_s)
-    rows = shape.padded_vocabulary or shape.vocabulary
+    rows = shape.rows
     width = shape.embedding_size or shape.hidden_size
     head_s, head_ideal_s = _time_matmul(job, speeds, parameters, speeds.head, (width, rows))
     head_s *= parameters.odd_matmul if rows % ALIGNED else 1.0
@@ -262,7 +262,7 @@ def _list_traffic(job: TrainingJob, speeds: _Speeds, parameters: Parameters) -> 
         least_s = size_bytes * numbers / speeds.memory.peak
         time_s = more * size_bytes * numbers / speeds.memory.reached
         yield Part("element-wise", phase, time_s, least_s, "memory")
-    rows = shape.padded_vocabulary or shape.vocabulary
+    rows = shape.rows
     logits_s = job.micro_batch_tokens * rows * parameters.loss_bytes / speeds.memory.reached
     # 3: at the least, logits are written, read, and overwritten by their gradient.
     least_s = 3 * job.micro_batch_tokens * rows * arithmetic.element_bytes / speeds.memory.peak

@@ -14,7 +14,7 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import HERE, describe_here, find_device_stack
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import Row
-from flopwatch.prediction.predictions import Prediction, predict
+from flopwatch.prediction.predictions import Prediction, pad_as_published, predict
 from flopwatch.prediction.software_stacks import Stack, choose_stack, find_stack
 
 MOST = 2000
@@ -89,7 +89,7 @@ def predict_job(
     if job.hardware is None:
         raise UsageError("what hardware the job runs on is not known; give it, as in 8xA100-80GB")
     devices, machine, chosen = find_hardware(job.hardware, stack, network_gbit)
-    return _predict(place_on(job, devices), machine, chosen)
+    return _predict(place_on(pad_as_published(job, chosen), devices), machine, chosen)
 
 
 def place_on(job: TrainingJob, devices: int) -> TrainingJob:

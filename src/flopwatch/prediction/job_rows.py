@@ -2,7 +2,8 @@
 
     d_model, n_layers, n_heads, vocab_size    dimensions of a GPT-like decoder; `n_heads` may be
                                               missing, and is d_model / 128 then, and `vocab_size`,
-                                              and is 50257
+                                              and is 50257 then, padded to 50368 as in the
+                                              published tables of llm-foundry
     seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum, which
                                               counts where both are given
     n_gpus, gpu_type                          as in a100_80gb, or a name that
@@ -41,6 +42,7 @@ RECOMPUTES: Mapping[str, Recompute] = {
     "selective": "selective",
 }
 USUAL_HEAD = 128
+USUAL_VOCABULARY, USUAL_ROWS = 50_257, 50_368
 Value = TypeVar("Value")
 NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type", "micro_batch_seqs")
 LONGEST_CELL = 40
@@ -114,7 +116,8 @@ def _make_job(cells: Mapping[str, str]) -> TrainingJob:
         feed_forward_size=4 * hidden,
         layers=layers,
         heads=heads,
-        vocabulary=_read_count(cells, "vocab_size", 50257),
+        vocabulary=_read_count(cells, "vocab_size", USUAL_VOCABULARY),
+        padded_vocabulary=None if cells.get("vocab_size") else USUAL_ROWS,
         positions=tokens,
     )
     micro_batch = _read_count(cells, "micro_batch_seqs")

@@ -1,13 +1,21 @@
 """The fastest way to train a model on given hardware: which of all configurations fit, and what
 each of the others loses.
 
-Searched are sharding, recomputation and the micro-batch. Gradient accumulation follows: as many
-micro-batches as come nearest to a device's share of the global batch, within 5 % of it. Otherwise
-61 sequences, say, could be computed one at a time or all at once, and nothing in between.
+Searched are sharding, recomputation and the micro-batch. Gradient accumulation follows from the
+global batch, which may differ from the one asked for by up to 5 %, so that micro-batches divide it.
+Otherwise 61 sequences of a device, say, could be computed one at a time or all at once, and nothing
+in between. A device's share of the global batch is
+
+    the one asked for, where that is a whole number of sequences on every device,
+    else that within 5 % which has most factors of two, and of several the nearest: 4M tokens, which
+    are 15.3 sequences of 4,096 tokens on each of 64 devices, become 16, and so 2**22 tokens,
+    and for micro-batches that do not divide it, their multiple that is nearest to the one asked
+    for, within 5 % too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -50,6 +58,7 @@ class Plan(Printed):
     machine: Machine
     stack: Stack
     global_batch_tokens: float
+    """Asked for; that of each prediction's job was taken."""
     price: float | None
     """Of a device for an hour, in any currency."""
     train_tokens: float
@@ -75,6 +84,7 @@ class Plan(Printed):
         return {
             "model": self.job.name,
             "tokens": self.train_tokens,
+            "asked_global_batch_tokens": self.global_batch_tokens,
             "tried": self.tried,
             "fitting": self.fitting,
             "best": [self._describe(each) for each in self.best],
@@ -89,6 +99,20 @@ class Plan(Printed):
             ],
         }
 
+    @property
+    def remark(self) -> str | None:
+        """Which global batch the best takes, where it is not the one asked for."""
+        job = self.best[0].job
+        if job.tokens_per_step == self.global_batch_tokens:
+            return None
+        change = job.tokens_per_step / self.global_batch_tokens - 1
+        return (
+            f"the best has a global batch of {job.global_batch:,} sequences, "
+            f"{job.tokens_per_step:,} tokens, which {job.ranks} x {job.micro_batch} divides: "
+            f"{100 * abs(change):.1f} % {'more' if change > 0 else 'less'} than the "
+            f"{self.global_batch_tokens:,.0f} asked for"
+        )
+
     def _describe(self, prediction: Prediction) -> dict[str, Any]:
         job = prediction.job
         return {
@@ -97,6 +121,7 @@ class Plan(Printed):
             "micro_batch": job.micro_batch,
             "grad_accum": job.grad_accum,
             "global_batch": job.global_batch,
+            "global_batch_tokens": job.tokens_per_step,
             "training_time_s": self.find_time_s(prediction),
             "gpu_hours": self.find_device_hours(prediction),
             "cost": self.find_cost(prediction),
@@ -114,6 +139,7 @@ class Plan(Printed):
                 f"{each.job.micro_batch}, grad-accum {each.job.grad_accum}"
                 for each in self.best
             ),
+            *([f"  {self.remark}"] if self.remark else []),
             *(f"  not {each.axis} {each.value}: {each.reason}" for each in self.losers),
         ]
         return "\n".join(lines)
@@ -142,9 +168,7 @@ def make_plan(
             f"how much memory {machine.name} has is not known, and so not what fits; choose a "
             "device that says, as A100-80GB does"
         )
-    # Sequences of a device in a step: as many as come nearest to the global batch.
-    share = max(1, round(global_batch_tokens / (job.seq_len * job.ranks)))
-    tried = list(_try_all(job, machine, stack, share))
+    tried = list(_try_all(job, machine, stack, global_batch_tokens / (job.seq_len * job.ranks)))
     fitting = sorted(filter(_has_room, tried), key=lambda each: -each.tokens_per_s)
     if not fitting:
         raise UsageError(_describe_misfit(machine, tried))
@@ -167,29 +191,52 @@ def _has_room(prediction: Prediction) -> bool:
     return bool(prediction.memory.fits) and not find_pressure(prediction.memory)
 
 
-def list_micro_batches(share: int) -> Iterator[int]:
-    """Those whose multiples come near to a device's share, finely as long as they are small.
+def choose_share(asked: float) -> int:
+    """Sequences of a device in a step, where so many are asked for: see above.
 
-    >>> list(list_micro_batches(61))[-5:], list(list_micro_batches(7))
-    ([31, 32, 58, 60, 61], [1, 7])
+    >>> [choose_share(asked) for asked in (4e6 / (4096 * 64), 4e6 / (2048 * 8), 100, 0.3)]
+    [16, 256, 100, 1]
     """
-    micro_batch = 1
-    while micro_batch < share:
-        batch = round(share / micro_batch) * micro_batch
-        if abs(batch - share) <= NEAR * share:
-            yield micro_batch
+    if asked == int(asked):
+        return max(1, int(asked))
+    low, high = math.ceil((1 - NEAR) * asked), math.floor((1 + NEAR) * asked)
+    factor = 1 << max(high, 1).bit_length()
+    while factor > 1:
+        nearest = factor * max(1, round(asked / factor))
+        if low <= nearest <= high:
+            return nearest
+        factor //= 2
+    return max(1, round(asked))
+
+
+def list_shares(asked: float) -> Iterator[tuple[int, int]]:
+    """Micro-batches with how many of them a step has: those whose multiples come near to what is
+    asked for, finely as long as they are small.
+
+    >>> [micro_batch for micro_batch, _ in list_shares(4e6 / (4096 * 64))]
+    [1, 2, 3, 4, 5, 8, 15, 16]
+    >>> list(list_shares(7))
+    [(1, 7), (7, 1)]
+    """
+    share, micro_batch = choose_share(asked), 1
+    while micro_batch <= max(share, (1 + NEAR) * asked):
+        times = share // micro_batch if share % micro_batch == 0 else round(asked / micro_batch)
+        if micro_batch * times == share or abs(micro_batch * times - asked) <= NEAR * asked:
+            yield micro_batch, times
         micro_batch += max(1, 2 ** (micro_batch.bit_length() - FINE.bit_length()))
-    yield share
 
 
-def _try_all(job: TrainingJob, machine: Machine, stack: Stack, share: int) -> Iterator[Prediction]:
+def _try_all(
+    job: TrainingJob, machine: Machine, stack: Stack, asked: float
+) -> Iterator[Prediction]:
+    """`asked` are sequences of a device in a step."""
     shardings: Sequence[Sharding] = SHARDINGS if job.ranks > 1 else ("none",)
     for sharding, recompute in product(shardings, RECOMPUTES):
-        for micro_batch in list_micro_batches(share):
+        for micro_batch, grad_accum in list_shares(asked):
             tried = replace(
                 job,
                 micro_batch=micro_batch,
-                grad_accum=round(share / micro_batch),
+                grad_accum=grad_accum,
                 recompute=recompute,
                 parallelism=replace(job.parallelism, sharding=sharding),
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwatch.jobs.conventions import CONVENTIONS
+from flopwatch.jobs.model_shapes import has_usual_vocabulary
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank_memory
 from flopwatch.jobs.training_job import Printed, TrainingJob
@@ -45,6 +46,9 @@ WORTH_PADDING = 1.1
 """Times as long."""
 PADDED = 64
 """Multiples of it are usual for vocabularies."""
+PUBLISHED_ROWS = {"llm-foundry": {50_257: 50_368}}
+"""What the published jobs of a family of stacks padded vocabularies to. Those of MosaicGPT did not,
+and their heads took almost four times as long."""
 MOST_RANKS = 128
 """Of the published jobs."""
 FARTHEST = 4
@@ -162,12 +166,9 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
 
 def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> Memory:
     """That each rank needs. `family` is that of the software stack; None: our own."""
-    shape = job.shape
-    if shape.padded_vocabulary:
-        shape = replace(shape, vocabulary=shape.padded_vocabulary, padded_vocabulary=None)
     shards = count_job_shards(job, machine)
-    built = replace(job, model=shape, parallelism=replace(job.parallelism, ranks_per_node=shards))
-    sizes = estimate_rank_memory(built, machine.device, estimate=estimate_step)
+    placed = replace(job, parallelism=replace(job.parallelism, ranks_per_node=shards))
+    sizes = estimate_rank_memory(placed, machine.device, estimate=estimate_step)
     scales = {
         "activations": KEPT.get(family or "", 1.0),
         "temporary": TEMPORARY.get(family or "", 1.0),
@@ -227,8 +228,25 @@ def _list_warnings(job: TrainingJob, machine: Machine, memory: Memory) -> list[s
     return warnings
 
 
+def pad_as_published(job: TrainingJob, stack: Stack) -> TrainingJob:
+    """A named model with its vocabulary as in the jobs that the stack was fitted to, which the
+    model's name then says; what the user has chosen stays.
+
+    >>> from flopwatch.prediction.software_stacks import find_stack
+    >>> pad_as_published(TrainingJob("7b", 2048), find_stack("llm-foundry-2023")).model
+    '7b:padded_vocabulary=50368'
+    """
+    rows = PUBLISHED_ROWS.get(stack.family, {}).get(job.shape.vocabulary)
+    if rows is None or not has_usual_vocabulary(job.model):
+        return job
+    return replace(job, model=f"{job.model}:padded_vocabulary={rows}")
+
+
 def _advise_padding(job: TrainingJob, stack: Stack) -> list[str]:
-    rows = job.shape.padded_vocabulary or job.shape.vocabulary
+    """Only where the user has chosen the vocabulary."""
+    rows = job.shape.rows
+    if has_usual_vocabulary(job.model):
+        return []
     if not rows % ALIGNED or stack.parameters.odd_matmul < WORTH_PADDING:
         return []
     padded = -(-rows // PADDED) * PADDED
