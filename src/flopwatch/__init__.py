@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from flopwatch.suites.suite import Suite
     from flopwatch.suites.workload import Stopwatch, Workload
     from flopwatch.worker.agreement import WrongResult
-    from flopwatch.worker.inline import Comparison, Measurement, compare, measure
+    from flopwatch.worker.comparison import Comparison, Measurement
+    from flopwatch.worker.inline import compare, measure
 
 __all__ = [
     "Case",
@@ -55,9 +56,9 @@ __all__ = [
 
 _HOMES = {
     "Case": "suites.case",
-    "Comparison": "worker.inline",
+    "Comparison": "worker.comparison",
     "FlopwatchError": "errors",
-    "Measurement": "worker.inline",
+    "Measurement": "worker.comparison",
     "Parallelism": "jobs.parallelism",
     "Record": "records.record",
     "Settings": "settings",

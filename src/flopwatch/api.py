@@ -36,7 +36,8 @@ def predict(
     network_gbit: float | None = None,
 ) -> Prediction:
     """How fast a job will be, in what memory, and why. `hardware` is as in 8xA100-80GB, or ``here``
-    for this machine; None: the job's own. A job of one rank is spread over all devices.
+    for this machine; None: the job's own. A job of one rank is spread over all devices. The
+    vocabulary of a named model is padded as in the published jobs that the stack was fitted to.
 
     >>> found = predict(TrainingJob("7b", 2048, micro_batch=4), "8xA100-80GB")
     >>> found.job.ranks, found.memory.fits
@@ -70,13 +71,15 @@ def plan(  # noqa: PLR0913  all but two are given by name
     """
     from flopwatch.prediction.job_lists import find_hardware, place_on
     from flopwatch.prediction.plans import make_plan
+    from flopwatch.prediction.predictions import pad_as_published
 
     wanted = TrainingJob(job, seq_len) if isinstance(job, str) else job
     hardware = hardware or wanted.hardware
     if hardware is None:
         raise UsageError("a plan is for some hardware; give it, as in 64xA100-80GB")
     devices, machine, chosen = find_hardware(hardware, stack, network_gbit)
-    placed = place_on(replace(wanted, hardware=hardware), devices)
+    padded = pad_as_published(replace(wanted, hardware=hardware), chosen)
+    placed = place_on(padded, devices)
     return make_plan(
         placed,
         machine,

@@ -22,8 +22,9 @@ class Settings:
     """hot: a sample finds the caches as the same variant's previous call left them.
     cold: the last-level cache is overwritten before every sample."""
     allocator: Allocator = "retain"
-    target_interval: float = 0.02
-    """Sampling stops when intervals reach at most this far to either side, relatively."""
+    target_interval: float | None = None
+    """Sampling stops when intervals reach at most this far to either side, relatively. None: as
+    soon as every comparison with the baseline is settled."""
     budget_s: float = 10.0
     """Time that one case may take for warm-up and sampling."""
     min_rounds: int = 8
@@ -35,6 +36,12 @@ class Settings:
     seed: int = 0
 
 
+SETTLED_INTERVAL = 0.05
+"""A ratio is also known to this much when its comparison is settled: a wider one would be no answer
+to the question how much faster."""
+TARGET_INTERVAL = 0.02
+"""Of a time that is compared with nothing, where no other is asked for."""
+
 LARGEST_SEED = 2**63 - 1
 """Of what torch, and readers of records, have a type for."""
 
@@ -42,7 +49,7 @@ PROBE_SHARE = 0.95
 """Of the memory, for what is only tried: what fits then must fit again, when memory is fragmented
 otherwise."""
 
-QUICK = Settings(target_interval=0.05, budget_s=2.0)
+QUICK = Settings(budget_s=2.0)
 """For a first impression."""
 
 COMPARED_SETTINGS = ("device", "threads", "cache", "allocator")

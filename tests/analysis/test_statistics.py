@@ -89,6 +89,10 @@ def test_inverse_swaps_the_ends() -> None:
         (0.93, 0.95, 0.97, "slower"),
         (0.99, 1.00, 1.01, "same"),
         (1.001, 1.005, 1.01, "same"),  # surely faster, but not by anything that matters
+        (1.005, 1.015, 1.04, "slightly faster"),
+        (0.96, 0.985, 0.995, "slightly slower"),
+        (1.005, 1.01, 1.02, "same"),
+        (0.99, 1.02, 1.05, "unclear"),
         (0.97, 1.03, 1.10, "unclear"),
         (0.95, 1.00, 1.05, "unclear"),
         (None, 1.50, None, "unclear"),

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from flopwatch.analysis.statistics import is_stalled, is_steady
-from flopwatch.settings import Settings
+from flopwatch.analysis.statistics import (
+    estimate_median,
+    estimate_ratio,
+    is_stalled,
+    is_steady,
+    judge,
+)
+from flopwatch.settings import SETTLED_INTERVAL, TARGET_INTERVAL, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.sampling import (
     MIN_ROUNDS,
@@ -219,10 +225,40 @@ def test_noise_is_sampled_until_precise(clock: FakeClock) -> None:
     sampler, outcome = run(
         clock,
         {"a": clock.workload(noisy), "b": clock.workload(noisy)},
-        settings=Settings(budget_s=60),
+        settings=Settings(budget_s=60, target_interval=0.02),
     )
     assert outcome.stop_reason == "precise"
     assert sampler.round - outcome.warmup_rounds > 2 * MIN_ROUNDS
+
+
+@pytest.mark.parametrize("difference", [1.0, 1.05, 2.0])
+def test_a_comparison_ends_when_its_verdict_is_settled(clock: FakeClock, difference: float) -> None:
+    """Though each variant's own time is not known to 2 % yet."""
+    generator = random.Random(4)
+    sampler, outcome = run(
+        clock,
+        {
+            "a": clock.workload(lambda: generator.gauss(30e6, 1e6)),
+            "b": clock.workload(lambda: generator.gauss(difference * 30e6, 1e6)),
+        },
+        settings=Settings(budget_s=600),
+    )
+    assert outcome.stop_reason == "settled"
+    a, b = (one.totals_ns[outcome.warmup_rounds :] for one in sampler.series)
+    ratio = estimate_ratio(b, a)
+    assert judge(ratio.inverse()) == ("same" if difference == 1 else "slower")
+    assert ratio.half_width is not None
+    assert ratio.half_width <= SETTLED_INTERVAL
+
+
+def test_a_variant_alone_is_sampled_until_precise(clock: FakeClock) -> None:
+    generator = random.Random(4)
+    load = clock.workload(lambda: generator.gauss(30e6, 3e6))
+    sampler, outcome = run(clock, {"a": load}, settings=Settings(budget_s=600))
+    assert outcome.stop_reason == "precise"
+    time = estimate_median(sampler.series[0].totals_ns[outcome.warmup_rounds :])
+    assert time.half_width is not None
+    assert time.half_width <= TARGET_INTERVAL
 
 
 def test_the_budget_ends_sampling(clock: FakeClock) -> None:

@@ -12,16 +12,17 @@ neighbours' ranks; without that, intervals are too narrow just where they matter
 A comparison is the median of the ratios *within* rounds: what slows a whole round hits both
 variants alike and cancels. The ratio of the two medians keeps that noise.
 
-The interval is at 99 %, not 95 %: sampling looks at it many times and stops once it is narrow
-enough, so that an interval at 95 % would hold the true median less often than it says.
-`benchmarks/trust.py` measures what remains.
+The interval is at 99 %, so that of a hundred identical variants hardly one is called different.
+When to stop is decided by a wider one, which allows for looking at it again and again
+(`sequential`). `benchmarks/coverage.py` measures how often intervals hold the truth, and
+`benchmarks/verdicts.py` how often verdicts are right.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import add, mul
@@ -31,12 +32,12 @@ from typing import Any, Literal
 from flopwatch.records.record import Record
 
 CONFIDENCE = 0.99
-THRESHOLD = 0.03
+THRESHOLD = 0.02
 """A ratio closer to 1 than this is not called "faster" or "slower". Where a variant's tensors
-happen to lie in memory changes its time by up to 2.5 %, for as long as its process lives:
-identical variants really differ by that much, however many rounds you take."""
+happen to lie in memory changes its time for as long as its process lives: identical variants really
+differ by a percent or two then, however many rounds you take. A difference of 3 % is beyond it."""
 
-Verdict = Literal["faster", "slower", "same", "unclear"]
+Verdict = Literal["faster", "slower", "slightly faster", "slightly slower", "same", "unclear"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +85,13 @@ def median(values: Sequence[float]) -> float:
     return _median_of_sorted(sorted(values))
 
 
-def estimate_median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The median and its distribution-free interval.
+def estimate_median(
+    values: Sequence[float],
+    confidence: float = CONFIDENCE,
+    find_rank: Callable[[int, float], int | None] | None = None,
+) -> Estimate:
+    """The median and its distribution-free interval, between the values at a rank from either end:
+    the one for a number of samples that was fixed beforehand, unless `find_rank` finds another.
 
     >>> estimate_median([5, 1, 9, 2, 7, 6, 8, 3, 10, 4], confidence=0.95)
     Estimate(value=5.5, low=2, high=9, samples=10)
@@ -93,7 +99,7 @@ def estimate_median(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     ordered = sorted(values)
     count = len(ordered)
     effective = round(effective_count(values))
-    rank = _interval_rank(effective, confidence)
+    rank = (find_rank or _interval_rank)(effective, confidence)
     if rank is None:
         return Estimate(value=_median_of_sorted(ordered), low=None, high=None, samples=count)
     position = rank * count // effective  # the same quantile among all samples
@@ -114,17 +120,19 @@ def judge(speedup: Estimate, threshold: float = THRESHOLD) -> Verdict:
     """What a speedup over the baseline allows you to say.
 
     "faster" and "slower" need both: the whole interval on one side of 1, and a size that matters.
-    "same" is a finding too: the whole interval lies within the threshold. With a threshold of 3 %,
-    the times of either side are at least 1.03 times those of the other.
+    "same" is a finding too: the whole interval lies within the threshold. "slightly" is between
+    them: a difference for certain, below the threshold as far as is known, perhaps above it. With
+    a threshold of 3 %, the times of one side are at least 1.03 times those of the other.
     """
     if speedup.low is None or speedup.high is None:
         return "unclear"
-    if speedup.low > 1 and speedup.value >= 1 + threshold:
-        return "faster"
-    if speedup.high < 1 and speedup.value <= 1 / (1 + threshold):
-        return "slower"
-    if speedup.low >= 1 / (1 + threshold) and speedup.high <= 1 + threshold:
+    least, most = 1 / (1 + threshold), 1 + threshold
+    if least <= speedup.low and speedup.high <= most and least < speedup.value < most:
         return "same"
+    if speedup.low > 1:
+        return "faster" if speedup.value >= most else "slightly faster"
+    if speedup.high < 1:
+        return "slower" if speedup.value <= least else "slightly slower"
     return "unclear"
 
 

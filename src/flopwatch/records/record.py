@@ -46,7 +46,7 @@ SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imp
 """Of an environment: what readers look into."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
-Stop = Literal["precise", "stalled", "budget", "interrupted"]
+Stop = Literal["settled", "precise", "stalled", "budget", "interrupted"]
 Cause = Literal["does-not-fit", "too-few-ranks", "budget", "interrupted", "rank-lost"]
 """Why a case was skipped, as a code; `message` says it in a sentence."""
 Kind = Literal["whole", "parts"]

@@ -40,6 +40,8 @@ class Gathered:
     """How long each phase took: for a fresh workload, its very first call."""
     page_faults: int
     """Pages of memory that the system had to provide meanwhile."""
+    has_graph: bool
+    """Whether a backward pass could follow."""
 
 
 def gather(workload: Workload, clock: Clock) -> Gathered:
@@ -52,6 +54,7 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
     marks: list[tuple[Any, Any]] = []
     passed: tuple[Any, ...] = ()
     faults_before = _count_page_faults()
+    has_graph = False
     names = {next(iter(workload.phases)): "output"}
     if workload.compare == "all":
         names = {phase: phase for phase in workload.phases}
@@ -60,8 +63,9 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
         passed = (function(*passed),)
         marks.append((start, clock.mark()))
         if phase in names:  # a later phase may write over it
-            found = _name_tensors(names[phase], passed[0])
-            values |= {name: _copy(tensor) for name, tensor in found}
+            found = dict(name_tensors(names[phase], passed[0]))
+            values |= {name: copy_tensor(tensor) for name, tensor in found.items()}
+            has_graph |= any(tensor.requires_grad for tensor in found.values())
     page_faults = _count_page_faults() - faults_before
     for name, tensor in workload.gradients.items():
         if tensor.grad is None:
@@ -69,11 +73,11 @@ def gather(workload: Workload, clock: Clock) -> Gathered:
                 f"the workload names the gradient of {name!r}, but after its phases "
                 f"({', '.join(workload.phases)}) that tensor has none"
             )
-        values[f"grad {name}"] = _copy(tensor.grad)
+        values[f"grad {name}"] = copy_tensor(tensor.grad)
     if workload.values is not None:
-        values |= {name: _copy(tensor) for name, tensor in workload.values().items()}
+        values |= {name: copy_tensor(tensor) for name, tensor in workload.values().items()}
     phase_ns = [elapsed_ns for pair in marks for elapsed_ns in clock.elapsed_ns(pair)]
-    return Gathered(values=values, phase_ns=phase_ns, page_faults=page_faults)
+    return Gathered(values=values, phase_ns=phase_ns, page_faults=page_faults, has_graph=has_graph)
 
 
 def _count_page_faults() -> int:
@@ -81,7 +85,12 @@ def _count_page_faults() -> int:
 
 
 def compare(
-    values: Mapping[str, Any], reference: Mapping[str, Any], *, against: str, tolerance: float
+    values: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    *,
+    against: str,
+    tolerance: float,
+    sides: tuple[str, str] = ("the variant", "the reference"),
 ) -> Check | None:
     """The check of these values, or None where neither side has any. Raises WrongResult."""
     if not values and not reference:
@@ -90,7 +99,7 @@ def compare(
     complaints = []
     for name in sorted(values.keys() | reference.keys()):
         if name not in values or name not in reference:
-            side = "the variant" if name in values else "the reference"
+            side = sides[name not in values]
             errors[name] = None
             complaints.append(f"only {side} has {name}")
             continue
@@ -157,7 +166,7 @@ def _compare_part(value: Any, reference: Any) -> Part:
     return Part(float(deviation), float(scale), num_odd, is_alike)
 
 
-def _name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The tensors and numbers inside nested lists, tuples, dicts and model outputs."""
     import torch
 
@@ -167,14 +176,15 @@ def _name_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, torch.tensor(value)
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _name_tensors(f"{name}.{key}", part)
+            yield from name_tensors(f"{name}.{key}", part)
     elif hasattr(value, "__array__"):  # numpy's and its relatives'
         yield name, torch.as_tensor(value)
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
-            yield from _name_tensors(f"{name}[{index}]", part)
+            yield from name_tensors(f"{name}[{index}]", part)
 
 
-def _copy(tensor: Any) -> Any:
+def copy_tensor(tensor: Any) -> Any:
     # A later phase or the next call may write into the same memory.
-    return tensor.detach().clone()
+    tensor = tensor.detach()
+    return tensor.to_dense() if tensor.is_sparse else tensor.clone()

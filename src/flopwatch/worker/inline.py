@@ -11,161 +11,231 @@ allocator, its threads, and whatever else it is doing. A suite run gives more co
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flopwatch.analysis.statistics import Estimate, Verdict, estimate_median, estimate_ratio, judge
-from flopwatch.devices.base import Backend, Clock, find_device_in_use, open_backend
+from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
+from flopwatch.devices.base import Backend, open_backend
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
-from flopwatch.output.units import format_interval, format_speedup, format_time, plural
-from flopwatch.settings import LARGEST_SEED, Cache, Device, Settings
+from flopwatch.output.live_line import LiveLine, open_live_line
+from flopwatch.output.units import format_duration
+from flopwatch.settings import Cache, Device, Settings
 from flopwatch.suites.workload import Workload
-from flopwatch.worker.rank_roles import SingleProcess
-from flopwatch.worker.sampling import Outcome, Sampler
+from flopwatch.worker.comparison import Comparison, Measurement
+from flopwatch.worker.inline_arguments import (
+    Timed,
+    check_cache,
+    check_device,
+    check_function,
+    check_functions,
+    check_number,
+    check_seed,
+    choose_gradients,
+)
+from flopwatch.worker.sampling import Observer, Outcome, Progress, Sampler, Series
 
-Function = Callable[[], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One function's times. `time_ns` is the median of one call, with its interval."""
-
-    name: str
-    time_ns: Estimate
-    samples_ns: list[float]
-    """One call each, in order, warm-up first."""
-    warmup_samples: int
-    steady: bool
-    stop_reason: str
-    calls_per_sample: int
-    """How many calls the last samples are the mean of."""
-
-    @property
-    def samples(self) -> int:
-        """Samples after warm-up."""
-        return len(self.samples_ns) - self.warmup_samples
-
-    def __repr__(self) -> str:
-        calls = "" if self.calls_per_sample == 1 else f" of {self.calls_per_sample} calls"
-        warning = "" if self.steady else "; it never became steady"
-        return (
-            f"{self.name}: {format_time(self.time_ns.value)} {format_interval(self.time_ns)}, "
-            f"{plural(self.samples, 'sample')}{calls} after {self.warmup_samples} of warm-up"
-            f"{warning}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Functions measured side by side; the first is the baseline."""
-
-    measurements: dict[str, Measurement]
-    speedups: dict[str, Estimate]
-    """Over the baseline, from ratios within rounds; more than 1 is faster."""
-    baseline: str
-    checked: bool
-    """Whether the results were compared with the baseline's."""
-
-    def verdict(self, name: str) -> Verdict:
-        return judge(self.speedups[name])
-
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Name, time, its interval, speedup, verdict: as text."""
-        rows: list[tuple[str, str, str, str, str]] = []
-        for name, one in self.measurements.items():
-            speedup = format_speedup(self.speedups[name]) if name in self.speedups else "1.00x"
-            verdict = self.verdict(name) if name in self.speedups else "baseline"
-            time = format_time(one.time_ns.value)
-            rows.append((name, time, format_interval(one.time_ns), speedup, verdict))
-        return rows
-
-    def footer(self) -> str:
-        rounds = min(one.samples for one in self.measurements.values())
-        results = "results agree" if self.checked else "results not compared: pass tolerance="
-        return f"{plural(rounds, 'round')}, 99 % intervals; {results}"
-
-    def __repr__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[column]) for row in rows) for column in range(5)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
-        ]
-        return "\n".join(line.rstrip() for line in [*lines, self.footer()])
-
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows()
-        )
-        return f"<table>{cells}</table><p>{html.escape(self.footer())}</p>"
+if TYPE_CHECKING:
+    from flopwatch.worker.function_agreement import Agreement, Results
 
 
 def measure(
-    function: Function,
+    function: Timed,
     *,
+    backward: bool = False,
     target_interval: float = 0.02,
     budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
+    progress: bool = True,
 ) -> Measurement:
     """Time one function: its median, until its interval is as narrow as `target_interval`, or the
     budget is spent.
 
-    Unless `budget_s` says otherwise that is 10 s, and long enough for 8 samples.
+    Unless `budget_s` says otherwise that is 10 s, and long enough for 8 samples. With `backward`,
+    the gradients of what the function returns are computed too, as a second phase; it may also be a
+    mapping of phases, each called with what the one before it returned. `progress` is a line on the
+    terminal or in the notebook, which is gone at the end.
     """
+    check_function("the function", function)
     name = getattr(function, "__name__", "function")
     settings = _settings(target_interval, budget_s, cache, device)
-    return next(iter(_sample({name: function}, settings)[0].values()))
+    with open_live_line(progress) as line:
+        line.show(f"measuring {name}", force=True)
+        candidate = make_candidate(name, function, settings, backward=backward)
+        return next(iter(_sample({name: candidate.prepare()}, settings, line)[0].values()))
 
 
-def compare(
-    functions: Mapping[str, Function],
+def compare(  # noqa: PLR0913  all but the functions are given by name
+    functions: Mapping[str, Timed],
     *,
-    target_interval: float = 0.02,
+    tolerance: float | None = None,
+    backward: bool = False,
+    gradients_of: Any = None,
+    target_interval: float | None = None,
     budget_s: float | None = None,
     cache: Cache = "hot",
     device: Device | None = None,
-    tolerance: float | None = None,
     seed: int = 0,
+    progress: bool = True,
 ) -> Comparison:
-    """Time functions side by side against the first one.
+    """Time functions side by side against the first one, until every verdict is settled; or with
+    `target_interval`, until every time and every ratio is known as well as that.
 
     Each has `budget_s`; unless given, 10 s, and long enough for 8 rounds. With a `tolerance` their
     results must agree with the first one's, or WrongResult is raised: largest deviation over the
     largest magnitude.
+
+    With `backward`, gradients are computed, timed and compared, too: those of all tensors that the
+    results depend on, or only `gradients_of` a module, some tensors (in a list or by name), or a
+    mapping from each function to its own. Functions may also be mappings of phases, each called
+    with what the one before it returned. `progress` is a line on the terminal or in the notebook,
+    which is gone at the end.
     """
-    if len(functions) < 2:
-        raise UsageError("compare needs at least two functions; measure times a single one")
+    timed = check_functions(functions)
     settings = _settings(target_interval, budget_s, cache, device, seed)
-    baseline, *others = functions
     if tolerance is not None:
         require("torch")
-        _require_agreement(functions, baseline, tolerance, open_backend(settings.device).clock)
-    measurements, totals = _sample(dict(functions), settings)
+        check_number("tolerance", tolerance, example="1e-3 means a thousandth of the largest value")
+    baseline, *others = timed
+    with open_live_line(progress) as line:
+        line.show(f"comparing {', '.join(timed)}", force=True)
+        chosen = choose_gradients(gradients_of, list(timed))
+        candidates = {
+            name: make_candidate(name, one, settings, backward=backward, chosen=chosen[name])
+            for name, one in timed.items()
+        }
+        agreement = None if tolerance is None else _check(candidates, tolerance, settings, line)
+        workloads = {name: one.prepare() for name, one in candidates.items()}
+        measurements, totals = _sample(workloads, settings, line)
     return Comparison(
         measurements=measurements,
         speedups={
             name: estimate_ratio(totals[name], totals[baseline]).inverse() for name in others
         },
         baseline=baseline,
-        checked=tolerance is not None,
+        agreement=agreement,
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A function, ready to be checked and then timed."""
+
+    run: Callable[[], Results]
+    """Once, for what it gives."""
+    prepare: Callable[[], Workload]
+    """For timing."""
+
+
+def make_candidate(
+    name: str,
+    function: Timed,
+    settings: Settings,
+    *,
+    backward: bool,
+    chosen: Mapping[str, Any] | None = None,
+) -> Candidate:
+    if not backward:
+        return _make_plain(name, function, settings, chosen or {})
+    if isinstance(function, Workload | Mapping):
+        raise UsageError(f"{name!r} has phases of its own; backward=True is for a plain function")
+    require("torch")
+    from flopwatch.worker.backward_pass import BackwardPass
+    from flopwatch.worker.function_agreement import GRADIENT, Results
+
+    differentiated = BackwardPass(name, function, settings.seed, chosen)
+
+    def run() -> Results:
+        outputs, found = differentiated.run_first(), differentiated.found
+        if chosen is None:
+            return Results(values=outputs, gradients=found)
+        # Named by the user: nothing is to be matched.
+        gradients = {f"{GRADIENT}{leaf.name}": gradient for leaf, gradient in found}
+        return Results(values={**outputs, **gradients})
+
+    return Candidate(run=run, prepare=differentiated.make_workload)
+
+
+def _make_plain(
+    name: str, function: Timed, settings: Settings, chosen: Mapping[str, Any]
+) -> Candidate:
+    if chosen and not isinstance(function, Workload | Mapping):
+        raise UsageError(
+            f"gradients_of needs gradients, and {name!r} is a function alone; pass backward=True"
+        )
+
+    def clear() -> None:
+        for tensor in chosen.values():
+            tensor.grad = None
+
+    workload = Workload.of(function)
+    if chosen:
+        workload = replace(workload, gradients=chosen, reset=workload.reset or clear)
+
+    def run() -> Results:
+        from flopwatch.worker.agreement import gather
+        from flopwatch.worker.function_agreement import Results
+
+        found = gather(workload, open_backend(settings.device).clock)
+        return Results(values=found.values, has_graph=found.has_graph)
+
+    return Candidate(run=run, prepare=lambda: workload)
+
+
+def _check(
+    candidates: Mapping[str, Candidate], tolerance: float, settings: Settings, line: LiveLine
+) -> Agreement:
+    from flopwatch.worker.function_agreement import check_agreement
+
+    return check_agreement(
+        {name: one.run for name, one in candidates.items()},
+        tolerance,
+        settings.seed,
+        announce=lambda name: line.show(f"checking the results of {name}", force=True),
+    )
+
+
+class LineObserver(Observer):
+    """Follows a sampler on a line."""
+
+    def __init__(self, line: LiveLine, names: str) -> None:
+        self._line = line
+        self._names = names
+
+    def observe(self, progress: Progress) -> None:
+        spent = f"{progress.elapsed_s:.0f} of at most {format_duration(progress.budget_s)}"
+        state = "warming up"
+        if progress.warmup_rounds is not None:
+            width = progress.half_width
+            rounds = f"round {progress.rounds - progress.warmup_rounds}"
+            state = rounds if width is None else f"{rounds}, ±{100 * width:.1f} %"
+        self._line.show(f"{self._names}: {state}, {spent}")
+
+
+class OwnTiming:
+    """What a sampler needs of the device; there are no ranks."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.clock = backend.clock
+        self.evict = backend.evict
+
+    def take_shares(self, calls: int) -> tuple[()]:
+        return ()
+
+
 def _sample(
-    functions: dict[str, Function], settings: Settings
+    workloads: dict[str, Workload], settings: Settings, line: LiveLine
 ) -> tuple[dict[str, Measurement], dict[str, list[float]]]:
     target: Backend = open_backend(settings.device, read_last_level_caches_bytes())
-    workloads = {name: Workload(phases={"call": call}) for name, call in functions.items()}
     sampler = Sampler(
         workloads,
-        baseline=next(iter(functions)),
+        baseline=next(iter(workloads)),
         settings=settings,
-        target=SingleProcess(target.clock, target.evict),
+        target=OwnTiming(target),
+        observer=LineObserver(line, ", ".join(workloads)),
     )
     outcome: Outcome = sampler.run()
     totals = {one.variant: one.totals_ns[outcome.warmup_rounds :] for one in sampler.series}
@@ -178,51 +248,38 @@ def _sample(
             steady=outcome.steady,
             stop_reason=outcome.stop_reason,
             calls_per_sample=one.calls,
+            phases_ns=_estimate_phases(one, outcome.warmup_rounds),
         )
         for one in sampler.series
     }
     return measurements, totals
 
 
+def _estimate_phases(series: Series, warmup_rounds: int) -> dict[str, Estimate]:
+    """Nothing where there is only one."""
+    phases = list(series.workload.phases)
+    times = zip(*series.phase_ns[warmup_rounds:], strict=True)
+    if len(phases) == 1:
+        return {}
+    return {phase: estimate_median(ns) for phase, ns in zip(phases, times, strict=True)}
+
+
 def _settings(
-    target_interval: float,
+    target_interval: float | None,
     budget_s: float | None,
     cache: Cache,
     device: Device | None,
     seed: int = 0,
 ) -> Settings:
-    if not 0 < target_interval < 1:
-        raise UsageError(
-            f"target_interval {target_interval} is not between 0 and 1; 0.02 means 2 %"
-        )
-    chosen = device or find_device_in_use()
-    if chosen == "cuda" or cache == "cold":
-        require("torch")
-    if not 0 <= seed <= LARGEST_SEED:
-        raise UsageError(f"seed {seed} is not between 0 and {LARGEST_SEED}")
-    settings = Settings(device=chosen, target_interval=target_interval, cache=cache, seed=seed)
+    if target_interval is not None:
+        check_number("target_interval", target_interval, high=1.0, example="0.02 means 2 %")
+    settings = Settings(
+        device=check_device(device),
+        target_interval=target_interval,
+        cache=check_cache(cache),
+        seed=check_seed(seed),
+    )
     if budget_s is None:
         return settings
-    if budget_s <= 0:
-        raise UsageError(f"budget_s {budget_s} is not more than 0")
-    return replace(settings, budget_s=budget_s, min_rounds=0)
-
-
-def _require_agreement(
-    functions: Mapping[str, Function], baseline: str, tolerance: float, clock: Clock
-) -> None:
-    from flopwatch.worker.agreement import compare as compare_values
-    from flopwatch.worker.agreement import gather
-
-    def values(name: str) -> dict[str, Any]:
-        return gather(Workload(phases={"call": functions[name]}), clock).values
-
-    expected = values(baseline)
-    for name in functions:
-        if name != baseline and not compare_values(
-            values(name), expected, against=baseline, tolerance=tolerance
-        ):
-            raise UsageError(
-                "there is nothing to compare: the functions return no tensors, arrays or numbers; "
-                "leave tolerance out, or return the results"
-            )
+    check_number("budget_s", budget_s, example="10 means 10 seconds for each function")
+    return replace(settings, budget_s=float(budget_s), min_rounds=0)

@@ -154,10 +154,14 @@ Made = TypeVar("Made")
 
 def from_seed(seed: int, make: Callable[[Given], Made], given: Given) -> Made:
     """Call it with all random generators in the same state for every variant."""
+    seed_all(seed)
+    return make(given)
+
+
+def seed_all(seed: int) -> None:
     import torch
 
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    return make(given)

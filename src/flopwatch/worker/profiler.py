@@ -41,7 +41,7 @@ from flopwatch.analysis.profile_breakdown import (
     list_node_regions,
     make_breakdown,
 )
-from flopwatch.analysis.profile_request import PHASES, Phase, Profile, Request
+from flopwatch.analysis.profile_request import PHASES, TRACE_GENERATOR, Phase, Profile, Request
 from flopwatch.devices.base import open_backend
 from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
@@ -149,15 +149,16 @@ MARGIN_US = 0.001
 """By which a region reaches beyond its nodes, so that it is around them for every reader."""
 
 
-def add_regions(path: Path, events: Sequence[Event]) -> None:
-    """`events` are those of the step that the trace is of."""
+def complete_trace(path: Path, events: Sequence[Event]) -> None:
+    """Add who made it, and regions; `events` are those of the step that the trace is of."""
     trace = msgspec.json.decode(path.read_bytes())
+    trace["generator"] = TRACE_GENERATOR
     nodes = [one for one in trace["traceEvents"] if one.get("name", "").startswith(NODE)]
     nodes.sort(key=lambda node: node["ts"])
     regions = list_node_regions(events)
-    if len(nodes) != len(regions):  # a node of another thread, say; which is which is not known
-        return
-    trace["traceEvents"] += [*_join(list(zip(nodes, regions, strict=True)))]
+    # Otherwise there is a node of another thread, say, and which is which is not known.
+    if len(nodes) == len(regions):
+        trace["traceEvents"] += [*_join(list(zip(nodes, regions, strict=True)))]
     path.write_bytes(msgspec.json.encode(trace))
 
 
@@ -293,7 +294,7 @@ class Profiler:
             with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
                 unfinished = Path(folder, "trace.json")
                 profiler.export_chrome_trace(str(unfinished))
-                add_regions(unfinished, self.events[-1])
+                complete_trace(unfinished, self.events[-1])
                 replace_file(Path(self.request.trace), unfinished.read_bytes())
 
     def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:

@@ -7,7 +7,7 @@ first call on:
     round 0                   the very first call, taken while the variant was checked
     round 1, 2, ...           warm-up: a sample is of more and more calls until it is long enough
                               for the clock; then until every variant's samples are steady
-    ... the rest              measured, until precise, stalled, or out of budget; a variant that has
+    ... the rest              measured, until settled, stalled, or out of budget; a variant that has
                               instruments is run once more with them after each of its samples; now
                               and then all are built anew (`renewal`)
 
@@ -26,17 +26,12 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol
 
-from flopwatch.analysis.statistics import (
-    Estimate,
-    estimate_median,
-    estimate_ratio,
-    is_stalled,
-    is_steady,
-)
+from flopwatch.analysis.sequential import is_settled
+from flopwatch.analysis.statistics import estimate_median, is_stalled, is_steady
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
-from flopwatch.settings import Settings
+from flopwatch.settings import SETTLED_INTERVAL, TARGET_INTERVAL, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
@@ -52,7 +47,7 @@ PRIME_BELOW_NS = 200_000_000
 taken over the caches, and refilling them would be measured. That takes a few milliseconds at the
 most, which does not matter for a longer sample."""
 MIN_ROUNDS = 12
-MIN_MEASURED_S = 0.5
+MIN_MEASURED_S = 0.2
 """Shorter than that, one busy moment of the machine could be all that was seen."""
 MAX_WARMUP_ROUNDS = 1000
 WARMUP_SHARE = 0.5
@@ -273,12 +268,12 @@ class Sampler:
             taken = self.round - first
             enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
             if enough and taken >= next_look:
-                width = widths[taken] = self._widest(first)
                 # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
                 next_look = taken + max(1, taken // 10)
-                if width is not None and width <= self._settings.target_interval:
-                    self._report(width)
-                    return "precise"
+                widths[taken], is_enough = self._look(first)
+                if is_enough:
+                    self._report(widths[taken])
+                    return "settled" if self._is_about_verdicts else "precise"
                 if is_stalled(widths):
                     return "stalled"
             self._report(widths[max(widths)] if widths else None)
@@ -326,12 +321,23 @@ class Sampler:
         readings = stopwatch.read(calls, workload.phases)
         series.add_instrumented(sum(elapsed_ns) / calls, readings)
 
-    def _widest(self, first_round: int) -> float | None:
-        """The widest of the intervals that must be narrow: medians, and ratios to the baseline."""
-        estimates = list(estimate_group(self.series, self._baseline, first_round))
-        widths = [estimate.half_width for estimate in estimates]
-        known = [width for width in widths if width is not None]
-        return max(known) if len(known) == len(widths) else None
+    @property
+    def _is_about_verdicts(self) -> bool:
+        """Whether it matters only who is faster."""
+        known = {series.variant for series in self.series}
+        return self._settings.target_interval is None and self._baseline in known and len(known) > 1
+
+    def _look(self, first_round: int) -> tuple[float | None, bool]:
+        """The widest of the intervals that must be narrow, None where one is not known; and whether
+        no more rounds are needed."""
+        times, ratios = split_measured(self.series, self._baseline, first_round)
+        if self._is_about_verdicts:
+            width = find_widest(ratios)
+            is_narrow = width is not None and width <= SETTLED_INTERVAL
+            return width, is_narrow and all(map(is_settled, ratios))
+        width = find_widest([*times, *ratios])
+        target = self._settings.target_interval or TARGET_INTERVAL
+        return width, width is not None and width <= target
 
     def _report(self, half_width: float | None) -> None:
         self._observer.observe(
@@ -399,17 +405,25 @@ def mark_phases(
     return marks
 
 
-def estimate_group(series: Sequence[Series], baseline: str, first_round: int) -> list[Estimate]:
-    """Estimates of every variant's median, and of its ratio to the baseline where there is one."""
+def split_measured(
+    series: Sequence[Series], baseline: str, first_round: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Every variant's times from this round on, and the ratios of the others to the baseline's."""
     totals = {one.variant: one.totals_ns[_index_of_round(one, first_round) :] for one in series}
-    estimates = [estimate_median(times) for times in totals.values()]
-    if baseline in totals:
-        estimates += [
-            estimate_ratio(times, totals[baseline])
-            for variant, times in totals.items()
-            if variant != baseline
-        ]
-    return estimates
+    base = totals.get(baseline, [])
+    ratios = [
+        [time / base_time for time, base_time in zip(times, base, strict=True)]
+        for variant, times in totals.items()
+        if base and variant != baseline
+    ]
+    return list(totals.values()), ratios
+
+
+def find_widest(measured: Sequence[Sequence[float]]) -> float | None:
+    """Of the intervals of their medians; None where one of them is not known."""
+    widths = [estimate_median(values).half_width for values in measured]
+    known = [width for width in widths if width is not None]
+    return max(known) if len(known) == len(widths) else None
 
 
 def _index_of_round(series: Series, first_round: int) -> int:
