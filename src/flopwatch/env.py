@@ -34,6 +34,7 @@ VARIABLES = {
     "XDG_CACHE_HOME": "folder for caches, in place of ~/.cache",
     "HOME": "withheld from records",
     "COLUMNS": "width of tables",
+    "TERM": "dumb: no line that changes",
     "CXX": "C++ compiler",
     "KUBERNETES_SERVICE_HOST": "set: this is a container of Kubernetes",
     "NSYS_PROFILING_SESSION_ID": "set: Nsight Systems profiles this process",

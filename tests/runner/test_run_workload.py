@@ -248,7 +248,7 @@ def test_ctrl_c_during_a_study_keeps_what_was_measured(
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
     plain, odd = read(out).records
-    assert plain.stop_reason in ("precise", "budget", "stalled")  # it was done before
+    assert plain.stop_reason in ("settled", "budget", "stalled")  # it was done before
     assert (odd.status, odd.stop_reason) == ("ok", "interrupted")
     assert odd.curves["step"][:61] == list(range(61))
     assert odd.rounds == plain.rounds

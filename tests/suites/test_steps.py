@@ -64,8 +64,8 @@ def test_every_step_of_every_optimizer_computes_the_same(optimizer: str) -> None
 def test_a_short_type_that_is_emulated_is_said_to_be(
     slowdown: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates = {"float32": 1e11, "bfloat16": 1e11 / slowdown}
-    monkeypatch.setattr(matmul_rates, "measure_rate", lambda dtype, device, clock: rates[dtype])
+    times_ns = {"float32": [1e6, 2e6], "bfloat16": [slowdown * 1e6, slowdown * 9e6]}
+    monkeypatch.setattr(matmul_rates, "time_matmuls", lambda dtype, device, clock: times_ns[dtype])
     matmul_rates.describe_emulation.cache_clear()
     notes = make_workload(replace(JOB, precision="bf16"), "cpu").notes
     matmul_rates.describe_emulation.cache_clear()

@@ -43,7 +43,7 @@ DTYPES: Mapping[Device, Sequence[str]] = {
 PROBE_SIZES: Mapping[Device, int] = {"cpu": 512, "cuda": 4096}
 """Large enough for a matmul's usual rate: a GPU is done with a small one before the next is
 launched. And where a CPU emulates short types, over in a second."""
-ENOUGH_NS = 0.3e9
+ENOUGH_NS = 0.5e9
 EMULATED = 2.0
 """Matmuls that take this many times as long as float32's do not use what the hardware is for."""
 
@@ -199,31 +199,45 @@ def describe_emulation(dtype: str, device: Device) -> str | None:
     if dtype == "float32":
         return None
     clock = open_backend(device).clock
-    plain, short = (measure_rate(each, device, clock) for each in ("float32", dtype))
-    if plain is None or short is None or plain / short < EMULATED:
+    # The fastest: what disturbs a moment says nothing about the hardware.
+    plain, short = (
+        min(time_matmuls(each, device, clock), default=None) for each in ("float32", dtype)
+    )
+    if plain is None or short is None or short / plain < EMULATED:
         return None
     return (
-        f"{dtype} is emulated here: a plain matmul takes {plain / short:.0f} times as long as in "
+        f"{dtype} is emulated here: a plain matmul takes {short / plain:.0f} times as long as in "
         "float32"
     )
 
 
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
-    """FLOP/s of a matmul in that dtype, for estimates only; None where torch has none."""
+    """FLOP/s of a matmul in that dtype, for estimates only; None where torch has none.
+
+    On average, not at best: where other programs compute, threads wait for one another, and small
+    matmuls may be 20 times slower for as long as that lasts.
+    """
+    times_ns = time_matmuls(dtype, device, clock)
+    return (
+        count_flops((PROBE_SIZES[device],) * 3) * len(times_ns) / sum(times_ns) * 1e9
+        if times_ns
+        else None
+    )
+
+
+def time_matmuls(dtype: str, device: Device, clock: Clock) -> list[float]:
+    """Nanoseconds of one matmul after the other; nothing where torch has none in that dtype."""
     import torch
 
     size = PROBE_SIZES[device]
+    times_ns: list[float] = []
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
         torch.mm(a, a)  # the first one pays for one-time costs
-        total_ns, shortest_ns = 0.0, math.inf
-        while total_ns < ENOUGH_NS:
+        while sum(times_ns) < ENOUGH_NS:
             start = clock.mark()
             torch.mm(a, a)
-            (elapsed_ns,) = clock.elapsed_ns([start, clock.mark()])
-            total_ns += elapsed_ns
-            shortest_ns = min(shortest_ns, elapsed_ns)
+            times_ns += clock.elapsed_ns([start, clock.mark()])
     except (AttributeError, MemoryError, RuntimeError, TypeError):
-        return None
-    # The fastest: what disturbs a moment says nothing about the hours to come.
-    return 2 * size**3 / shortest_ns * 1e9
+        return []
+    return times_ns

@@ -4,15 +4,16 @@ elsewhere."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from flopwatch.output.units import format_duration, plural
+from flopwatch.output.units import format_half_width, plural
 from flopwatch.records.record import Record
-from flopwatch.runner.schedule import WORKER_S, Group, count_cases, format_filters
+from flopwatch.runner.durations import Estimate, update
+from flopwatch.runner.schedule import Group, format_filters
 from flopwatch.settings import Settings
 from flopwatch.worker.sampling import Progress as SamplingProgress
 
@@ -21,42 +22,43 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 """Drawing costs processor time that the worker should have."""
+OVERTIME = 0.2
+"""Of the time that a group has taken so far: what it is expected to take at the least."""
 
 
 class TimeLeft:
-    """An estimate from what the cases so far have taken, and at first from their budget."""
+    """The estimate of a run, which every group corrects."""
 
-    def __init__(self, groups: Sequence[Group], settings: Settings) -> None:
-        self._budget_s = settings.budget_s
-        self._cases_left = count_cases(groups)
-        self._groups_left = len(groups)
-        self._spent_s: list[float] = []
-        self._started_s = time.monotonic()
+    def __init__(self, estimate: Estimate, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.estimate = estimate
+        self._now_s = now_s
+        self._current: Group | None = None
+        self._started_s = now_s()
 
-    def begin_group(self) -> None:
-        self._started_s = time.monotonic()
+    def begin_group(self, group: Group) -> None:
+        self._current, self._started_s = group, self._now_s()
 
-    def end_group(self, group: Group) -> None:
-        self._cases_left -= len(group.variants)
-        self._groups_left -= 1
-        now_s = time.monotonic()
-        self._spent_s += [(now_s - self._started_s) / len(group.variants)]
-        self._started_s = now_s
+    def end_group(self, group: Group, records: Sequence[Record]) -> None:
+        taken_s = self._now_s() - self._started_s if group is self._current else 0.0
+        was_measured = any(record.status == "ok" for record in records)
+        self.estimate = update(self.estimate, group, taken_s, was_measured=was_measured)
+        self._current = None
 
     def text(self) -> str:
-        known = self._spent_s
-        per_case_s = sum(known) / len(known) if known else self._budget_s
-        running_s = time.monotonic() - self._started_s
-        left_s = per_case_s * self._cases_left + WORKER_S * self._groups_left - running_s
-        return f"about {format_duration(max(left_s, 1))} left"
+        passed_s = 0.0
+        if self._current is not None:
+            running_s = self._now_s() - self._started_s
+            expected_s = self.estimate.expect_group_s(self._current.id)
+            passed_s = min(running_s, expected_s - OVERTIME * running_s)
+        return f"{self.estimate.describe(passed_s)} left"
 
 
-def describe_progress(progress: SamplingProgress, target_interval: float) -> str:
+def describe_progress(progress: SamplingProgress, target_interval: float | None) -> str:
     if progress.warmup_rounds is None:
         return f"warming up, round {progress.rounds}"
-    width = progress.half_width
-    reached = "±?" if width is None else f"±{100 * width:.1f} %"
-    return f"{reached} (aim ±{100 * target_interval:g} %)"
+    reached = format_half_width(progress.half_width) or "too few samples"
+    aim = "a settled verdict" if target_interval is None else f"±{100 * target_interval:g} %"
+    return f"{reached} (aim: {aim})"
 
 
 class PlainWatcher:
@@ -66,19 +68,19 @@ class PlainWatcher:
         self._console = console
         self._done = self._total = 0
 
-    def begin(self, groups: Sequence[Group], settings: Settings) -> None:
+    def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None:
         self._total = len(groups)
-        self._left = TimeLeft(groups, settings)
+        self._left = TimeLeft(estimate)
 
     def begin_group(self, group: Group) -> None:
-        self._left.begin_group()
+        self._left.begin_group(group)
 
     def progress(self, progress: SamplingProgress) -> None:
         pass
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
         self._done += 1
-        self._left.end_group(group)
+        self._left.end_group(group, records)
         left = "" if self._done == self._total else f", {self._left.text()}"
         self.say(f"{self._done}/{self._total} {group.label}: {describe_records(records)}{left}")
 
@@ -109,8 +111,8 @@ class TerminalWatcher(PlainWatcher):
         self._group = ""
         self._drawn_s = 0.0
 
-    def begin(self, groups: Sequence[Group], settings: Settings) -> None:
-        super().begin(groups, settings)
+    def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None:
+        super().begin(groups, settings, estimate)
         self._target_interval = settings.target_interval
         self._bar.update(self._task, total=len(groups))
         self._draw("starting", force=True)
@@ -195,8 +197,9 @@ def preview_as_dict(preview: Preview) -> dict[str, Any]:
             for variant in group.variants
             for skip in [preview.misfits.get(group.id, {}).get(variant)]
         ],
-        "shortest_s": preview.estimate.shortest_s,
-        "longest_s": preview.estimate.longest_s,
+        "expected_s": preview.estimate.expected_s,
+        "shortest_s": preview.estimate.range_s[0],
+        "longest_s": preview.estimate.range_s[1],
         "flops_per_s": preview.estimate.rates,
         "on_request": preview.on_request,
         "grids": preview.presets,

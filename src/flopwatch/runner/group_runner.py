@@ -25,6 +25,7 @@ from flopwatch.devices import environment as machine
 from flopwatch.errors import RefusedRecord
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store
+from flopwatch.runner.durations import Estimate
 from flopwatch.runner.host import add_columns
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.runner.rank_processes import RankLauncher, RankLost, RankWorkers, start_ranks
@@ -77,7 +78,7 @@ class Interrupts:
 class Watcher(Protocol):
     """Shows a run's progress."""
 
-    def begin(self, groups: Sequence[Group], settings: Settings) -> None: ...
+    def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None: ...
     def begin_group(self, group: Group) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def end_group(self, group: Group, records: Sequence[Record]) -> None: ...
@@ -108,13 +109,15 @@ def measure_groups(
     *,
     store: Store,
     watcher: Watcher,
+    estimate: Estimate,
     budget_s: float | None = None,
 ) -> list[Record]:
-    """Measure all groups and store their records, unless Ctrl-C ends the run."""
+    """Measure all groups and store their records, unless Ctrl-C ends the run. The estimate is for
+    the watcher."""
     stored: list[Record] = []
     started_s = time.monotonic()
     interrupts = context.interrupts
-    watcher.begin(groups, context.settings)
+    watcher.begin(groups, context.settings, estimate)
     with interrupts.watched(watcher.say):
         for position, group in enumerate(groups):
             left_s = None if budget_s is None else budget_s - (time.monotonic() - started_s)

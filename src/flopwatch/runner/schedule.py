@@ -1,11 +1,5 @@
 """What a run will measure: a suite's cases, filtered, grouped, fitted to a budget, without those
-that are measured already; and an estimate of how long it will take.
-
-A group is sampled until its intervals are narrow enough, and no longer than its budget; but an
-interval needs a number of rounds, however long they are. A round is estimated from the FLOPs that
-the suite declares, at the rate of a plain matmul on this machine: few things compute faster, and
-what also moves memory, or has no good kernel here, is slower. Where no FLOPs are declared, the
-estimate is the budget.
+that are measured already. How long that takes is in `runner.durations`.
 """
 
 from __future__ import annotations
@@ -17,9 +11,9 @@ from typing import Any
 
 from flopwatch.devices.environment import look_up, measurement_conditions
 from flopwatch.errors import UsageError
-from flopwatch.output.units import format_duration, format_range, format_rate, plural
+from flopwatch.output.units import format_duration
 from flopwatch.records.record import Record
-from flopwatch.settings import Settings
+from flopwatch.settings import SETTLED_INTERVAL, TARGET_INTERVAL, Settings
 from flopwatch.suites.case import case_id, digest, format_value, group_id, label
 from flopwatch.worker.failure import is_unchanged
 from flopwatch.worker.messages import RANKS, DescribedCase, Description
@@ -27,7 +21,7 @@ from flopwatch.worker.messages import RANKS, DescribedCase, Description
 MIN_CASE_S = 0.5
 """Less than this cannot give a case its warm-up and enough rounds to speak of."""
 WORKER_S = 0.2
-"""What starting a worker and building a small case take, for estimates."""
+"""What starting a worker and building a small case take at the least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,76 +219,6 @@ def count_cases(groups: Sequence[Group]) -> int:
     return sum(len(group.variants) for group in groups)
 
 
-FALLBACK = "float32"
-"""Its rate is taken for a dtype that has none of its own: for int8, say."""
-WARMUP_ROUNDS = 4
-"""Of slow calls: the fewest that can be found steady."""
-OTHER_RUNS = 4
-"""Of every variant, besides those of the rounds: the check, its reference, and two for memory."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    cases: int
-    groups: int
-    shortest_s: float
-    longest_s: float
-    rates: Mapping[str, float]
-    """FLOP/s by dtype that it counts with; empty where no FLOPs are declared."""
-
-    def __str__(self) -> str:
-        rates = ", ".join(f"{d} {format_rate(rate, 'FLOP/s')}" for d, rate in self.rates.items())
-        basis = f" (a plain matmul here: {rates})" if rates else ""
-        return (
-            f"{plural(self.cases, 'case')} in {plural(self.groups, 'group')}, "
-            f"{format_range(self.shortest_s, self.longest_s)}{basis}, plus building and checking"
-        )
-
-
-def estimate_run(
-    groups: Sequence[Group],
-    settings: Settings,
-    rates: Mapping[str, float],
-    budget_s: float | None = None,
-) -> Estimate:
-    """Of groups with these settings, at these rates (FLOP/s by dtype); `budget_s` is the run's."""
-    shortest = longest = 0.0
-    for group in groups:
-        run_s = sum(estimate_run_s(group.flops.get(v, {}), rates) for v in group.variants)
-        # Where the user has set the budget, warm-up ends with half of it.
-        rounds = WARMUP_ROUNDS + settings.min_rounds if settings.min_rounds else 2
-        rounds_s = rounds * run_s
-        others_s = OTHER_RUNS * run_s
-        shortest += max(shortest_s([group]), rounds_s) + others_s
-        longest += max(longest_s([group], settings), rounds_s) + others_s
-    longest = longest if budget_s is None else min(longest, budget_s)
-    return Estimate(
-        cases=count_cases(groups),
-        groups=len(groups),
-        shortest_s=min(shortest, longest),
-        longest_s=longest,
-        rates=rates,
-    )
-
-
-def estimate_run_s(flops: Mapping[str, float], rates: Mapping[str, float]) -> float:
-    """Of one run of all phases; 0 where nothing is known.
-
-    >>> estimate_run_s({"float32": 6e9, "int8": 4e9}, {"float32": 1e9, "bfloat16": 5e8})
-    10.0
-    """
-    if FALLBACK not in rates:
-        return 0.0
-    return sum(count / rates.get(dtype, rates[FALLBACK]) for dtype, count in flops.items())
-
-
-def list_dtypes(groups: Sequence[Group]) -> list[str]:
-    """The dtypes whose rates an estimate needs; none where no FLOPs are declared."""
-    counted = {dtype for group in groups for by in group.flops.values() for dtype in by}
-    floats = {dtype for dtype in counted if dtype.startswith(("float", "bfloat"))}
-    return [FALLBACK, *sorted(floats - {FALLBACK})] if counted else []
-
-
 def resume(
     groups: Iterable[Group],
     records: Iterable[Record],
@@ -345,7 +269,9 @@ def is_answer(record: Record, settings: Settings) -> bool:
         }
         return limits.get(record.status, True)
     reasons = {
-        "precise": then.target_interval <= settings.target_interval,
+        "settled": settings.target_interval is None,
+        "precise": (then.target_interval or TARGET_INTERVAL)
+        <= (settings.target_interval or SETTLED_INTERVAL),
         "stalled": True,  # more time would not have helped
         # A run's budget is divided anew after every group, so that shares vary.
         "budget": then.budget_s >= 0.75 * settings.budget_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -16,6 +17,13 @@ from flopwatch.errors import UsageError
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.runner import group_runner
+from flopwatch.runner.durations import (
+    SESSION_S,
+    Estimate,
+    estimate_run,
+    list_dtypes,
+    read_history,
+)
 from flopwatch.runner.group_runner import Context, Interrupts, Watcher
 from flopwatch.runner.host import (
     Host,
@@ -38,11 +46,8 @@ from flopwatch.runner.memory_fit import (
 )
 from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, start_ranks
 from flopwatch.runner.schedule import (
-    Estimate,
     Group,
-    estimate_run,
     fit_budget,
-    list_dtypes,
     list_unasked,
     make_groups,
     parse_filters,
@@ -128,21 +133,23 @@ class Report:
 def preview(options: Options) -> Preview:
     """Expand a suite without measuring any of it; torch is only loaded where the suite does, or
     where FLOPs must be turned into time."""
+    machine.load()  # what is read later is the load from now on
     suite_file = find_suite(options.suite)
     host = _prepare(options, suite_file)
     settings = host.settings
     with host.launch(preload=()) as launcher:
-        description, groups = _plan(options, suite_file, launcher, settings)
+        description, groups = _plan(options, suite_file, launcher, host.planning_settings)
         # Only a process with torch knows a GPU's memory.
         environment = host.facts if settings.device == "cpu" else host.read_environment(launcher)
         fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
         require_budget(options.budget_s, fitting)
-        estimate = _estimate(options, fitting, launcher, settings)
+        history = read_history(_find_out(options, description), host.facts)
+        estimate = _estimate(options, fitting, launcher, settings, history)
     return Preview(
         suite=description.name,
         groups=groups,
         misfits={group.id: reasons for group, reasons in misfits},
-        estimate=estimate,
+        estimate=replace(estimate, extra_s=SESSION_S),
         on_request=list_unasked(description, parse_filters(options.filters)),
         presets=[name for name in description.presets if name != options.preset],
     )
@@ -150,13 +157,14 @@ def preview(options: Options) -> Preview:
 
 def run(options: Options, watcher: Watcher) -> Report:
     """Measure what is not measured yet."""
+    machine.load()  # what is read later is the load from now on
     suite_file = find_suite(options.suite)
     host = _prepare(options, suite_file)
     place = find_place()
     # Ranks are processes that torchrun has started, or else our own.
     ranks: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
     with closing(ranks), host.launch() as launcher:
-        description, groups = _plan(options, suite_file, launcher, host.settings)
+        description, groups = _plan(options, suite_file, launcher, host.planning_settings)
         context = Context(
             suite_file=suite_file,
             launcher=launcher,
@@ -242,7 +250,7 @@ def _measure_what_is_left(
     context: Context,
     watcher: Watcher,
 ) -> Report:
-    out = options.out or RESULTS / f"{description.name}.jsonl"
+    out = _find_out(options, description)
     capacity = _find_capacity(options, context.settings, context.environment)
     fitting, misfits = split_by_fit(groups, capacity)
     with Store.open(out, skip_corrupt=options.skip_corrupt, say=watcher.say) as store:
@@ -263,12 +271,14 @@ def _measure_what_is_left(
             watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
         for sentence in describe_misfits(misfits):
             watcher.say(sentence)
-        _announce(options, left, context, watcher)
+        history = known or read_history(out, context.environment)
+        estimate = _announce(options, left, context, history, watcher)
         measured = group_runner.measure_groups(
             _predict(left, context),
             context,
             store=store,
             watcher=watcher,
+            estimate=estimate,
             budget_s=options.budget_s,
         )
         # Last, as the largest are in most grids.
@@ -346,16 +356,19 @@ def _announce(
     options: Options,
     left: Sequence[Group],
     context: Context,
+    history: Sequence[Record],
     watcher: Watcher,
-) -> None:
-    """Say what is about to happen; refuse a budget that cannot hold it."""
+) -> Estimate:
+    """Say what is about to happen, and how long it takes; refuse a budget that cannot hold it."""
     place = find_place()
     idle = None if place is None else describe_idle(left, place.ranks)
     if idle is not None:
         watcher.say(idle)
     require_budget(options.budget_s, left)
+    estimate = _estimate(options, left, context.launcher, context.settings, history)
     if left:
-        watcher.say(str(_estimate(options, left, context.launcher, context.settings)))
+        watcher.say(str(estimate))
+    return estimate
 
 
 def _find_capacity(
@@ -370,13 +383,29 @@ def _find_capacity(
     return replace(capacity, process_bytes=None, ranks=None if is_soft else capacity.ranks)
 
 
+def _find_out(options: Options, description: Description) -> Path:
+    return options.out or RESULTS / f"{description.name}.jsonl"
+
+
 def _estimate(
-    options: Options, groups: Sequence[Group], launcher: Launcher, settings: Settings
+    options: Options,
+    groups: Sequence[Group],
+    launcher: Launcher,
+    settings: Settings,
+    history: Sequence[Record],
 ) -> Estimate:
-    fitted = fit_budget(options.budget_s, groups, settings)
     dtypes = list_dtypes(groups)
     rates = measure_rates(launcher, dtypes, settings) if dtypes else {}
-    return estimate_run(groups, fitted, rates, options.budget_s)
+    load = machine.load()
+    return estimate_run(
+        groups,
+        fit_budget(options.budget_s, groups, settings),
+        rates,
+        background_share=load.get("background_share", 0.0) + load.get("steal_share", 0.0),
+        cores=os.cpu_count(),
+        history=history,
+        budget_s=options.budget_s,
+    )
 
 
 def _plan(
