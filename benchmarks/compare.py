@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, compare_runs
+from flopwatch.analysis.verdicts import Basis, Comparison, Judgement, compare_runs
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
@@ -128,14 +128,14 @@ def measure(alarms: int, slowdowns: int) -> int:
                 more.append((plain[-1], run_suite(Path(folder), "more", len(more))))
             print(f"{len(plain)} plain runs, {len(more)} with more work", flush=True)
     missed = 0
-    measures: tuple[Measure, ...] = ("time", "relative")
-    for chosen in measures:
+    bases: tuple[Basis, ...] = ("absolute", "relative")
+    for chosen in bases:
         same = [
-            compare_runs(plain[first], plain[second], measure=chosen)
+            compare_runs(plain[first], plain[second], basis=chosen)
             for second in range(len(plain))
             for first in range(max(0, second - FARTHEST), second)
         ]
-        later = [compare_runs(old, new, measure=chosen) for old, new in more]
+        later = [compare_runs(old, new, basis=chosen) for old, new in more]
         title = f"real, by {chosen}, {describe_spread(same)} from run to run"
         missed += report(title, choose(same), {"all cases": choose(later)})
     return missed

@@ -4,6 +4,7 @@ words, points and lines out."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from flopwatch.analysis.break_even import as_dict, choose_axis, find_break_evens, series_as_dict
+from flopwatch.analysis.statistics import THRESHOLD
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
@@ -72,6 +74,24 @@ def test_what_is_unclear_does_not_pay() -> None:
     assert describe_break_even(break_even) == "from 256 tokens on; at 64 that is unclear"
     (break_even,) = find_break_evens(summarize([*series({16: 0.5}), *unclear]))
     assert describe_break_even(break_even) == "unclear, up to 64 tokens"
+
+
+def test_what_is_only_slightly_faster_does_not_pay() -> None:
+    def slightly(tokens: int) -> list[Record]:
+        dense = layer_record("dense", {"forward": 1.0}, tokens=tokens)
+        count = len(dense.rounds)
+        times_ns = [1e6 * (1 + 0.9 * THRESHOLD * (n % 3 - 1)) for n in range(count)]
+        taken = {"forward": [t / (1 + 0.95 * THRESHOLD) for t in times_ns]}
+        return [
+            replace(dense, samples_ns={"forward": [1e6] * count}),
+            replace(layer_record("fast", {"forward": 1.0}, tokens=tokens), samples_ns=taken),
+        ]
+
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5, 256: 1.2}), *slightly(64)]))
+    assert break_even.rows[1].verdict == "slightly faster"
+    assert describe_break_even(break_even) == "from 256 tokens on; at 64 it is only slightly faster"
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5}), *slightly(64)]))
+    assert describe_break_even(break_even) == "only slightly, up to 64 tokens"
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -171,16 +171,79 @@ def test_relative_verdicts_do_not_see_the_speed_of_the_machine() -> None:
         ]
 
     old = take(1, 1.0, 1.0)
-    by_time = compare_runs(old, take(2, 1.3, 1.0))
-    assert {one.verdict for one in by_time.comparisons} == {"slower"}
+    by_time = compare_runs(old, take(2, 1.3, 1.0), basis="absolute")
+    assert {(one.verdict, one.is_shifted) for one in by_time.comparisons} == {("unclear", True)}
+    assert by_time.machine_shift == pytest.approx(1.3, rel=0.01)
     assert by_time.common == pytest.approx(1 / 1.3, rel=0.01)
-    relative = compare_runs(old, take(2, 1.3, 1.0), measure="relative")
+    relative = compare_runs(old, take(2, 1.3, 1.0))
+    assert relative.basis == "relative"
+    assert len(relative.baseline_shifts) == 10
+    assert relative.baseline_shifts[0].ratio == pytest.approx(1.3, rel=0.02)
     assert [(one.new.variant, one.verdict) for one in relative.comparisons] == [
         ("fast", "same")
     ] * 10
     assert relative.comparisons[0].middles == pytest.approx((0.5, 0.5), rel=0.01)
-    slower = compare_runs(old, take(2, 1.3, 1.1), measure="relative")
+    slower = compare_runs(old, take(2, 1.3, 1.1))
     assert {one.verdict for one in slower.comparisons} == {"slower"}
+
+
+def test_a_baseline_that_moves_alone_is_no_shift_of_the_machine() -> None:
+    """Its tensors lie elsewhere: times of the others still count, where times are asked for."""
+    others = {"fast": 5e5, "slow": 2e6, "other": 1e6}
+
+    def take(seed: int, baseline: float, own: float) -> list[Record]:
+        return [
+            sample(1e6 * baseline, seed=seed),
+            *(sample(ns * own, name, seed=seed) for name, ns in others.items()),
+        ]
+
+    old = take(1, 1.0, 1.0)
+    for baseline, own, verdict in (
+        (1.06, 1.0, "same"),
+        (1.06, 1.4, "slower"),
+        (1.0, 1.2, "slower"),
+    ):
+        judged = compare_runs(old, take(2, baseline, own), basis="absolute")
+        assert judged.machine_shift is None
+        assert {o.verdict for o in judged.comparisons if o.new.variant in others} == {verdict}
+
+
+def test_cases_without_a_baseline_are_compared_by_time() -> None:
+    old = [sample(1e6, seed=1), sample(5e5, "fast", seed=1), *many(seed=1, cases=2)]
+    new = [sample(1e6, seed=2), sample(5e5, "fast", seed=2), *many(1.3, seed=2, cases=2)]
+    judged = compare_runs(old, new)
+    found = [(one.new.variant, one.basis, one.verdict) for one in judged.comparisons]
+    assert found == [("fast", "relative", "same"), *[("dense", "absolute", "slower")] * 2]
+    asked = compare_runs(old, new, basis="relative")
+    assert [one.new.variant for one in asked.comparisons] == ["fast"]
+    assert [record.variant for record in asked.no_baseline] == ["dense"] * 2
+    # And are unclear where the baselines show that the machine was another.
+    fast = [sample(1.3e6, seed=2), sample(6.5e5, "fast", seed=2), *many(1.3, seed=2, cases=2)]
+    judged = compare_runs(old, fast)
+    assert [one.verdict for one in judged.comparisons] == ["same", "unclear", "unclear"]
+
+
+def test_another_baseline_is_no_common_one() -> None:
+    old = [sample(1e6, seed=1), sample(1e6, "other", seed=1), sample(5e5, "fast", seed=1)]
+    new = [replace(one, run_id="run 2", baseline="other") for one in old]
+    assert [one.basis for one in compare_runs(old, new).comparisons][-1] == "absolute"
+
+
+def test_parts_follow_the_basis_of_the_verdict() -> None:
+    """A machine ten times as fast, and a forward pass that takes a third more: by the clock every
+    part got shorter."""
+
+    def take(seed: int, machine: float, forward_ns: float) -> list[Record]:
+        variant = sample(1e6, "fast", seed=seed)
+        times = {"forward": forward_ns * machine, "backward": 2e6 * machine}
+        samples_ns = {phase: [ns] * SAMPLES for phase, ns in times.items()}
+        return [sample(3e6 * machine, seed=seed), replace(variant, samples_ns=samples_ns)]
+
+    (only,) = compare_runs(take(1, 1.0, 1e6), take(2, 0.1, 1.33e6)).comparisons
+    assert (only.verdict, only.basis) == ("slower", "relative")
+    assert [part.name for part in only.parts] == ["forward"]
+    assert only.parts[0].change_ns == pytest.approx(0.33e5, rel=0.1)
+    assert only.parts[0].share == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,13 @@ from flopwatch.analysis.record_job import Layer, Subject, name_recorded, read_su
 from flopwatch.devices.device_table import DTYPES, Device
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.errors import UsageError
-from flopwatch.jobs.flops import GRAD_ACCUM, OPTIMIZER_FLOPS, Part, Passes, count_bytes_by_part
+from flopwatch.jobs.flops import (
+    GRAD_ACCUM,
+    OPTIMIZER_FLOPS,
+    Passes,
+    count_bytes_by_part,
+)
+from flopwatch.jobs.parameters import Part
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import make_stack

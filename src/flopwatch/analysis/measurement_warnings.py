@@ -18,6 +18,7 @@ from flopwatch.analysis.warning_findings import (
 )
 from flopwatch.devices.environment import look_up
 from flopwatch.records.record import Record
+from flopwatch.settings import SETTLED_INTERVAL
 
 CHANCE = 0.001
 """Of all trends that are reported, so large a share may be noise (Benjamini and Hochberg)."""
@@ -148,16 +149,18 @@ def find_few_samples(cases: Sequence[Case]) -> Iterator[Finding]:
         if time.low is None:
             yield _describe_no_interval(case, time)
             continue
-        widths = [(time.half_width or 0.0, "time")]
+        target, stop = case.record.settings.target_interval, case.record.stop_reason
+        widths = [(time.half_width or 0.0, "time")] if stop != "settled" else []
         if case.ratios and case.is_rival:
             widths.append((estimate_median(case.ratios).half_width or 0.0, "speedup"))
-        width, name = max(widths)
-        wanted = case.record.settings.target_interval
+        width, name = max(widths, default=(0.0, ""))
+        wanted = target or SETTLED_INTERVAL
         if width > ROUNDING * wanted and not case.is_foreign:
-            why = STOPS.get(case.record.stop_reason or "")
+            why = STOPS.get(stop or "")
+            reached = "is too noisy" if width > 1 else f"is known to ±{_percent(width)}"
             yield case.found(
-                f"its {name} is known to ±{_percent(width)} from {time.samples} samples, and "
-                f"±{_percent(wanted)} was asked for{f' ({why})' if why else ''}",
+                f"its {name} {reached} from {time.samples} samples, and ±{_percent(wanted)} was "
+                f"asked for{f' ({why})' if why else ''}",
                 size=width,
                 cause="wide",
             )

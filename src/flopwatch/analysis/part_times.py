@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flopwatch.analysis.statistics import (
@@ -64,6 +64,64 @@ def part_times_ns(record: Record) -> dict[str, float]:
         parts |= {name: time_ns / excess for name, time_ns in inside_ns.items()}
         parts[phase] = max(0.0, phase_ns - sum(inside_ns.values()))
     return parts
+
+
+SMALLEST_SHARE = 0.05
+"""Of the whole change; what moved less is left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedPart:
+    name: str
+    """A phase; a region as ``phase/region``; what is left of a phase with regions by its name."""
+    old_ns: float | None
+    """As long as it would have been in the new run; None: there was no such part."""
+    new_ns: float | None
+    share: float
+    """Of the change of the whole run; negative where it moved the other way."""
+
+    @property
+    def change_ns(self) -> float:
+        return (self.new_ns or 0.0) - (self.old_ns or 0.0)
+
+
+def find_moved_parts(old: Record, new: Record, ratio: float) -> list[MovedPart]:
+    """In order of their share in the change, the largest first; empty for what has one part, and
+    where the whole did not change.
+
+    `ratio` is that of the times, new over old, as the verdict has it: relative to the baseline, or
+    paired by round. The old parts are scaled to it, so that what differs between two runs of the
+    same code (the machine's speed) moves no part, and signs are those of the verdict.
+    """
+    total_ns = median(measured_totals_ns(new))
+    before, after = scale_regions(old, total_ns / ratio), scale_regions(new, total_ns)
+    change_ns = total_ns - total_ns / ratio
+    names = list({**before, **after})
+    if len(names) < 2 or change_ns == 0:
+        return []
+    parts = [
+        MovedPart(
+            name=name,
+            old_ns=before.get(name),
+            new_ns=after.get(name),
+            share=(after.get(name, 0.0) - before.get(name, 0.0)) / change_ns,
+        )
+        for name in names
+    ]
+    return sorted(
+        (part for part in parts if abs(part.share) >= SMALLEST_SHARE),
+        key=lambda part: -part.share,
+    )
+
+
+def find_common_parts(parts: Sequence[Sequence[MovedPart]]) -> dict[str, float]:
+    """Over many cases: the mean share of each part in the changes, the largest first."""
+    names = dict.fromkeys(part.name for case in parts for part in case)
+    shares = {
+        name: sum(part.share for case in parts for part in case if part.name == name) / len(parts)
+        for name in names
+    }
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def region_shares(record: Record, region: str) -> list[float]:

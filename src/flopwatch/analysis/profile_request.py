@@ -15,6 +15,8 @@ from flopwatch.jobs.training_job import Attention, TrainingJob
 from flopwatch.records.file_safety import require_replaceable
 
 PHASES = ("forward", "backward", "optimizer")
+TRACE_GENERATOR = "flopwatch profile"
+"""In every trace of ours: those of other programs are not replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,5 +85,6 @@ def make_request(job: TrainingJob, **given: Any) -> Request:
     if request.nvtx:
         raise UsageError("--nvtx leaves the timeline to another profiler; leave --trace out")
     path = Path(request.trace)
-    require_replaceable(path, lambda content: b'"traceEvents"' in content, "a trace")
+    mark = TRACE_GENERATOR.encode()
+    require_replaceable(path, lambda content: mark in content, "a trace of flopwatch")
     return replace(request, trace=str(path.absolute()))

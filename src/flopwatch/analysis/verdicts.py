@@ -7,24 +7,30 @@ All comparisons of a call are judged together, so that many at once give no more
 one (`ratio_tests.choose_confidence`). A verdict is about times only; in what the sides differ that
 makes a comparison unfair is listed with it, by field (`differences`).
 
-Which part of a run moved when its time did: phases, and regions where instruments saw them.
+Two runs may have met the machine in different states. Where both have measured a case together with
+its baseline, the ratio to the baseline is compared (`Basis`), which the machine's speed does not
+change. The baseline cannot be judged so: its own shift is listed. Where all cases, the baselines
+among them, moved alike (`find_machine_shift`), times alone say nothing about the code, and what is
+compared by time is unclear.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flopwatch.analysis.comparable import Differences, Pair, find_differences, is_named, match_cases
-from flopwatch.analysis.part_times import part_times_ns
+from flopwatch.analysis.part_times import MovedPart, find_moved_parts
 from flopwatch.analysis.ratio_tests import (
     Evidence,
     Missing,
     Paired,
+    Separate,
     Sides,
     Spread,
+    Take,
     choose_confidence,
     find_spread,
     take,
@@ -37,73 +43,26 @@ from flopwatch.analysis.statistics import (
     estimate_total_ns,
     is_timed,
     judge,
+    measured_totals_ns,
     median,
     ratios_by_round,
 )
 from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
 
-SMALLEST_SHARE = 0.05
-"""Of the whole change; what moved less is left out."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MovedPart:
-    name: str
-    """A phase; a region as ``phase/region``; what is left of a phase with regions by its name."""
-    old_ns: float | None
-    """None: there was no such part."""
-    new_ns: float | None
-    share: float
-    """Of the change of the whole run; negative where it moved the other way."""
-
-    @property
-    def change_ns(self) -> float:
-        return (self.new_ns or 0.0) - (self.old_ns or 0.0)
-
-
-def find_moved_parts(old: Record, new: Record) -> list[MovedPart]:
-    """In order of their share in the change, the largest first; empty for what has one part, and
-    where the whole did not change."""
-    before, after = part_times_ns(old), part_times_ns(new)
-    change_ns = sum(after.values()) - sum(before.values())
-    names = list({**before, **after})
-    if len(names) < 2 or change_ns == 0:
-        return []
-    parts = [
-        MovedPart(
-            name=name,
-            old_ns=before.get(name),
-            new_ns=after.get(name),
-            share=(after.get(name, 0.0) - before.get(name, 0.0)) / change_ns,
-        )
-        for name in names
-    ]
-    return sorted(
-        (part for part in parts if abs(part.share) >= SMALLEST_SHARE),
-        key=lambda part: -part.share,
-    )
-
-
-def find_common_parts(parts: Sequence[Sequence[MovedPart]]) -> dict[str, float]:
-    """Over many cases: the mean share of each part in the changes, the largest first."""
-    names = dict.fromkeys(part.name for case in parts for part in case)
-    shares = {
-        name: sum(part.share for case in parts for part in case if part.name == name) / len(parts)
-        for name in names
-    }
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
+SCATTERS = 3
+"""A shift of all cases is more than chance from so many median deviations on."""
 FALSE_SHARE = 0.01
 FALSE_SHARE_OF_RUNS = 0.02
 """Of what is called faster or slower: the share that is expected to be so by chance."""
 
-Measure = Literal["time", "relative"]
-"""relative: the time over that of the baseline in the same rounds."""
+Basis = Literal["relative", "absolute"]
+"""relative: the time over that of the baseline in the same rounds; absolute: the time."""
 
-Timed = Mapping[tuple[str, str, str], Record]
-"""Measured records by run, group and variant: among them, what others are compared with."""
+Key = tuple[str, str, str]
+"""Run, group and variant."""
+Timed = Mapping[Key, Record]
+"""Measured records: among them, what others are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +71,7 @@ class Comparison:
     """Or the baseline."""
     new: Record
     middles: tuple[float, float]
-    """Old and new: the median time in ns, or its ratio to the baseline's (`Measure`); of several
+    """Old and new: the median time in ns, or its ratio to the baseline's (`Basis`); of several
     runs their mean."""
     speedup: Estimate
     """More than 1: the new one is faster. At the confidence of all comparisons together."""
@@ -125,6 +84,23 @@ class Comparison:
     """Of a faster or slower one: what moved."""
     old_runs: int = 1
     new_runs: int = 1
+    basis: Basis = "absolute"
+    is_shifted: bool = False
+    """Whether it is unclear because the machine was in another state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaselineShift:
+    """Of a baseline between two runs, by its times."""
+
+    old: Record
+    new: Record
+    old_ns: float
+    new_ns: float
+
+    @property
+    def ratio(self) -> float:
+        return self.new_ns / self.old_ns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,17 +113,25 @@ class Judgement:
     false_share: float
     """Of what is called faster or slower: the share that is expected to be so by chance."""
     threshold: float
-    measure: Measure = "time"
+    basis: Basis = "absolute"
+    """Between runs; where it is relative, cases that have no baseline are still compared by time,
+    unless that was ruled out."""
     spread: Spread | None = None
-    """Between runs; None: one run alone, or not known."""
+    """Between runs, of the ratios that `basis` names; None: one run alone, or not known."""
     common: float | None = None
     """Between runs: the median speedup over all cases."""
+    baseline_shifts: list[BaselineShift] = field(default_factory=list)
+    """Of the baselines that both sides have, with cases that are compared with them."""
+    machine_shift: float | None = None
+    """The ratio of times by which all cases moved, baselines included; None: they did not."""
     broken: list[Record] = field(default_factory=list)
     fixed: list[Record] = field(default_factory=list)
     only_old: list[Record] = field(default_factory=list)
     only_new: list[Record] = field(default_factory=list)
     too_few: list[Record] = field(default_factory=list)
     """Cases that both have, with too few samples for any verdict."""
+    no_baseline: list[Record] = field(default_factory=list)
+    """Cases that both have, and that were not compared for want of a baseline on both sides."""
 
 
 def compare_variants(rows: Sequence[Row], threshold: float = THRESHOLD) -> Judgement:
@@ -180,41 +164,148 @@ def compare_runs(
     new: Sequence[Record],
     *,
     threshold: float = THRESHOLD,
-    measure: Measure = "time",
+    basis: Basis | None = None,
 ) -> Judgement:
+    """Without a basis: relative wherever both sides have a common baseline."""
     matched = match_cases(old, new)
-    timed = {(r.run_id, r.group_id, r.variant): r for r in (*old, *new) if is_timed(r)}
-    taken = _take_sides(matched.pairs, timed if measure == "relative" else None)
-    spread = find_spread([sides for _, sides in taken])
-    weighed = [(pair, sides, weigh(sides, spread)) for pair, sides in taken]
-    known = [(pair, sides, evidence) for pair, sides, evidence in weighed if evidence is not None]
-    confidence = choose_confidence([evidence for *_, evidence in known], FALSE_SHARE_OF_RUNS)
-    comparisons = [
-        Comparison(
-            old=pair.old[-1],
-            new=pair.new[-1],
-            middles=(math.exp(sides.log_old), math.exp(sides.log_new)),
-            differences={**pair.moved, **find_differences(pair.old[-1], pair.new[-1])},
-            old_runs=len(pair.old),
-            new_runs=len(pair.new),
-            **_judge(pair.old[-1], pair.new[-1], evidence, confidence, threshold),
+    timed = {_key(r): r for r in (*old, *new) if is_timed(r)}
+    found = [(pair, _find_baselines(pair, timed)) for pair in matched.pairs]
+    yardsticks = {_key(one) for _, known in found if known for side in known for one in side}
+    shifts = [
+        BaselineShift(
+            old=pair.old[-1], new=pair.new[-1], old_ns=_middle(pair.old), new_ns=_middle(pair.new)
         )
-        for pair, sides, evidence in known
+        for pair in matched.pairs
+        if _key(pair.new[-1]) in yardsticks
     ]
+    machine_shift = find_machine_shift(matched.pairs, yardsticks, threshold)
+    chosen = basis or ("relative" if shifts else "absolute")
+    by_ratio = [(pair, known) for pair, known in found if known and chosen == "relative"]
+    left = [
+        pair
+        for pair, known in found
+        if chosen == "absolute" or (not known and _key(pair.new[-1]) not in yardsticks)
+    ]
+    by_time = [] if basis == "relative" else left
+    taken = [*_take(by_ratio), *_take([(pair, None) for pair in by_time])]
+    known = [(one, one.evidence) for one in taken if one.evidence is not None]
+    confidence = choose_confidence([evidence for _, evidence in known], FALSE_SHARE_OF_RUNS)
     return Judgement(
-        comparisons=comparisons,
+        comparisons=[
+            _compare(one, evidence, confidence, threshold, machine_shift) for one, evidence in known
+        ],
         confidence=confidence,
         false_share=FALSE_SHARE_OF_RUNS,
         threshold=threshold,
-        measure=measure,
-        spread=spread,
-        common=math.exp(-median([e.log_ratio for *_, e in known])) if len(known) > 1 else None,
-        too_few=[pair.new[-1] for pair, _, evidence in weighed if evidence is None],
+        basis=chosen,
+        spread=taken[0].spread if taken else None,
+        common=math.exp(-median([e.log_ratio for _, e in known])) if len(known) > 1 else None,
+        baseline_shifts=shifts,
+        machine_shift=machine_shift,
+        too_few=[one.pair.new[-1] for one in taken if one.evidence is None],
+        no_baseline=[pair.new[-1] for pair in left] if basis == "relative" else [],
         broken=matched.broken,
         fixed=matched.fixed,
         only_old=matched.only_old,
         only_new=matched.only_new,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Taken:
+    pair: Pair
+    sides: Sides
+    spread: Spread | None
+    evidence: Separate | None
+    """None: there are too few samples."""
+    basis: Basis
+
+
+Baselines = tuple[list[Record], list[Record]]
+"""Of the old and the new records of a case, one by one."""
+
+
+def _take(pairs: Sequence[tuple[Pair, Baselines | None]]) -> list[_Taken]:
+    """Cases of one basis, which scatter alike from run to run."""
+    sides = [
+        Sides(old=_take_side(pair.old, known and known[0]),
+              new=_take_side(pair.new, known and known[1]))
+        for pair, known in pairs
+    ]  # fmt: skip
+    spread = find_spread(sides)
+    return [
+        _Taken(
+            pair=pair,
+            sides=one,
+            spread=spread,
+            evidence=weigh(one, spread),
+            basis="relative" if known else "absolute",
+        )
+        for (pair, known), one in zip(pairs, sides, strict=True)
+    ]
+
+
+def _take_side(records: Sequence[Record], baselines: Sequence[Record] | None) -> list[Take]:
+    if baselines is None:
+        return [take(record) for record in records]
+    return [take(record, known) for record, known in zip(records, baselines, strict=True)]
+
+
+def _compare(
+    taken: _Taken,
+    evidence: Separate,
+    confidence: float,
+    threshold: float,
+    machine_shift: float | None,
+) -> Comparison:
+    old, new = taken.pair.old[-1], taken.pair.new[-1]
+    judged = _judge(old, new, evidence, confidence, threshold)
+    is_shifted = machine_shift is not None and taken.basis == "absolute"
+    if is_shifted:
+        judged |= {"verdict": "unclear", "missing": None, "parts": []}
+    return Comparison(
+        old=old,
+        new=new,
+        middles=(math.exp(taken.sides.log_old), math.exp(taken.sides.log_new)),
+        differences={**taken.pair.moved, **find_differences(old, new)},
+        old_runs=len(taken.pair.old),
+        new_runs=len(taken.pair.new),
+        basis=taken.basis,
+        is_shifted=is_shifted,
+        **judged,
+    )
+
+
+def find_machine_shift(
+    pairs: Sequence[Pair], yardsticks: Collection[Key], threshold: float
+) -> float | None:
+    """The ratio of times by which all cases moved alike, baselines and others; None where they did
+    not, where it is below the threshold or the scatter, and where there is no baseline to show it.
+    `yardsticks` are the baselines' records."""
+    logs: dict[bool, list[float]] = {True: [], False: []}
+    for pair in pairs:
+        moved = math.log(_middle(pair.new) / _middle(pair.old))
+        logs[_key(pair.new[-1]) in yardsticks].append(moved)
+    if not logs[True] or not logs[False]:
+        return None
+    baselines, others = median(logs[True]), median(logs[False])
+    shared = min(abs(baselines), abs(others))
+    middle = median([*logs[True], *logs[False]])
+    scatter = median([abs(one - middle) for one in (*logs[True], *logs[False])])
+    is_alike = baselines * others > 0 and 2 * shared >= max(abs(baselines), abs(others))
+    if is_alike and shared > math.log1p(threshold) and shared > SCATTERS * scatter:
+        return math.exp(middle)
+    return None
+
+
+def _key(record: Record) -> Key:
+    return record.run_id, record.group_id, record.variant
+
+
+def _middle(records: Sequence[Record]) -> float:
+    """The median time in ns; of several runs their geometric mean."""
+    logs = [math.log(median(measured_totals_ns(record))) for record in records]
+    return math.exp(sum(logs) / len(logs))
 
 
 def excuse(judgement: Judgement, names: Sequence[str]) -> list[Comparison]:
@@ -237,35 +328,28 @@ def _judge(
         "speedup": speedup,
         "verdict": verdict,
         "missing": evidence.find_missing(target, confidence) if verdict == "unclear" else None,
-        "parts": find_moved_parts(old, new) if verdict in ("faster", "slower") else [],
+        "parts": find_moved_parts(old, new, 1 / speedup.value)
+        if verdict in ("faster", "slower")
+        else [],
     }
 
 
 def _find_target(speedup: float, threshold: float) -> float:
-    """How near an interval must come to this value to allow a verdict."""
+    """How near an interval must come to this value to allow a verdict: to exclude 1, or to lie
+    within the threshold, whichever is the wider one."""
     distance = abs(math.log(speedup))
-    if distance >= math.log1p(threshold):
-        return math.expm1(distance)  # to exclude 1
-    return math.expm1(math.log1p(threshold) - distance)  # to lie within the threshold
+    return math.expm1(max(distance, math.log1p(threshold) - distance))
 
 
-def _take_sides(pairs: Sequence[Pair], timed: Timed | None) -> list[tuple[Pair, Sides]]:
-    """By times; or where `timed` is given, by ratios to the baselines among it, without pairs in
-    which a record has none."""
-    if timed is None:
-        return [
-            (pair, Sides(old=[take(one) for one in pair.old], new=[take(one) for one in pair.new]))
-            for pair in pairs
-        ]
-    taken = []
-    for pair in pairs:
-        old, new = (
-            [take(one, found) for one in side if (found := _find_baseline(one, timed)) is not None]
-            for side in (pair.old, pair.new)
-        )
-        if (len(old), len(new)) == (len(pair.old), len(pair.new)):
-            taken.append((pair, Sides(old=old, new=new)))
-    return taken
+def _find_baselines(pair: Pair, timed: Timed) -> Baselines | None:
+    """Of every record of the pair, the same variant everywhere."""
+    old, new = (
+        [found for one in side if (found := _find_baseline(one, timed)) is not None]
+        for side in (pair.old, pair.new)
+    )
+    is_whole = (len(old), len(new)) == (len(pair.old), len(pair.new))
+    is_same = len({one.variant for one in (*old, *new)}) == 1
+    return (old, new) if is_whole and is_same else None
 
 
 def _find_baseline(record: Record, timed: Timed) -> Record | None:

@@ -14,12 +14,14 @@ from flopwatch.cli.options import print_json, print_lines, print_remark, read_re
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
-    from flopwatch.analysis.verdicts import Judgement
+    from flopwatch.analysis.verdicts import Basis, Comparison, Judgement
     from flopwatch.records.record import Record
 
-REGRESSION, NOTHING = 1, 3
+REGRESSION, NOTHING, UNDECIDED = 1, 3, 4
 """Exit codes."""
 
+OF_TWO = {"relative", "absolute"}
+OF_GATE = {"despite", "allow_unclear"}
 PERCENTAGE = options.Word(options.read_percentage)
 
 
@@ -30,10 +32,13 @@ PERCENTAGE = options.Word(options.read_percentage)
               help="Compare with published results, as ratios; `flopwatch show published` lists "
                    "them.")  # fmt: skip
 @click.option("--threshold", type=PERCENTAGE, metavar="PERCENT",
-              help="Call a difference of at least this much faster or slower.  [default: 3%]"
+              help="Call a difference of at least this much faster or slower.  [default: 2%]"
               )  # fmt: skip
 @click.option("--fail-if-slower", type=PERCENTAGE, metavar="PERCENT",
-              help="Set --threshold, and exit with 1 if a case is slower, or fails now."
+              help="Set --threshold, and exit with 1 if a case is slower, or fails now; with 4 if "
+                   "one may be, and it is unclear.")  # fmt: skip
+@click.option("--allow-unclear", is_flag=True,
+              help="With --fail-if-slower: exit with 0, not 4, where a case is unclear."
               )  # fmt: skip
 @click.option("--break-even", is_flag=True,
               help="Find where variants start to beat their baseline along an axis, such as "
@@ -48,7 +53,10 @@ PERCENTAGE = options.Word(options.read_percentage)
                    "torch.version, or in `all`; may be repeated.")  # fmt: skip
 @click.option("--relative", is_flag=True,
               help="With two files: compare each case's ratio to its baseline, which the machine's "
-                   "speed does not change.")  # fmt: skip
+                   "speed does not change; cases without one are left out.  [default: where both "
+                   "files have the baseline]")  # fmt: skip
+@click.option("--absolute", is_flag=True,
+              help="With two files: compare times, even where there is a baseline.")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 @click.pass_context
@@ -65,11 +73,15 @@ def compare(
 
     One file: its variants with their baseline. Two files, OLD and NEW: every case of both.
 
-    Verdicts: faster, slower, same (the interval lies within the threshold), unclear. What makes a
-    comparison unfair (precision, threads, versions, ...) is listed with it as not comparable.
+    Verdicts: faster, slower, slightly faster or slower (surely, but by less than the threshold),
+    same (the interval lies within the threshold), unclear. What makes a comparison unfair
+    (precision, threads, versions, ...) is listed with it as not comparable.
+
+    Two files are compared by ratios to the baseline that both have measured, and otherwise by
+    times (--relative, --absolute).
 
     Exit codes: 0 fine, 1 something is slower (with --fail-if-slower), 2 usage, 3 nothing was
-    comparable.
+    comparable, 4 nothing is slower for certain, but a case is unclear (with --fail-if-slower).
 
     \b
     flopwatch compare results/dyad.jsonl
@@ -91,7 +103,7 @@ def compare(
     size = given["fail_if_slower"] or given["threshold"] or THRESHOLD
     sides = [read_records([file], skip_corrupt) for file in results]
     require_fields(given["despite"], (record for side in sides for record in side))
-    judgement = _judge(sides, size, given["relative"])
+    judgement = _judge(sides, size, given)
     is_gate, is_between_runs = given["fail_if_slower"] is not None, len(sides) == 2
     _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
     # For a gate, what is no longer measured is a verdict, too.
@@ -100,7 +112,7 @@ def compare(
 
         print_remark(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
         sys.exit(NOTHING)
-    sys.exit(_decide(judgement, given["despite"]) if is_gate else 0)
+    sys.exit(_decide(judgement, given["despite"], given["allow_unclear"]) if is_gate else 0)
 
 
 def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> None:
@@ -113,9 +125,9 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
     for is_wrong, sentence in (
         (
             is_along_axis
-            and given & {"published", "threshold", "fail_if_slower", "despite", "relative"},
+            and given & {"published", "threshold", "fail_if_slower", *OF_TWO, *OF_GATE},
             "--break-even compares variants along an axis; leave --with, --threshold, "
-            "--fail-if-slower, --despite and --relative out",
+            "--fail-if-slower and what belongs to them out",
         ),
         (
             not is_along_axis and given & {"axis", "variants"},
@@ -135,8 +147,18 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
             "--fail-if-slower sets the threshold; leave --threshold out",
         ),
         (
-            "relative" in given and (len(results) != 2 or has_published),
-            "--relative is for an old and a new file; inside one, all is relative to the baseline",
+            given >= OF_TWO,
+            "--relative and --absolute exclude each other; leave one of them out",
+        ),
+        (
+            given & OF_TWO and (len(results) != 2 or has_published),
+            "--relative and --absolute are for an old and a new file; inside one, all is relative "
+            "to the baseline",
+        ),
+        (
+            "allow_unclear" in given and not is_gate,
+            "--allow-unclear says what --fail-if-slower may pass, and has no effect without it; "
+            "add --fail-if-slower 3%, or leave --allow-unclear out",
         ),
         (
             has_published and given & {"fail_if_slower", "threshold"},
@@ -152,32 +174,39 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
             raise click.UsageError(sentence, context)
 
 
-def _judge(sides: Sequence[Sequence[Record]], size: float, relative: bool) -> Judgement:
+def _judge(sides: Sequence[Sequence[Record]], size: float, given: Mapping[str, Any]) -> Judgement:
     from flopwatch.analysis.summary import summarize
     from flopwatch.analysis.verdicts import compare_runs, compare_variants
 
     if len(sides) == 1:
         return compare_variants(summarize(sides[0]), size)
-    return compare_runs(
-        sides[0], sides[1], threshold=size, measure="relative" if relative else "time"
-    )
+    basis: Basis | None = None
+    if given["relative"] or given["absolute"]:
+        basis = "relative" if given["relative"] else "absolute"
+    return compare_runs(sides[0], sides[1], threshold=size, basis=basis)
 
 
 def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> None:
-    from flopwatch.output.compare_tables import as_dict, describe_judgement, make_compare_sheets
+    from flopwatch.output.compare_json import as_dict
+    from flopwatch.output.compare_tables import (
+        describe_basis,
+        describe_judgement,
+        make_compare_sheets,
+    )
     from flopwatch.output.console import print_remarks, print_sheets
 
     if as_json:
         print_json(as_dict(judgement))
         return
+    if is_between_runs and judgement.comparisons:
+        print_remarks(describe_basis(judgement))
     print_sheets(make_compare_sheets(judgement, is_between_runs=is_between_runs))
     print_remarks(describe_judgement(judgement, is_between_runs=is_between_runs))
 
 
-def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
+def _decide(judgement: Judgement, despite: Sequence[str], allow_unclear: bool) -> int:
     """The gate's exit code; its reason is printed."""
     from flopwatch.analysis.verdicts import excuse
-    from flopwatch.output.compare_tables import name_case
 
     counted = excuse(judgement, despite)
     if not counted and not judgement.broken:
@@ -188,12 +217,36 @@ def _decide(judgement: Judgement, despite: Sequence[str]) -> int:
         return NOTHING
     slower = [one.new for one in counted if one.verdict == "slower"]
     regressed = [*slower, *judgement.broken]
-    if not regressed:
+    if regressed:
+        print_remark(f"flopwatch: slower, or no longer measured: {_name_some(regressed)}")
+        return REGRESSION
+    unclear = [one for one in counted if may_be_slower(one, judgement.threshold)]
+    undecided = [*(one.new for one in unclear), *judgement.too_few]
+    if not undecided:
         return 0
-    worst = ", ".join(name_case(record) for record in regressed[:3])
-    more = f" and {len(regressed) - 3} more" if len(regressed) > 3 else ""
-    print_remark(f"flopwatch: slower, or no longer measured: {worst}{more}")
-    return REGRESSION
+    if any(one.is_shifted for one in unclear):
+        advice = "compare ratios to a baseline, which the machine's speed does not change"
+    else:
+        advice = "take more samples (--case-budget), or run both sides again into the same files"
+    print_remark(
+        f"flopwatch: unclear whether slower: {_name_some(undecided)}; {advice}"
+        + ("" if allow_unclear else ", or pass --allow-unclear")
+    )
+    return 0 if allow_unclear else UNDECIDED
+
+
+def may_be_slower(one: Comparison, threshold: float) -> bool:
+    """Whether it is unclear, and a slowdown of the threshold is in its interval. What is faster or
+    the same, one cannot say which, concerns no gate."""
+    low = one.speedup.low
+    return one.verdict == "unclear" and (one.is_shifted or low is None or low < 1 / (1 + threshold))
+
+
+def _name_some(records: Sequence[Record]) -> str:
+    from flopwatch.output.compare_tables import name_case
+
+    more = f" and {len(records) - 3} more" if len(records) > 3 else ""
+    return ", ".join(name_case(record) for record in records[:3]) + more
 
 
 def _compare_with_published(

@@ -73,8 +73,8 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
               help="Time for each case, warm-up included.  [default: 10s, and at least 8 rounds]"
               )  # fmt: skip
 @click.option("--target-interval", type=options.Word(options.read_percentage), metavar="PERCENT",
-              help="Stop sampling when intervals are within plus or minus this.  [default: 2%]"
-              )  # fmt: skip
+              help="Stop sampling when intervals are within plus or minus this.  [default: when "
+                   "every verdict is settled]")  # fmt: skip
 @options.out("Results are appended.  [default: results/SUITE.jsonl]")
 @click.option("--rerun", is_flag=True, help="Measure again what the results file already has.")
 @click.option(

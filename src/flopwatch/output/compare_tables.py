@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.part_times import MovedPart, find_common_parts
 from flopwatch.analysis.ratio_tests import Missing
-from flopwatch.analysis.statistics import Verdict, as_interval
-from flopwatch.analysis.verdicts import Comparison, Judgement, Measure, MovedPart, find_common_parts
+from flopwatch.analysis.statistics import Verdict
+from flopwatch.analysis.verdicts import BaselineShift, Basis, Comparison, Judgement
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
+from flopwatch.output.remarks import describe_drift
 from flopwatch.output.tables import (
     Column,
     Sheet,
@@ -26,6 +26,7 @@ from flopwatch.output.units import (
     format_change,
     format_signed_share,
     format_signed_time,
+    format_slight_change,
     plural,
 )
 from flopwatch.records.record import Record
@@ -35,8 +36,8 @@ MOST_SENTENCES = 8
 """Of one kind; more are counted."""
 MOST_PARTS = 4
 MOST_NAMED = 3
-CAPTIONS: dict[Measure, str] = {
-    "time": "",
+CAPTIONS: dict[Basis, str] = {
+    "absolute": "",
     "relative": "old and new are speedups over the baseline of the same run; time: the change of "
     "the ratio to the baseline's time",
 }
@@ -44,18 +45,24 @@ ALONE = (
     "`flopwatch show` and the report judge every case by itself, at 99 %; here all are judged "
     "together, so that what is faster or slower there may be unclear here"
 )
-ORDER: tuple[Verdict, ...] = ("slower", "faster", "same", "unclear")
+ORDER: tuple[Verdict, ...] = (
+    "slower",
+    "faster",
+    "slightly slower",
+    "slightly faster",
+    "same",
+    "unclear",
+)
 
 
 def make_compare_sheets(judgement: Judgement, *, is_between_runs: bool) -> list[Sheet]:
-    """One for every suite and set of axes."""
-    divided = group_by(judgement.comparisons, lambda one: suite_and_axes(one.new))
-    return [_make_sheet(some, judgement, is_between_runs) for some in divided]
+    """One for every suite, set of axes and basis."""
+    divided = group_by(judgement.comparisons, lambda one: (suite_and_axes(one.new), one.basis))
+    return [_make_sheet(some, is_between_runs) for some in divided]
 
 
-def _make_sheet(
-    comparisons: Sequence[Comparison], judgement: Judgement, is_between_runs: bool
-) -> Sheet:
+def _make_sheet(comparisons: Sequence[Comparison], is_between_runs: bool) -> Sheet:
+    basis = comparisons[0].basis
     title, axes = choose_axes([one.new for one in comparisons])
     baselines = (
         [] if is_between_runs else list(dict.fromkeys(one.old.variant for one in comparisons))
@@ -64,7 +71,7 @@ def _make_sheet(
     over: Column[Comparison] = Column("over", lambda one: one.old.variant, "word")
     columns: list[Column[Comparison]] = [
         *label_columns(axes, lambda one: one.new, *([over] if len(baselines) > 1 else [])),
-        *(_middle_column(name, place, judgement.measure) for place, name in enumerate(names)),
+        *(_middle_column(name, place, basis) for place, name in enumerate(names)),
         _ratio_column(is_between_runs),
         verdict_column("verdict", describe_verdict),
     ]
@@ -75,12 +82,12 @@ def _make_sheet(
         title=f"{title} over={baselines[0]}" if len(baselines) == 1 else title,
         columns=columns,
         items=groups,
-        conditions=CAPTIONS[judgement.measure] if is_between_runs else "",
+        conditions=CAPTIONS[basis] if is_between_runs else "",
     )
 
 
-def _middle_column(name: str, place: int, measure: Measure) -> Column[Comparison]:
-    if measure == "time":
+def _middle_column(name: str, place: int, basis: Basis) -> Column[Comparison]:
+    if basis == "absolute":
         return number(name, "ns", lambda one: one.middles[place])
     # A ratio to the baseline's time is shown as a speedup over it, like everywhere.
     return number(name, "ratio", lambda one: 1 / one.middles[place])
@@ -102,6 +109,8 @@ def describe_verdict(one: Comparison) -> str:
     missing = describe_missing(one.missing) if one.verdict == "unclear" else ""
     if one.speedup.samples == 1:  # as published results have them
         missing = "single values"
+    if one.is_shifted:
+        missing = "machine shift"
     return ", ".join(
         filter(None, [one.verdict, missing, NOT_COMPARABLE if one.differences else ""])
     )
@@ -139,12 +148,18 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
     return [
         count_verdicts(comparisons),
         *count_differences([one.differences for one in comparisons], sides),
+        *([] if is_between_runs else _describe_drift(comparisons)),
         *_limit(_list_moved(comparisons)),
+        *_limit(_list_slight(judgement)),
         *_describe_common(judgement),
         *_describe_unclear(comparisons),
         *_describe_unmatched(judgement),
         *(_describe_method(judgement, is_between_runs) if has_intervals else []),
     ]
+
+
+def _describe_drift(comparisons: Sequence[Comparison]) -> list[str]:
+    return describe_drift([(name_case(one.new), *one.middles, one.speedup) for one in comparisons])
 
 
 def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
@@ -156,12 +171,61 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
         )
     if judgement.too_few:
         return "nothing was comparable: all that both sides have has too few samples; take more"
-    if judgement.measure == "relative":
+    if judgement.basis == "relative":
         return (
             "nothing was comparable: no case was measured on both sides, each with its baseline; "
             "leave --relative out to compare times"
         )
     return "nothing was comparable: no case was measured on both sides"
+
+
+def describe_basis(judgement: Judgement) -> list[str]:
+    """Above the tables of two runs: what is compared, and whether the machine was the same."""
+    shifts = judgement.baseline_shifts
+    if judgement.basis == "relative":
+        lines = [
+            "basis: relative, each case's time over that of its baseline in the same run, which "
+            "the machine's speed does not change (--absolute: times)"
+        ]
+    else:
+        why = (
+            "--relative: each case over its baseline, which the machine's speed does not change"
+            if shifts
+            else "there is no baseline that both files have measured with other variants"
+        )
+        lines = [f"basis: absolute times ({why})"]
+    return [*_warn_of_machine(judgement), *lines, *map(_describe_shift, _group_shifts(shifts))]
+
+
+def _warn_of_machine(judgement: Judgement) -> list[str]:
+    if judgement.machine_shift is None or not any(o.is_shifted for o in judgement.comparisons):
+        return []
+    names = " and ".join(dict.fromkeys(one.new.variant for one in judgement.baseline_shifts))
+    relative = "" if judgement.basis == "relative" else "; leave --absolute out to compare ratios"
+    return [
+        f"warning: all cases, the baseline {names} included, {_describe_size(judgement)}: the "
+        "machine was in another state, or something changed that all of them share; times say "
+        f"nothing about the code then, and what is compared by them is unclear{relative}"
+    ]
+
+
+def _describe_size(judgement: Judgement) -> str:
+    ratio = judgement.machine_shift or 1.0
+    word = "less" if ratio < 1 else "more"
+    return f"took {100 * abs(ratio - 1):.0f} % {word} time"
+
+
+def _group_shifts(shifts: Sequence[BaselineShift]) -> list[list[BaselineShift]]:
+    return group_by(shifts, lambda one: one.new.variant)
+
+
+def _describe_shift(shifts: Sequence[BaselineShift]) -> str:
+    """Of one baseline, in all its cases."""
+    changes = sorted(one.ratio - 1 for one in shifts)
+    size = " to ".join(
+        dict.fromkeys(format_signed_share(change) for change in (changes[0], changes[-1]))
+    )
+    return f"the baseline {shifts[0].new.variant} itself: time {size}, by the clock"
 
 
 def count_differences(
@@ -201,15 +265,33 @@ def _list_moved(comparisons: Sequence[Comparison]) -> list[str]:
             sentences += [
                 f"{name_case(one.new)}: {verdict}: {_list_parts(one.parts)}" for one in moved
             ]
+    if sentences and any(one.basis == "relative" for one in comparisons):
+        sentences.append("parts: old times are scaled to the new run's speed, by the baseline")
     return sentences
 
 
+def _list_slight(judgement: Judgement) -> list[str]:
+    """By how much, in words: the name of the verdict has no size."""
+    return [
+        f"{name_case(one.new)}: {format_slight_change(one.speedup, judgement.threshold)}"
+        for one in judgement.comparisons
+        if one.verdict in ("slightly faster", "slightly slower")
+    ]
+
+
 def _list_parts(parts: Sequence[MovedPart]) -> str:
-    return ", ".join(
-        f"{part.name} {format_signed_time(part.change_ns, plus='+')} "
-        f"({format_signed_share(part.share, 0, '-')} of it)"
-        for part in parts[:MOST_PARTS]
-    )
+    """What moved with the whole; then, after "but", what moved the other way."""
+
+    def write(some: Sequence[MovedPart]) -> str:
+        return ", ".join(
+            f"{part.name} {format_signed_time(part.change_ns, plus='+')} "
+            f"({format_signed_share(part.share, 0, '-')} of it)"
+            for part in some
+        )
+
+    shown = parts[:MOST_PARTS]
+    along, against = ([p for p in shown if (p.share > 0) is way] for way in (True, False))
+    return f"{write(along)}; but {write(against)}" if against else write(along)
 
 
 def _describe_common(judgement: Judgement) -> list[str]:
@@ -219,11 +301,16 @@ def _describe_common(judgement: Judgement) -> list[str]:
         return []
     change = format_signed_share(1 / common - 1)
     shared = f"the cases together moved by {change} (median): something that all of them share"
-    if judgement.measure == "relative":
-        return [shared]
+    if judgement.basis == "relative":
+        is_known = any(one.verdict != "unclear" for one in judgement.comparisons)
+        return [shared] if is_known else []
+    if judgement.machine_shift is not None:  # said above the table
+        return []
+    if judgement.baseline_shifts:
+        return [f"{shared}, or the machine itself; --relative does not depend on its speed"]
     return [
-        f"{shared}, or the machine itself; --relative compares each case's ratio to its baseline "
-        "instead, which the machine's speed does not change"
+        f"{shared}, or the machine itself; a variant that never changes, as the baseline, would "
+        "show which"
     ]
 
 
@@ -249,6 +336,7 @@ def _describe_unmatched(judgement: Judgement) -> list[str]:
     left = {
         "only in the old results": judgement.only_old,
         "only in the new results": judgement.only_new,
+        "without a baseline on both sides, and so not compared": judgement.no_baseline,
     }
     return [*_limit(broken), *_limit(fixed), *_limit(few), *describe_left(left)]
 
@@ -272,7 +360,8 @@ def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
     )  # fmt: skip
     method = (
         f"intervals are at {100 * judgement.confidence:.4g} %{together}; faster or slower: by at "
-        f"least {100 * judgement.threshold:g} %, same: the interval lies within that"
+        f"least {100 * judgement.threshold:g} %; slightly: surely, but by less; same: the interval "
+        "lies within that"
     )
     if is_between_runs:
         return [method, *_describe_spread(judgement)]
@@ -304,51 +393,3 @@ def _limit(sentences: Sequence[str]) -> list[str]:
     if left <= 1:  # to say that there is one more takes as much room as the one
         return list(sentences)
     return [*sentences[:MOST_SENTENCES], f"and {left} more like that (--json has all)"]
-
-
-def as_dict(judgement: Judgement) -> dict[str, Any]:
-    """For ``--json``."""
-    return {
-        "comparisons": [_comparison_as_dict(one) for one in judgement.comparisons],
-        "confidence": judgement.confidence,
-        "false_share": judgement.false_share,
-        "threshold": judgement.threshold,
-        "measure": judgement.measure,
-        "spread": None if judgement.spread is None else asdict(judgement.spread),
-        "common_speedup": judgement.common,
-        "broken": _cases_as_dicts(judgement.broken),
-        "fixed": _cases_as_dicts(judgement.fixed),
-        "only_old": _cases_as_dicts(judgement.only_old),
-        "only_new": _cases_as_dicts(judgement.only_new),
-        "too_few_samples": _cases_as_dicts(judgement.too_few),
-    }
-
-
-def _cases_as_dicts(records: Iterable[Record]) -> list[dict[str, Any]]:
-    names = ("suite", "variant", "params", "status", "message")
-    return [{name: getattr(record, name) for name in names} for record in records]
-
-
-def _comparison_as_dict(one: Comparison) -> dict[str, Any]:
-    return {
-        "suite": one.new.suite,
-        "params": one.new.params,
-        "variant": one.new.variant,
-        "old_variant": one.old.variant,
-        "old": one.middles[0],
-        "new": one.middles[1],
-        "speedup": as_interval(one.speedup),
-        "verdict": one.verdict,
-        "comparable": not one.differences,
-        "differences": differences_as_dict(one.differences),
-        "missing": None if one.missing is None else asdict(one.missing),
-        "parts": [{**asdict(part), "change_ns": part.change_ns} for part in one.parts],
-        "old_runs": one.old_runs,
-        "new_runs": one.new_runs,
-        "old_id": one.old.case_id,
-        "new_id": one.new.case_id,
-    }
-
-
-def differences_as_dict(differences: Differences) -> dict[str, Any]:
-    return {name: {"old": old, "new": new} for name, (old, new) in differences.items()}
