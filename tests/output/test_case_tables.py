@@ -24,6 +24,7 @@ from flopwatch.output.progress import (
 )
 from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record
+from flopwatch.runner.durations import Estimate
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.worker_death import explain_death, explain_hang
 from flopwatch.settings import Settings
@@ -102,7 +103,7 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
     assert sheet.remarks == [
         "fast size=8 dtype=float32: oom: needs 3 TiB",
         "size=8 dtype=float32: no steady state was detected; times may still be changing",
-        "size=8 dtype=float32: ±2 % was not reached in 20 rounds: "
+        "size=8 dtype=float32: no verdict was settled in 20 rounds: "
         "the time budget was spent (--case-budget)",
     ]
 
@@ -370,6 +371,7 @@ def test_deaths_are_explained() -> None:
 
 
 GROUP = Group(suite="demo", baseline="a", params={"size": 4}, variants=("a", "b"))
+ESTIMATE = Estimate(cases=2, prior_s={GROUP.id: 30.0}, rates={})
 
 
 def make_progress(
@@ -390,7 +392,7 @@ def test_plain_progress_is_a_line_a_group() -> None:
     watcher = make_watcher(console)
     assert type(watcher) is PlainWatcher
     with watcher:
-        watcher.begin([GROUP, GROUP], Settings())
+        watcher.begin([GROUP, GROUP], Settings(), ESTIMATE)
         watcher.begin_group(GROUP)
         watcher.progress(make_progress(3))
         watcher.end_group(GROUP, [make_record(), make_record(status="oom", **FAILED)])
@@ -405,26 +407,39 @@ def test_terminal_progress_shows_group_precision_and_time_left() -> None:
     watcher = make_watcher(console)
     assert isinstance(watcher, TerminalWatcher)
     with watcher:
-        watcher.begin([GROUP], Settings())
+        watcher.begin([GROUP], Settings(), ESTIMATE)
         watcher.begin_group(GROUP)
         watcher._drawn_s = 0.0
         watcher.progress(make_progress(30, 10, 0.031))
     assert isinstance(console.file, io.StringIO)
     drawn = console.file.getvalue()
     assert "size=4" in drawn
-    assert "±3.1 % (aim ±2 %)" in drawn
-    assert "about 20s left" in drawn
+    assert "±3.1 % (aim: a settled verdict)" in drawn
+    assert "about 20 to 45 s left" in drawn
 
 
 def test_progress_sentences() -> None:
     assert describe_progress(make_progress(7), 0.02) == "warming up, round 7"
-    assert describe_progress(make_progress(7, 3), 0.02) == "±? (aim ±2 %)"
+    assert describe_progress(make_progress(7, 3), 0.02) == "too few samples (aim: ±2 %)"
+    assert describe_progress(make_progress(20, 3, 1552.6), 0.02) == "too noisy (aim: ±2 %)"
     assert describe_records([make_record(), make_record()]) == "2 ok (20 rounds)"
 
 
 def test_time_left_learns_from_the_groups_so_far() -> None:
-    left = TimeLeft([GROUP, GROUP], Settings(budget_s=10))
-    assert left.text() == "about 40s left"
-    left.begin_group()
-    left.end_group(GROUP)
-    assert left.text() == "about 1s left"
+    now_s = 0.0
+    groups = [replace(GROUP, params={"size": size}) for size in range(8)]
+    prior_s = {group.id: 10.0 for group in groups}
+    left = TimeLeft(Estimate(cases=8, prior_s=prior_s, rates={}), lambda: now_s)
+    assert left.text() == "about 55s to 2m left"
+    for group in groups[:4]:
+        left.begin_group(group)
+        now_s += 40.0
+        left.end_group(group, [make_record()])
+    assert left.text() == "about 2m20s left"
+    left.begin_group(groups[4])
+    now_s += 20.0
+    assert left.text() == "about 2m left"
+    now_s += 180.0  # far longer than expected: some of it is still to come
+    assert left.text() == "about 2m30s left"
+    left.end_group(groups[4], [make_record(status="oom", **FAILED)])
+    assert left.text() == "about 1m50s left"

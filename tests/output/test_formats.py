@@ -166,7 +166,10 @@ def check_latex(text: str) -> None:
     assert bare.count("$") % 2 == 0
     assert not re.search(r"[#^~%]", bare)
     assert "_" not in bare
-    known = r"\\(begin|end|centering|caption|toprule|midrule|bottomrule|text\w+|pm|mu|times|,|-)"
+    known = (
+        r"\\(begin|end|centering|caption|par|footnotesize|toprule|midrule|bottomrule|text\w+|pm|mu"
+        r"|times|,|-)"
+    )
     assert not re.search(r"\\(?!,)", re.sub(known, "", bare))
     for spec, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", code, re.S):
         rows = [line for line in body.split("\n") if line.endswith(r"\\")]

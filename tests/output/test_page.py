@@ -124,7 +124,7 @@ class TestSentences:
             for n, name in ((1, "dense"), (2, "fast"))
         ]  # fmt: skip
         assert describe_suite(summarize(few)) == [
-            "fast over dense: 0.50x [?], no interval.",
+            "fast over dense: 0.50x [few samples].",
             "1 of 1 comparison has no verdict: too few independent samples for an interval.",
         ]
 
@@ -314,12 +314,12 @@ class TestCommands:
 
     def test_settings_are_rebuilt_too(self) -> None:
         settings = Settings(
-            threads=2, cache="cold", allocator="default", target_interval=0.05, budget_s=2.0, seed=3
+            threads=2, cache="cold", allocator="default", target_interval=0.01, budget_s=2.0, seed=3
         )
         page = render_page([sampled(1, 1, suite="activations", variant="dense", settings=settings)])
         assert (
-            "flopwatch run activations --quick --device cpu --threads 2 --cache cold "
-            "--allocator default --seed 3 --baseline dense --filter size=4<"
+            "flopwatch run activations --quick --target-interval 1% --device cpu --threads 2 "
+            "--cache cold --allocator default --seed 3 --baseline dense --filter size=4<"
         ) in page
 
     def test_grids_of_a_suite_have_a_command_each(self, records: list[Record]) -> None:
@@ -327,6 +327,11 @@ class TestCommands:
             1e6, 2e6, case_id="9", variant="dense", params={"model": "small"}, group_id="g9"
         )
         assert render_page([*records, other]).count("<code>flopwatch run demo.py") == 2
+
+
+def test_a_number_too_large_to_sort_by_is_shown_all_the_same() -> None:
+    page = render_page([sampled(1e6, 2e6, variant="dense", params={"size": 10**400})])
+    assert str(10**400) in page
 
 
 def test_what_others_have_measured_has_no_settings_and_no_command() -> None:

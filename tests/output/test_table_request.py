@@ -25,6 +25,7 @@ from flopwatch.output.table_request import (
     make_pivot_sheets,
 )
 from flopwatch.output.tables import Sheet
+from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
@@ -260,15 +261,62 @@ def test_a_pivot_needs_three_columns(rows: list[Row], asked: str) -> None:
 def test_pivots_for_machines_have_raw_values(rows: list[Row]) -> None:
     found = ask(rows, pivot="row=shape,col=tokens,value=total_ns", where="variant <> 'dense'")
     assert WRITERS["csv"](found).splitlines() == [
-        "variant,shape,total_ns tokens=64,total_ns tokens=512",
-        "dyad:4,768x3072,200000.0,1500000.0",
-        "dyad:8,768x3072,,6000000.0",
+        "variant,shape,total_ns tokens=64,total_ns tokens=512,total_low_ns tokens=64,"
+        "total_low_ns tokens=512,total_high_ns tokens=64,total_high_ns tokens=512",
+        "dyad:4,768x3072,200000.0,1500000.0,198000.0,1485000.0,202000.00000000003,1515000.0",
+        "dyad:8,768x3072,,6000000.0,,5940000.0,,6060000.0",
     ]
     assert json.loads(WRITERS["json"](found))[1] == {
         "variant": "dyad:8",
         "shape": "768x3072",
         "total_ns": {"64": None, "512": pytest.approx(6e6)},
+        "total_low_ns": {"64": None, "512": pytest.approx(5.94e6)},
+        "total_high_ns": {"64": None, "512": pytest.approx(6.06e6)},
     }
+    speedups = ask(rows, pivot="row=variant,col=tokens,value=speedup")
+    assert json.loads(WRITERS["json"](speedups))[0] == {
+        "variant": "dyad:4",
+        "speedup": {"64": pytest.approx(1.5), "512": pytest.approx(2)},
+        "speedup_low": {"64": pytest.approx(1.5), "512": pytest.approx(2)},
+        "speedup_high": {"64": pytest.approx(1.5), "512": pytest.approx(2)},
+        "verdict": {"64": "faster", "512": "faster"},
+    }
+
+
+def test_pivots_mark_what_is_unclear_and_say_how_wide_intervals_are(rows: list[Row]) -> None:
+    noisy = case("noisy", 512, 3e6, samples_ns={"forward": [1e6, 1e6, 9e6] * 10})
+    few = case("few", 512, 1.5e6, warmup_samples=26)
+    other = case("other", 512, 1.5e6, conditions={"dtype": "float16"})
+    found = summarize([*(row.record for row in rows), noisy, few, other])
+
+    def find_cells(value: str) -> tuple[dict[str, str], list[str]]:
+        (sheet,) = ask(found, pivot=f"row=variant,col=tokens,value={value}").make_sheets()
+        return {row[0]: row[2] for row in cells(sheet)}, sheet.legend
+
+    speedups, legend = find_cells("speedup")
+    assert (speedups["dyad:4"], speedups["few"], speedups["other"]) == ("2.00x", "2.00x?", "2.00x*")
+    assert speedups["noisy"].endswith("x?")
+    assert [line[:12] for line in legend] == ["99 % interva", "?: unclear, ", "*: not compa"]
+    times, legend = find_cells("total_ns")
+    assert (times["dyad:4"], times["few"]) == ("1.50 ms", "1.50 ms?")
+    assert times["noisy"].endswith("ms?")
+    assert legend == [
+        "99 % intervals: ±1.0 %",
+        "?: too noisy, or too few samples for an interval",
+    ]
+    latex = WRITERS["latex"](ask(found, pivot="row=variant,col=tokens,value=speedup"))
+    assert r"few &  & 2.00$\times$? \\" in latex
+    assert r"\par\footnotesize ?: unclear, the interval" in latex.partition("% ")[2]
+    markdown = WRITERS["markdown"](ask(found, pivot="row=variant,col=tokens,value=speedup"))
+    assert "- ?: unclear, the interval is too wide for a verdict or there is none" in markdown
+
+
+def test_published_pivots_say_once_that_there_are_no_intervals() -> None:
+    found = ask(summarize(load("dyad")), pivot="row=variant,col=model,value=speedup")
+    for sheet in found.make_sheets():
+        assert "means, without intervals" in sheet.conditions
+        assert not any(line.startswith(("?", "99")) for line in sheet.legend)
+        assert not any(cell.endswith("?") for row in cells(sheet) for cell in row)
 
 
 def test_requests_that_contradict_themselves_are_refused(rows: list[Row]) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import main
+from flopwatch.output.case_tables import make_sheets
 from flopwatch.output.console import fit
 from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record, encode
@@ -199,3 +201,29 @@ def test_a_terminal_of_80_columns(results: str) -> None:
     lines = text.decode().replace("\r\n", "\n").splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(VARIANTS[1] in line for line in lines) == len(SHAPES)
+
+
+def test_columns_that_are_left_out_are_named_and_times_marked_instead() -> None:
+    def make_sheet(*samples_ns: float) -> Sheet:
+        record = make_record(
+            samples_ns={"forward": [*samples_ns], "backward": [*samples_ns]},
+            rounds=[*range(len(samples_ns))],
+            calls_per_sample=[1] * len(samples_ns),
+            warmup_samples=0,
+        )
+        return make_sheets(summarize([record]))[0]
+
+    noisy = make_sheet(*[1e6, 1e6, 9e6] * 10)
+    (wide,), (narrow,) = fit(noisy, 200), fit(noisy, 50)
+    assert "too noisy" in wide.groups[0][0]
+    assert narrow.headings == ["variant", "total", "speedup", "verdict"]
+    assert narrow.groups[0][0][1] == "2.0 ms?"
+    assert narrow.remarks[-2:] == [
+        "?: too noisy, or too few samples for an interval",
+        "left out for width: forward, backward, ±; `flopwatch show --columns` or a wider terminal "
+        "shows them",
+    ]
+    (steady,) = fit(make_sheet(*[1e6, 1.01e6] * 15), 50)
+    assert steady.remarks[-2] == "99 % intervals: ±0.5 %"
+    (few,) = fit(make_sheet(1e6, 1e6), 200)
+    assert "few samples" in few.groups[0][0]

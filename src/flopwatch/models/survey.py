@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.expert_memory import Growth, count_expert_growth
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.step_memory import (
     MOMENTS,
     Device,
@@ -62,11 +64,44 @@ class Survey:
 def estimate(job: TrainingJob, device: Device = "cpu") -> StepMemory:
     """By running steps on fake tensors; for models of the library transformers, and to check what
     `jobs.activation_memory` says about ours."""
+    # What can only be accounted for: padding is built as tokens, and experts are added to a model
+    # with one feed-forward part.
+    shape = replace(
+        job.shape,
+        vocabulary=job.shape.rows,
+        padded_vocabulary=None,
+        experts=None,
+        active_experts=None,
+    )
     with _explained(job.shape):
-        one, two = (
-            run_step(replace(job, model=replace(job.shape, layers=layers))) for layers in (1, 2)
-        )
+        one, two = (run_step(replace(job, model=replace(shape, layers=n))) for n in (1, 2))
+    if job.shape.experts is not None:
+        growth = count_expert_growth(job, device)
+        _add_experts(one, job, growth, 1)
+        _add_experts(two, job, growth, 2)
     return _extrapolate(one, two, job, device)
+
+
+def _add_experts(trace: Trace, job: TrainingJob, growth: Growth, blocks: int) -> None:
+    """What a step with experts in so many blocks would hold beyond what a step without held."""
+    shape, kept_bytes = job.shape, blocks * growth.kept_bytes
+    gradient_bytes = blocks * growth.parameters * job.arithmetic.parameter_bytes
+    trace.parameters += blocks * growth.parameters
+    trace.kept_bytes += kept_bytes
+    for part, peak in trace.peaks.items():
+        is_forward, is_late = part == "forward", part == "late"
+        cached_bytes = blocks * growth.cached_bytes if is_forward else 0
+        temporary_bytes = growth.forward_bytes if is_forward else growth.backward_bytes
+        trace.peaks[part] = replace(
+            peak,
+            activation_bytes=peak.activation_bytes + (0 if is_late else kept_bytes),
+            gradient_bytes=peak.gradient_bytes + (gradient_bytes if is_late else 0),
+            temporary_bytes=peak.temporary_bytes + temporary_bytes + cached_bytes,
+        )
+    for tensor in trace.tensors:
+        place, is_kept, _ = tensor.name.partition(": ")
+        if fnmatch(place.removesuffix(".weight"), ARCHITECTURES[shape.architecture].feed_forward):
+            trace.tensors[tensor] *= (shape.active_experts if is_kept else shape.experts) or 1
 
 
 def survey(job: TrainingJob) -> Survey:

@@ -18,7 +18,8 @@ from flopwatch.analysis.step_breakdown import (
 )
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import label_columns
-from flopwatch.output.compare_tables import count_differences, describe_left, differences_as_dict
+from flopwatch.output.compare_json import differences_as_dict
+from flopwatch.output.compare_tables import count_differences, describe_left
 from flopwatch.output.tables import (
     Column,
     Item,

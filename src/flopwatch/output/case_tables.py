@@ -18,10 +18,12 @@ from flopwatch.output.columns import (
     choose_phases,
     describe_verdict,
     label_columns,
+    mark_speedup,
 )
 from flopwatch.output.remarks import describe_conditions, instrument_remarks, list_remarks
 from flopwatch.output.tables import (
     Column,
+    Mark,
     Sheet,
     choose_axes,
     divide,
@@ -36,7 +38,7 @@ from flopwatch.output.training_tables import (
     make_quality_sheets,
     make_rank_sheets,
 )
-from flopwatch.output.units import format_change
+from flopwatch.output.units import format_change, format_measured_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def _make_sheet(
         conditions=describe_conditions(rows[0].record),
         remarks=list_remarks(rows),
         labels=labels,
+        rest_in="`flopwatch show --columns`",
     )
 
 
@@ -101,7 +104,7 @@ def _make_part_sheet(rows: Sequence[Row]) -> list[Sheet]:
     columns: list[Column[Part]] = [
         *label_columns(axes, lambda part: part.row.record),
         Column("part", lambda part: part.phase, "word"),
-        number("time", "ns", lambda part: part.row.phases_ns[part.phase]),
+        number("time", "ns", lambda part: part.row.phases_ns[part.phase], interval="±"),
         interval_column(lambda part: part.row.phases_ns[part.phase]),
         number("share", "share", _find_share, "share"),
     ]
@@ -126,7 +129,7 @@ def _make_region_sheet(groups: Sequence[Sequence[Row]]) -> list[Sheet]:
     columns: list[Column[Place]] = [
         *label_columns(axes, lambda place: place.row.record, region),
         number("calls", "integer", lambda place: place.inside.calls, "fact"),
-        number("each call", "ns", lambda place: place.inside.call_ns),
+        number("each call", "ns", lambda place: place.inside.call_ns, interval="±"),
         interval_column(lambda place: place.inside.call_ns),
         number("share", "share", lambda place: place.inside.share.value, "share"),
         number("FLOP/s", "FLOP/s", lambda place: place.inside.flops_per_s, "rate"),
@@ -143,6 +146,8 @@ def _make_region_sheet(groups: Sequence[Sequence[Row]]) -> list[Sheet]:
 TAKES: dict[Verdict, str] = {
     "faster": "less than the sum",
     "slower": "more than the sum",
+    "slightly faster": "slightly less than the sum",
+    "slightly slower": "slightly more than the sum",
     "same": "as long as the sum",
     "unclear": "unclear",
 }
@@ -180,6 +185,8 @@ def _make_whole_sheet(rows: Sequence[Row], groups: Sequence[Sequence[Whole]]) ->
 
 BELOW: dict[Verdict, str] = {
     "slower": "it is slower",
+    "slightly faster": "it is only slightly faster",
+    "slightly slower": "it is slightly slower",
     "same": "it is as fast",
     "unclear": "that is unclear",
 }
@@ -243,11 +250,24 @@ def _explain_crossings(break_evens: Sequence[BreakEven]) -> str:
 
 
 def _value_column(value: int) -> Column[BreakEven]:
-    def find(break_even: BreakEven) -> float | None:
-        row = next((row for row in break_even.rows if break_even.place(row) == value), None)
+    """Of one batch: speedups with marks, since many intervals have no room."""
+
+    def find(break_even: BreakEven) -> Row | None:
+        return next((row for row in break_even.rows if break_even.place(row) == value), None)
+
+    def cell(break_even: BreakEven) -> str:
+        row = find(break_even)
+        return "" if row is None or row.speedup is None else format_measured_ratio(row.speedup)
+
+    def marks(break_even: BreakEven) -> Sequence[Mark]:
+        row = find(break_even)
+        return () if row is None else mark_speedup(row)
+
+    def speedup(break_even: BreakEven) -> float | None:
+        row = find(break_even)
         return None if row is None or row.speedup is None else row.speedup.value
 
-    return number(str(value), "ratio", find, "detail")
+    return Column(str(value), cell, "detail", speedup, unit="ratio", marks=marks)
 
 
 def _crossing_cell(break_even: BreakEven) -> str:
@@ -298,11 +318,10 @@ def _describe_outcome(break_even: BreakEven) -> str:
         )
     last = _name_value(axis, place(rows[-1]))
     faster = [str(place(row)) for row in rows if row.verdict == "faster"]
-    is_unclear = rows[-1].verdict == "unclear"
+    at_last = {"unclear": "unclear", "slightly faster": "only slightly"}.get(rows[-1].verdict or "")
     if faster:
-        last = f"{'unclear' if is_unclear else 'not'} at {last}"
-        return f"{last}, but at {', '.join(faster)}{to_and_fro}"
-    return f"{'unclear' if is_unclear else 'never'}, up to {last}"
+        return f"{at_last or 'not'} at {last}, but at {', '.join(faster)}{to_and_fro}"
+    return f"{at_last or 'never'}, up to {last}"
 
 
 def _name_value(axis: str, value: object) -> str:

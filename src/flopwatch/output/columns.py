@@ -28,14 +28,16 @@ from flopwatch.output.tables import (
     Column,
     Item,
     Kind,
+    Mark,
     Unit,
     Value,
     drop_empty,
     interval_column,
+    mark_imprecise,
     number,
     verdict_word,
 )
-from flopwatch.output.units import format_measured_ratio, format_measured_time, format_speedup
+from flopwatch.output.units import format_measured_ratio, format_measured_time
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
@@ -200,7 +202,8 @@ def _phase_column(phase: str, _: Sequence[Row]) -> Column[Row]:
         return row.phases_ns.get(phase)
 
     meaning = f"the phase {phase}, median"
-    return quantity(f"{phase}_ns", "ns", meaning, find, "phase", heading=phase)
+    return quantity(f"{phase}_ns", "ns", meaning, find, "phase", heading=phase,
+                    marks=lambda row: _mark_time(row, find(row)))  # fmt: skip
 
 
 def _list_differing_facts(rows: Sequence[Row]) -> list[str]:
@@ -277,12 +280,35 @@ def _peak_share(standard: Standard) -> Callable[[Row], float | None]:
     return lambda row: row.of_peak[standard].share if standard in row.of_peak else None
 
 
-def _brief_speedup(row: Row) -> str:
+UNCLEAR = Mark("?", "unclear, the interval is too wide for a verdict or there is none")
+SLIGHT = Mark("~", "slightly faster or slower, by less than the threshold")
+UNFAIR = Mark("*", f"{NOT_COMPARABLE}, the usual table says why")
+VERDICT_MARKS = {"unclear": UNCLEAR, "slightly faster": SLIGHT, "slightly slower": SLIGHT}
+
+
+def mark_speedup(row: Row) -> Sequence[Mark]:
+    """What a speedup needs that stands without its interval and its verdict."""
     if row.speedup is None:
-        return ""
-    # That there is no interval is said everywhere.
-    write = format_speedup if row.speedup.low is None else format_measured_ratio
-    return write(row.speedup)
+        return ()
+    mark = None if _is_published(row) else VERDICT_MARKS.get(row.verdict or "")
+    return (*([mark] if mark else ()), *((UNFAIR,) if row.differences else ()))
+
+
+def _mark_time(row: Row, time_ns: Estimate | None) -> Sequence[Mark]:
+    return () if _is_published(row) else mark_imprecise(time_ns)
+
+
+def _is_published(row: Row) -> bool:
+    """The conditions below a table say once that published figures have no intervals."""
+    return "published" in row.record.environment
+
+
+FROM_TOTAL: dict[str, Any] = {
+    "interval": "total_half_width",
+    "marks": lambda row: _mark_time(row, row.total_ns),
+    "estimate": lambda row: row.total_ns,
+}
+"""Of the total and of whatever is computed from it."""
 
 
 def _end(name: str, end: str) -> Callable[[Row], float | None]:
@@ -331,29 +357,31 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     Family("phase", lambda rows: (phase for row in rows for phase in row.record.samples_ns),
            _choose_several_phases, _phase_column),
     quantity("total_ns", "ns", "all phases together, median", lambda row: row.total_ns, "number",
-             cell=lambda row: format_measured_time(row.total_ns) or row.record.status),
+             cell=lambda row: format_measured_time(row.total_ns) or row.record.status,
+             **FROM_TOTAL),
     quantity("total_low_ns", "ns", "low end of total_ns's interval", _end("total_ns", "low")),
     quantity("total_high_ns", "ns", "high end of total_ns's interval", _end("total_ns", "high")),
     quantity("total_half_width", "share", "half width of the interval of total_ns, relative to it",
              _end("total_ns", "half_width"), "interval", heading="±",
              cell=interval_column(lambda row: row.total_ns).cell),
     quantity("tokens_per_s", "tokens/s", "tokens per second, of all ranks",
-             lambda row: row.tokens_per_s, "throughput", heading="tokens/s"),
+             lambda row: row.tokens_per_s, "throughput", heading="tokens/s", **FROM_TOTAL),
     quantity("flops_per_s", "FLOP/s", "FLOPs that the suite declares, per second",
-             lambda row: row.flops_per_s, "rate", heading="FLOP/s"),
+             lambda row: row.flops_per_s, "rate", heading="FLOP/s", **FROM_TOTAL),
     quantity("of_nominal_peak", "share", "share of the nominal peak",
              _peak_share("nominal"), "share", heading=OF_PEAK["nominal"],
-             in_table=lambda rows: "nominal" in choose_peaks(rows)),
+             in_table=lambda rows: "nominal" in choose_peaks(rows), **FROM_TOTAL),
     quantity("of_measured_peak", "share", "share of the peak that `flopwatch peaks` measured",
              _peak_share("measured"), "share", heading=OF_PEAK["measured"],
-             in_table=lambda rows: "measured" in choose_peaks(rows)),
+             in_table=lambda rows: "measured" in choose_peaks(rows), **FROM_TOTAL),
     quantity("mfu", "share", "model FLOPs utilisation of a training job, by the convention exact",
-             lambda row: getattr(row.utilisation, "mfu", None), "throughput", heading="MFU"),
+             lambda row: getattr(row.utilisation, "mfu", None), "throughput", heading="MFU",
+             **FROM_TOTAL),
     quantity("hfu", "share", "hardware FLOPs utilisation of a training job",
              lambda row: getattr(row.utilisation, "hfu", None), "throughput", heading="HFU",
-             in_table=_recomputes),
+             in_table=_recomputes, **FROM_TOTAL),
     quantity("bytes_per_s", "B/s", "bytes that the suite declares, per second",
-             lambda row: row.bytes_per_s, "rate", heading="bandwidth"),
+             lambda row: row.bytes_per_s, "rate", heading="bandwidth", **FROM_TOTAL),
     quantity("peak_memory_bytes", "bytes", "the most that a run allocates beyond what was there",
              lambda row: row.record.peak_memory_bytes, "memory"),
     Family("fact", lambda rows: (fact for row in rows for fact in row.record.facts),
@@ -362,11 +390,13 @@ COLUMNS: tuple[Column[Row] | Family, ...] = (
     quantity("limit", "ratio", "the speedup that the FLOPs alone would give",
              lambda row: row.limit, "limit"),
     quantity("speedup", "ratio", "over the baseline, median of the ratios within rounds",
-             lambda row: row.speedup, "number", brief=_brief_speedup),
+             lambda row: row.speedup, "number", marks=mark_speedup,
+             brief=lambda row: "" if row.speedup is None else format_measured_ratio(row.speedup)),
     quantity("speedup_low", "ratio", "low end of speedup's interval", _end("speedup", "low")),
     quantity("speedup_high", "ratio", "high end of speedup's interval", _end("speedup", "high")),
-    quantity("verdict", "", "faster, slower, same or unclear", lambda row: row.verdict, "word",
-             cell=_verdict_cell, tone=lambda row: verdict_word(_verdict_cell(row))),
+    quantity("verdict", "", "faster, slower, slightly faster, slightly slower, same or unclear",
+             lambda row: row.verdict, "word", cell=_verdict_cell,
+             tone=lambda row: verdict_word(_verdict_cell(row))),
     quantity("comparable", "", "whether case and baseline ran under the same conditions",
              lambda row: None if row.against is None else not row.differences),
     quantity("samples", "count", "samples after warm-up",

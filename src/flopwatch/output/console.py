@@ -109,15 +109,25 @@ def fit(sheet: Sheet, width: int, *, may_split: bool = True) -> list[Sheet]:
     enough, a sheet for every group, with what its rows share in the title; where that is not
     enough either, one below the other, each with some of the numbers."""
     widths = _measure(sheet)
-    shown = _choose_columns(sheet, widths, 0, width)
-    shared = _count_shared(sheet)
-    if shared == 0 or _add_widths(widths[p] for p in shown) <= width:
-        parts = [_narrow(sheet, shown)]
-    else:
-        parts = _divide(
-            _narrow(sheet, _choose_columns(sheet, widths, shared, width)), sheet, shared
-        )
+    shared, first = _count_shared(sheet), 0
+    shown = _choose_columns(sheet, widths, first, width)
+    if shared and _add_widths(widths[p] for p in shown) > width:
+        first, shown = shared, _choose_columns(sheet, widths, shared, width)
+    narrow = _narrow(sheet, shown)
+    left = [c.title for p, c in enumerate(sheet.columns) if p >= first and p not in shown]
+    narrow = replace(narrow, remarks=[*narrow.notes, *_announce(left, sheet.rest_in)])
+    parts = _divide(narrow, sheet, shared) if first else [narrow]
     return [piece for part in parts for piece in _split(part, width)] if may_split else parts
+
+
+def _announce(left: Sequence[str], rest_in: str) -> list[str]:
+    """
+    >>> _announce(["peak memory", "±"], "--json")
+    ['left out for width: peak memory, ±; --json or a wider terminal shows them']
+    """
+    them = "it" if len(left) == 1 else "them"
+    names = ", ".join(left)
+    return [f"left out for width: {names}; {rest_in} or a wider terminal shows {them}"][: len(left)]
 
 
 def _choose_columns(sheet: Sheet, widths: Sequence[int], first: int, width: int) -> list[int]:

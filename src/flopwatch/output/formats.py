@@ -125,7 +125,7 @@ def _markdown_lines(sheet: Sheet) -> list[str]:
     rows = [cells for group in sheet.groups for cells in group]
     title = [f"**{escape_markdown(sheet.title)}**", ""] if sheet.title else []
     conditions = ["", escape_markdown(sheet.conditions)] if sheet.conditions else []
-    remarks = [f"- {escape_markdown(remark)}" for remark in sheet.remarks]
+    remarks = [f"- {escape_markdown(remark)}" for remark in sheet.notes]
     return [
         *title,
         *draw_markdown([sheet.headings, *rows], sheet.words),
@@ -169,7 +169,8 @@ def escape_markdown(text: str) -> str:
 
 
 def write_latex(sheets: Sequence[Sheet]) -> str:
-    """Tables for a document that has ``\\usepackage{booktabs}``; remarks are comments in it."""
+    """Tables for a document that has ``\\usepackage{booktabs}``; remarks are comments in it, and
+    what marks mean stands below the table."""
     return "\n".join("\n".join([*_latex_lines(sheet), ""]) for sheet in sheets)
 
 
@@ -189,6 +190,7 @@ def _latex_lines(sheet: Sheet) -> list[str]:
         f"  \\begin{{tabular}}{{{''.join('l' if is_word else 'r' for is_word in words)}}}",
         *(f"    {line}" for line in ("\\toprule", heads, *body, "\\bottomrule")),
         "  \\end{tabular}",
+        *(f"  \\par\\footnotesize {escape_latex(sentence)}" for sentence in sheet.legend),
         "\\end{table}",
     ]
 

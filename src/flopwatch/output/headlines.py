@@ -9,7 +9,7 @@ from statistics import median
 
 from flopwatch.analysis.break_even import AXIS, find_break_evens
 from flopwatch.analysis.quality import assess
-from flopwatch.analysis.statistics import Verdict
+from flopwatch.analysis.statistics import THRESHOLD, Verdict
 from flopwatch.analysis.summary import Row, is_foreign
 from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.columns import NOT_COMPARABLE, OF_PEAK
@@ -36,9 +36,12 @@ ALONE = (
 VERDICTS: dict[Verdict | None, str] = {
     "faster": "is faster than",
     "slower": "is slower than",
+    "slightly faster": "is slightly faster than",
+    "slightly slower": "is slightly slower than",
     "same": "is as fast as",
     "unclear": "vs",
 }
+SLIGHT = ("slightly faster", "slightly slower")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,11 +196,12 @@ def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
     assert low.speedup is not None
     assert high.speedup is not None
     if len(rows) == 1 and low.speedup.low is None:
-        return f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}, no interval."
+        return f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}."
     if len(rows) == 1:
         pair = f"{variant} {VERDICTS[low.verdict]} {baseline}:"
         unclear = " no clear difference," if low.verdict == "unclear" else ""
-        return f"{pair}{unclear} {format_speedup(low.speedup)}{fairness}."
+        below = f", below the threshold of {100 * THRESHOLD:g} %" if low.verdict in SLIGHT else ""
+        return f"{pair}{unclear} {format_speedup(low.speedup)}{below}{fairness}."
     return (
         f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}{_where(low, axes)} to "
         f"{format_speedup(high.speedup)}{_where(high, axes)}; {_count_verdicts(rows)}."
@@ -303,7 +307,13 @@ def _describe_throughput(rows: Sequence[Row], axes: set[str]) -> list[str]:
     if not known:
         return []
     tokens_per_s, best = max(known, key=lambda each: each[0])
-    return [f"Highest throughput: {format_count(tokens_per_s)} tokens/s, by {_name(best, axes)}."]
+    rate = f"{format_count(tokens_per_s)} tokens/s{_bracket_interval(best)}"
+    return [f"Highest throughput: {rate}, by {_name(best, axes)}."]
+
+
+def _bracket_interval(row: Row) -> str:
+    """Of the time that a rate or a share is computed from."""
+    return "" if row.total_ns is None else f" ({format_interval(row.total_ns)})"
 
 
 def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
@@ -314,7 +324,8 @@ def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
         assert best.utilisation is not None
         span = f"{100 * _mfu(worst):.1f} % to " if len(jobs) > 1 else ""
         return [
-            f"MFU: {span}{100 * _mfu(best):.1f} %, the most by {_name(best, axes)}; convention "
+            f"MFU: {span}{100 * _mfu(best):.1f} %{_bracket_interval(best)}, the most by "
+            f"{_name(best, axes)}; convention "
             f"{best.utilisation.convention}, peak {best.utilisation.peak_source}."
         ]
     sentences = []
@@ -324,7 +335,8 @@ def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
         if known:
             best = max(known, key=lambda row: row.of_peak[standard].share)
             share = f"{100 * best.of_peak[standard].share:.1f} %"
-            sentences.append(f"At most {share} {title}, by {_name(best, axes)}.")
+            reach = _bracket_interval(best)
+            sentences.append(f"At most {share} {title}{reach}, by {_name(best, axes)}.")
     return sentences
 
 

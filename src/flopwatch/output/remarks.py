@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from flopwatch.analysis.part_times import estimate_instruments
 from flopwatch.analysis.record_device import PeakShare, Standard, sum_flops
-from flopwatch.analysis.summary import Row
+from flopwatch.analysis.statistics import Estimate, estimate_total_ns
+from flopwatch.analysis.summary import Row, is_contradicted
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
 from flopwatch.output.columns import NOT_COMPARABLE, choose_peaks
 from flopwatch.output.tables import group_by
-from flopwatch.output.units import format_change, format_rate, plural
+from flopwatch.output.units import format_change, format_rate, format_ratio, format_time, plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 
@@ -86,6 +87,7 @@ def list_remarks(rows: Sequence[Row]) -> list[str]:
     groups = group_by(rows, lambda row: row.record.group_id)
     return [
         *(remark for group in groups for remark in _group_remarks(group)),
+        *_drift_remarks(rows),
         *_case_remarks(rows),
         *_peak_remarks(rows),
     ]
@@ -108,11 +110,50 @@ def _group_remarks(rows: Sequence[Row]) -> list[str]:
         record, rounds = imprecise[0].record, imprecise[0].total_ns
         assert record.stop_reason is not None
         assert rounds is not None
+        target = record.settings.target_interval
+        aim = "no verdict was settled" if target is None else f"±{100 * target:g} % was not reached"
         remarks.append(
-            f"{params}: ±{100 * record.settings.target_interval:g} % was not reached in "
+            f"{params}: {aim} in "
             f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop_reason]}"
         )
     return remarks
+
+
+def describe_drift(cases: Sequence[tuple[str, float, float, Estimate]]) -> list[str]:
+    """Of cases by name, with the baseline's time, their own and their speedup: why the speedup is
+    not the ratio of the two times, where it is not.
+
+    >>> speedup = Estimate(value=2.81, low=2.7, high=2.9, samples=9)
+    >>> describe_drift([("fast", 6.71e6, 5.99e6, speedup)])
+    ['fast: 6.71 ms over 5.99 ms would be 1.12x, not 2.81x: times drifted between rounds; speedups \
+are medians of the ratios within rounds, which drift does not change']
+    """
+    found = [case for case in cases if is_contradicted(case[3], case[1], case[2])]
+    if not found:
+        return []
+    name, old_ns, new_ns, speedup = found[0]
+    others = f" (and {plural(len(found) - 1, 'other case')})" if len(found) > 1 else ""
+    return [
+        f"{name}{others}: {format_time(old_ns)} over {format_time(new_ns)} would be "
+        f"{format_ratio(old_ns / new_ns)}, not {format_ratio(speedup.value)}: times drifted "
+        "between rounds; speedups are medians of the ratios within rounds, which drift does not "
+        "change"
+    ]
+
+
+def _drift_remarks(rows: Sequence[Row]) -> list[str]:
+    return describe_drift(
+        [
+            (
+                " ".join(filter(None, [row.record.variant, label(row.record.params)])),
+                estimate_total_ns(row.against).value,
+                row.total_ns.value,
+                row.speedup,
+            )
+            for row in rows
+            if row.against is not None and row.speedup is not None and row.total_ns is not None
+        ]
+    )
 
 
 def _case_remarks(rows: Sequence[Row]) -> list[str]:

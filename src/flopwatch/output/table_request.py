@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flopwatch.analysis.statistics import Estimate
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
 from flopwatch.output.case_tables import make_all_sheets, make_sorted_sheets
@@ -30,7 +31,7 @@ from flopwatch.output.formats import (
 from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS, PLAIN, make_printout
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.selection import select_rows
-from flopwatch.output.tables import Column, Sheet, Value
+from flopwatch.output.tables import Column, Mark, Sheet, Value
 from flopwatch.output.units import plural
 from flopwatch.suites.case import format_value
 
@@ -333,26 +334,45 @@ def make_pivot_sheets(pivot: Pivot) -> list[Sheet]:
     return [_make_pivot_sheet(pivot, cells) for cells in pivot.cells.values()]
 
 
+WITH_VALUE = {
+    "speedup": ("speedup_low", "speedup_high", "verdict"),
+    "total_ns": ("total_low_ns", "total_high_ns"),
+}
+"""By a pivot's value: what machines get with it, since a number has no room for a mark."""
+
+
+def _list_pivots(pivot: Pivot) -> list[Pivot]:
+    """The pivot, and the same of what goes with its value."""
+    names = WITH_VALUE.get(pivot.value.name, ())
+    return [pivot, *(replace(pivot, value=pivot.known[name]) for name in names)]
+
+
 def _list_pivot_objects(pivot: Pivot) -> list[dict[str, Any]]:
     """For JSON: an object a row, with the values by column."""
     names = [column.name for column in (*pivot.others, pivot.row)]
     cols = [_name(col) for col in pivot.cols]
+    pivots = _list_pivots(pivot)
     return [
         {
-            **dict(zip(names, key, strict=True)),
-            pivot.value.name: dict(zip(cols, values, strict=True)),
+            **dict(zip(names, rows[0][0], strict=True)),
+            **{
+                one.value.name: dict(zip(cols, values, strict=True))
+                for one, (_, values) in zip(pivots, rows, strict=True)
+            },
         }
-        for key, values in _walk(pivot)
+        for rows in zip(*map(_walk, pivots), strict=True)
     ]
 
 
 def _list_pivot_values(pivot: Pivot) -> tuple[list[str], list[list[Value]]]:
     """For CSV: one table, in which the others have columns too. Headings and rows."""
+    pivots = _list_pivots(pivot)
     names = [
         *(column.name for column in (*pivot.others, pivot.row)),
-        *(f"{pivot.value.name} {pivot.col.name}={_name(col)}" for col in pivot.cols),
+        *(f"{p.value.name} {p.col.name}={_name(col)}" for p in pivots for col in p.cols),
     ]
-    return names, [[*key, *values] for key, values in _walk(pivot)]
+    rows = zip(*map(_walk, pivots), strict=True)
+    return names, [[*row[0][0], *(v for _, values in row for v in values)] for row in rows]
 
 
 def _walk(pivot: Pivot) -> Iterable[tuple[list[Value], list[Value]]]:
@@ -401,6 +421,14 @@ def _pivot_column(pivot: Pivot, cells: Cells, col: Value) -> Column[Value]:
         text = (pivot.value.brief or pivot.value.cell)(case)
         return text or (case.record.status if case.record.status != "ok" else "")
 
+    def marks(row: Value) -> Sequence[Mark]:
+        case = cells.get((row, col))
+        return () if case is None else pivot.value.marks(case)
+
+    def estimate(row: Value) -> Estimate | None:
+        case = cells.get((row, col))
+        return None if case is None else pivot.value.estimate(case)
+
     def value(row: Value) -> Value:
         case = cells.get((row, col))
         return None if case is None else pivot.value.find_value(case)
@@ -410,7 +438,16 @@ def _pivot_column(pivot: Pivot, cells: Cells, col: Value) -> Column[Value]:
         case = cells.get((row, col))
         return case.verdict if case and pivot.value.name == "speedup" else None
 
-    return Column(_name(col), cell, value=value, has_words=pivot.value.is_word, tone=tone)
+    return Column(
+        _name(col),
+        cell,
+        value=value,
+        has_words=pivot.value.is_word,
+        tone=tone,
+        interval=f"interval of {pivot.value.name}",  # there is no such column: it is said below
+        marks=marks,
+        estimate=estimate,
+    )
 
 
 def _name(value: Value) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from flopwatch.analysis.statistics import Estimate
+from flopwatch.analysis.statistics import CONFIDENCE, Estimate
 from flopwatch.analysis.summary import Row
 from flopwatch.output.units import (
+    TOO_NOISY,
     format_bytes,
     format_count,
+    format_half_width,
     format_interval,
     format_measured_time,
     format_rate,
@@ -27,7 +29,14 @@ from flopwatch.output.units import (
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
-VERDICT_STYLES = {"faster": "green", "slower": "red", "unclear": "yellow", "same": ""}
+VERDICT_STYLES: dict[str, str] = {
+    "faster": "green",
+    "slower": "red",
+    "slightly faster": "green",
+    "slightly slower": "red",
+    "unclear": "yellow",
+    "same": "",
+}
 
 Item = TypeVar("Item")
 Value = float | str | None
@@ -49,6 +58,17 @@ Unit = Literal[
 """Of raw values; a share is 1 for 100 %. Without a unit, a column has words."""
 
 
+class Mark(NamedTuple):
+    """What stands behind a number whose interval stands nowhere."""
+
+    sign: str
+    meaning: str
+    """For the line below the table."""
+
+
+IMPRECISE = Mark("?", "too noisy, or too few samples for an interval")
+
+
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Item]):
     name: str
@@ -63,6 +83,12 @@ class Column(Generic[Item]):
     meaning: str = ""
     brief: Callable[[Item], str] | None = None
     """The cell without an interval, for a table that has many of them."""
+    interval: str = ""
+    """The column that shows its interval, perhaps itself: in a table without that one, `marks` are
+    shown instead."""
+    marks: Callable[[Item], Sequence[Mark]] = lambda _: ()
+    estimate: Callable[[Item], Estimate | None] = lambda _: None
+    """What was measured: the number, or what it is computed from."""
     is_axis: bool = False
     has_words: bool = False
     """Whether it has words though its kind says how important it is."""
@@ -97,6 +123,8 @@ class Sheet:
     """Failures and warnings, one sentence each."""
     labels: int | None = None
     """Instead of what follows from the columns: `text_columns`."""
+    rest_in: str = "--json"
+    """The option that shows columns for which a terminal is too narrow."""
 
     @property
     def headings(self) -> list[str]:
@@ -118,7 +146,37 @@ class Sheet:
     @cached_property
     def groups(self) -> list[list[list[str]]]:
         """The text of every cell, by group and row."""
-        return [[[column.cell(item) for column in self.columns] for item in g] for g in self.items]
+        return [[[self._write(c, item) for c in self.columns] for item in g] for g in self.items]
+
+    def _write(self, column: Column[Any], item: Any) -> str:
+        text = column.cell(item)
+        return text + "".join(mark.sign for mark in self._find_marks(column, item) if text)
+
+    def _find_marks(self, column: Column[Any], item: Any) -> Sequence[Mark]:
+        return () if self._shows_interval(column) else column.marks(item)
+
+    def _shows_interval(self, column: Column[Any]) -> bool:
+        return any(other.name == column.interval for other in self.columns)
+
+    @property
+    def legend(self) -> list[str]:
+        """What stands below instead of intervals: how wide they are, and what marks mean."""
+        bare = [column for column in self.columns if not self._shows_interval(column)]
+        items = [item for group in self.items for item in group]
+        marks = dict.fromkeys(m for column in bare for item in items for m in column.marks(item))
+        found = [c.estimate(item) for c in bare if c.interval for item in items]
+        known = [width for e in found if e and (width := e.half_width) is not None]
+        ends = [format_half_width(w) for w in sorted(w for w in known if w <= TOO_NOISY)]
+        widths = " to ".join(dict.fromkeys([*ends[:1], *ends[-1:]]))
+        return [
+            *([f"{100 * CONFIDENCE:g} % intervals: {widths}"] if widths else []),
+            *(f"{mark.sign}: {mark.meaning}" for mark in marks),
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """All that stands below it."""
+        return [*self.remarks, *self.legend]
 
     @cached_property
     def values(self) -> list[list[list[Value]]]:
@@ -195,8 +253,8 @@ def number(
     **details: Any,
 ) -> Column[Item]:
     """A column of numbers, which are written as their unit asks for; measured ones have as many
-    figures as their interval supports. Details are other fields of the Column, where what follows
-    from the unit does not do."""
+    figures as their interval supports, and a mark where that says nothing. Details are other fields
+    of the Column, where what follows from the unit does not do."""
     # Where the heading is the unit, cells have only its prefix.
     suffix = "" if unit == details.get("heading", name) else unit
 
@@ -212,13 +270,34 @@ def number(
         found = find(item)
         return found.value if isinstance(found, Estimate) else found
 
-    return Column(name, unit=unit, **{"cell": cell, "kind": kind, "value": value, **details})
+    def estimate(item: Item) -> Estimate | None:
+        found = find(item)
+        return found if isinstance(found, Estimate) else None
+
+    fields: dict[str, Any] = {"cell": cell, "kind": kind, "value": value, "estimate": estimate}
+    fields["marks"] = lambda item: mark_imprecise(estimate(item))
+    # Written with its interval, a ratio needs no other column for that.
+    own = {"interval": name} if unit == "ratio" else {}
+    return Column(name, unit=unit, **{**fields, **own, **details})
+
+
+def mark_imprecise(estimate: Estimate | None) -> Sequence[Mark]:
+    """
+    >>> mark_imprecise(Estimate(value=1.0, low=0.9, high=1.1, samples=50))
+    ()
+    >>> [mark.sign for mark in mark_imprecise(Estimate(value=1.0, low=0.1, high=9.0, samples=50))]
+    ['?']
+    """
+    if estimate is None:
+        return ()
+    width = estimate.half_width
+    return (IMPRECISE,) if width is None or width > TOO_NOISY else ()
 
 
 def interval_column(find: Callable[[Item], Estimate | None]) -> Column[Item]:
     def cell(item: Item) -> str:
         estimate = find(item)
-        return "" if estimate is None else format_interval(estimate)
+        return "" if estimate is None else format_interval(estimate, is_cell=True)
 
     return Column("±", cell, "interval", lambda item: getattr(find(item), "half_width", None))
 

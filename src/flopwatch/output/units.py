@@ -22,6 +22,8 @@ PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, 
 FIGURES = ((0.001, 4), (0.1, 3))
 """How many significant figures a half width below the first number supports."""
 FEWEST_FIGURES = 2
+TOO_NOISY = 1.0
+"""A half width beyond this says no more than that the value is not known."""
 NO_WIDTH = 1e-6
 """A narrower interval is one of equal samples, and says nothing of how exact they are."""
 
@@ -118,14 +120,42 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
-def format_interval(estimate: Estimate) -> str:
-    """How far the interval reaches, relative to the value.
+def format_interval(estimate: Estimate, *, is_cell: bool = False) -> str:
+    """How far the interval reaches, relative to the value; words where no number would help, which
+    are fewer in the cell of a table.
 
     >>> format_interval(Estimate(value=100.0, low=99.0, high=102.0, samples=50))
     '±2.0 %'
+    >>> few = Estimate(value=100.0, low=None, high=None, samples=3)
+    >>> format_interval(few), format_interval(few, is_cell=True)
+    ('too few samples', 'few samples')
     """
-    width = estimate.half_width
-    return "±?" if width is None else f"±{100 * width:.1f} %"
+    known, missing = format_half_width(estimate.half_width), name_no_interval(estimate)
+    return known or (missing if is_cell else missing.replace("few", "too few"))
+
+
+def format_half_width(half_width: float | None) -> str:
+    """Empty where it is not known.
+
+    >>> [format_half_width(width) for width in (0.02, 1552.6, None)]
+    ['±2.0 %', 'too noisy', '']
+    """
+    if half_width is None:
+        return ""
+    return "too noisy" if half_width > TOO_NOISY else f"±{100 * half_width:.1f} %"
+
+
+def name_no_interval(estimate: Estimate) -> str:
+    """Why it has none that is relative to its value: of zero, which only a clock that is too coarse
+    gives, nothing is.
+
+    >>> [name_no_interval(Estimate(value=0.0, low=low, high=low, samples=samples))
+    ...  for low, samples in ((None, 1), (None, 5), (0.0, 50))]
+    ['single value', 'few samples', 'too short']
+    """
+    if estimate.low is not None:
+        return "too short"
+    return "single value" if estimate.samples == 1 else "few samples"
 
 
 def format_speedup(estimate: Estimate) -> str:
@@ -136,10 +166,10 @@ def format_speedup(estimate: Estimate) -> str:
     >>> format_speedup(Estimate(value=1.13, low=0.96, high=1.3, samples=50))
     '1.1x [0.96, 1.30]'
     >>> format_speedup(Estimate(value=1.91, low=None, high=None, samples=3))
-    '1.91x [?]'
+    '1.91x [few samples]'
     """
     if estimate.low is None or estimate.high is None:
-        return f"{format_measured_ratio(estimate)} [?]"
+        return f"{format_measured_ratio(estimate)} [{name_no_interval(estimate)}]"
     of_ends = 4 if count_figures(estimate) == 4 else None
     ends = (format_figures(end, of_ends) for end in (estimate.low, estimate.high))
     return f"{format_measured_ratio(estimate)} [{', '.join(ends)}]"
@@ -159,13 +189,25 @@ def format_change(ratio: Estimate) -> str:
     >>> format_change(Estimate(value=1.004, low=0.998, high=1.011, samples=50))
     '+0.4 % [−0.2, 1.1]'
     >>> format_change(Estimate(value=0.98, low=None, high=None, samples=3))
-    '−2.0 % [?]'
+    '−2.0 % [few samples]'
     """
 
-    ends = "?"
+    ends = name_no_interval(ratio)
     if ratio.low is not None and ratio.high is not None:
         ends = ", ".join(format_signed(100 * (e - 1), 1, "-") for e in (ratio.low, ratio.high))
     return f"{format_signed(100 * (ratio.value - 1))} % [{ends}]"
+
+
+def format_slight_change(speedup: Estimate, threshold: float) -> str:
+    """Of a "slightly faster" or "slightly slower" one: its size, which is below the threshold.
+
+    >>> format_slight_change(Estimate(value=1.024, low=1.008, high=1.041, samples=50), 0.03)
+    '2.4 % faster (0.8 to 4.1 %), below the threshold of 3 %'
+    """
+    word, more = ("faster", speedup) if speedup.value > 1 else ("slower", speedup.inverse())
+    low, high = (f"{100 * ((end or more.value) - 1):.1f}" for end in (more.low, more.high))
+    size = f"{100 * (more.value - 1):.1f} % {word} ({low} to {high} %)"
+    return f"{size}, below the threshold of {100 * threshold:g} %"
 
 
 def format_signed(value: float, decimals: int = 1, sign: str = "+") -> str:
@@ -369,13 +411,25 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h{rest}m" if rest else f"{hours}h"
 
 
+ROUGH_STEPS_S = ((3 * 3600, 1800), (3600, 600), (600, 60), (120, 10), (30, 5), (0, 1))
+"""From so many seconds on, an estimate is rounded to these."""
+
+
 def format_range(low_s: float, high_s: float) -> str:
-    """
-    >>> format_range(5.4, 20.2), format_range(4800, 10800), format_range(9.8, 10.2)
+    """An estimate, rounded to what it can mean.
+
+    >>> format_range(5.4, 20.2), format_range(4800, 10805), format_range(9.8, 10.2)
     ('about 5 to 20 s', 'about 1h20m to 3h', 'about 10 s')
+    >>> format_range(187, 187), format_range(97, 187), format_range(40, 97)
+    ('about 3m10s', 'about 1m35s to 3m10s', 'about 40s to 1m35s')
     """
+    low_s, high_s = (round_duration(max(end_s, 1.0)) for end_s in (low_s, high_s))
     if high_s < 60:
-        low, high = f"{max(low_s, 1):.0f}", f"{max(high_s, 1):.0f}"
-        return f"about {high} s" if low == high else f"about {low} to {high} s"
+        return f"about {high_s} s" if low_s == high_s else f"about {low_s} to {high_s} s"
     low, high = format_duration(low_s), format_duration(high_s)
     return f"about {high}" if low == high else f"about {low} to {high}"
+
+
+def round_duration(seconds: float) -> int:
+    step_s = next(step_s for from_s, step_s in ROUGH_STEPS_S if seconds >= from_s)
+    return step_s * round(seconds / step_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -58,7 +59,7 @@ def render_sheet(sheet: Sheet, number: int) -> str:
         f'aria-labelledby="table-{number}"><table class="sheet"><caption>{title}</caption>'
         f"<thead><tr>{_render_head(sheet.headings, words)}</tr></thead>"
         f"{_render_groups(sheet, words, named)}</table></div>{conditions}"
-        f"{render_list(sheet.remarks)}"
+        f"{render_list(sheet.notes)}"
     )
 
 
@@ -93,7 +94,8 @@ def _render_row(
     parts = [f'<tr class="{" ".join(classes)}">' if classes else "<tr>"]
     for place, (text, value, is_word) in enumerate(zip(cells, values, words, strict=True)):
         # What the column is sorted by, where the text would not do.
-        key = f" data-v={value:.9g}" if isinstance(value, int | float) else ""
+        is_number = isinstance(value, int | float) and abs(value) <= sys.float_info.max
+        key = f" data-v={value:.9g}" if is_number else ""
         word = " class=w" if is_word else ""
         tag = "td"
         if place == named and is_word:
@@ -258,15 +260,12 @@ def _list_values(records: Sequence[Record], axis: str) -> list[str]:
 
 def _list_options(settings: Settings) -> list[str]:
     """What differs from the defaults, and what depends on the machine."""
-    is_quick = (settings.target_interval, settings.budget_s) == (
-        QUICK.target_interval,
-        QUICK.budget_s,
-    )
+    is_quick = settings.budget_s == QUICK.budget_s
     usual = QUICK if is_quick else Settings()
     options = {
         "--target-interval": (
-            f"{100 * settings.target_interval:g}%",
-            settings.target_interval != usual.target_interval,
+            f"{100 * (settings.target_interval or 0):g}%",
+            settings.target_interval is not None,
         ),
         "--case-budget": (f"{settings.budget_s:g}s", settings.budget_s != usual.budget_s),
         "--device": (settings.device, True),
