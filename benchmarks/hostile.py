@@ -24,6 +24,7 @@ from trials import (
     foreign_files,
     fuzzed_files,
     hostile_suites,
+    poisoned_records,
     rank_faults,
     signals,
 )
@@ -62,7 +63,8 @@ def plan_files(generator: random.Random, is_full: bool) -> Iterator[tuple[str, A
 def plan_foreign_files(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
     for writer in foreign_files.WRITERS:
         contents = list(foreign_files.CONTENTS)
-        for content in contents if is_full else generator.sample(contents, 2):
+        some = contents if is_full else generator.sample(contents, 2)
+        for content in (foreign_files.FRESH, *some):
             yield f"{writer}: {content}", partial(foreign_files.try_foreign_file, writer, content)
 
 
@@ -79,12 +81,25 @@ def plan_ranks(generator: random.Random, is_full: bool) -> Iterator[tuple[str, A
         yield kind, partial(rank_faults.try_stranger, kind)
 
 
+def plan_poisoned(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    if poisoned_records.BROWSER is None:
+        print("poisoned: Chromium is not installed; nothing is tried")
+        return
+    names = list(poisoned_records.PAYLOADS)
+    chosen = names if is_full else [names[0], *generator.sample(names[1:], 5)]
+    for name in chosen:
+        yield name, partial(poisoned_records.try_payload, name)
+
+
 PARTS = {
     "signals": Part(what="signals to the runner, the server and workers", plan=plan_signals),
     "suites": Part(what="suites that crash, hang, lie and leave processes", plan=plan_suites),
     # In this process, whose output they capture: one at a time.
     "files": Part(what="damaged files through every reader", plan=plan_files, at_once=1),
     "foreign files": Part(what="other people's files as outputs", plan=plan_foreign_files),
+    "poisoned": Part(
+        what="records that attack a browser, in reports", plan=plan_poisoned, at_once=1
+    ),
     "environments": Part(what="locales, limits, closed descriptors", plan=plan_environments),
     "torchrun": Part(what="ranks that fail, and strangers", plan=plan_ranks, at_once=1),
 }

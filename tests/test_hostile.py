@@ -26,7 +26,12 @@ def test_environments(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("writer", "content"),
-    [("run --rerun", "notes"), ("import", "one line of JSON"), ("peaks", "JSON lines, torn")],
+    [
+        ("run --rerun", "notes"),
+        ("import", foreign_files.FRESH),
+        ("import", "one line of JSON"),
+        ("peaks", "JSON lines, torn"),
+    ],
 )
 def test_foreign_files(writer: str, content: str) -> None:
     assert foreign_files.try_foreign_file(writer, content).failures == ()
