@@ -1,0 +1,1 @@
+"""Parts of benchmarks/verdicts.py and benchmarks/coverage.py."""
