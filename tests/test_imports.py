@@ -63,9 +63,9 @@ def test_torch_is_only_imported_inside_functions(module: str) -> None:
 
 PUBLIC = {
     "Case": "flopwatch.suites.case",
-    "Comparison": "flopwatch.worker.inline",
+    "Comparison": "flopwatch.worker.comparison",
     "FlopwatchError": "flopwatch.errors",
-    "Measurement": "flopwatch.worker.inline",
+    "Measurement": "flopwatch.worker.comparison",
     "Parallelism": "flopwatch.jobs.parallelism",
     "Record": "flopwatch.records.record",
     "Settings": "flopwatch.settings",
