@@ -43,26 +43,19 @@ class Host:
     instruction_set: instruction_sets.InstructionSet
     settings: Settings
 
-    @property
-    def planning_settings(self) -> Settings:
-        """For what is not measured. A --memory-limit that is too low for torch itself is a row of
-        each case; it must not end the run before the first one."""
-        most_bytes = find_memory_share(self.facts)
-        limit_bytes = max(self.settings.memory_limit_bytes or most_bytes, most_bytes)
-        return replace(self.settings, memory_limit_bytes=limit_bytes)
-
     def launch(self, preload: Sequence[str] = ("torch",)) -> Launcher:
         return launch(self.instruction_set, self.settings, preload)
 
     def read_environment(self, launcher: Launcher) -> dict[str, Any]:
         """The facts with what only a worker knows, and measured peaks."""
         arguments = {"allocator": self.settings.allocator}
+        # The limit is for what is measured: one that is too low for torch itself is a row of each
+        # case, and must not end the run before the first one.
+        unlimited = replace(self.settings, memory_limit_bytes=None)
         found = {
             **self.facts,
             "isa": instruction_sets.describe(self.instruction_set),
-            **call_function(
-                launcher.start, "read_torch_environment", arguments, self.planning_settings
-            ),
+            **call_function(launcher.start, "read_torch_environment", arguments, unlimited),
         }
         peaks = find_peaks(found, self.settings)
         return found if peaks is None else {**found, "peaks": shorten(peaks)}
@@ -83,18 +76,14 @@ def prepare_host(
         raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
     facts = environment.machine(project or Path.cwd())
     usable_cores: int = facts["machine"]["usable_cores"]
+    available_bytes: int = facts["machine"]["memory_available_bytes"]
     settled = replace(
         settings,
         device=device or ("cuda" if instruction_set.cuda_devices else "cpu"),
         threads=threads or usable_cores,
-        memory_limit_bytes=memory_limit_bytes or find_memory_share(facts),
+        memory_limit_bytes=memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
     )
     return Host(facts=facts, instruction_set=instruction_set, settings=settled)
-
-
-def find_memory_share(facts: Mapping[str, Any]) -> int:
-    available_bytes: int = facts["machine"]["memory_available_bytes"]
-    return int(MEMORY_SHARE * available_bytes)
 
 
 def launch(

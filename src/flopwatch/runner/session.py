@@ -138,7 +138,7 @@ def preview(options: Options) -> Preview:
     host = _prepare(options, suite_file)
     settings = host.settings
     with host.launch(preload=()) as launcher:
-        description, groups = _plan(options, suite_file, launcher, host.planning_settings)
+        description, groups = _plan(options, suite_file, launcher, host.settings)
         # Only a process with torch knows a GPU's memory.
         environment = host.facts if settings.device == "cpu" else host.read_environment(launcher)
         fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
@@ -164,7 +164,7 @@ def run(options: Options, watcher: Watcher) -> Report:
     # Ranks are processes that torchrun has started, or else our own.
     ranks: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
     with closing(ranks), host.launch() as launcher:
-        description, groups = _plan(options, suite_file, launcher, host.planning_settings)
+        description, groups = _plan(options, suite_file, launcher, host.settings)
         context = Context(
             suite_file=suite_file,
             launcher=launcher,
