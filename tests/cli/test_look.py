@@ -291,7 +291,7 @@ def test_wrong_sql_is_one_sentence(results: Path) -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT count(*) FROM range(1000000000000) a, range(1000000000000) b",
+        "SELECT sum(range % 7) FROM range(1000000000000)",
         # One call of a function, in which DuckDB does not look for an interrupt.
         "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
     ],

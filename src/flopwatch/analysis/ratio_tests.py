@@ -1,11 +1,14 @@
 """What samples say about a ratio of times, at any confidence, and how sure many such ratios are
 together.
 
-Evidence is of two kinds. *Paired*: both sides were measured in the same rounds; the ratio is the
+Evidence is of three kinds. *Paired*: both sides were measured in the same rounds; the ratio is the
 median of the ratios within rounds, and its interval follows from their order, whatever their
 distribution (see `statistics`). *Separate*: the sides are different runs; the ratio is that of
 their medians, and its interval is by bootstrap. Blocks of neighbouring samples are drawn, not
-single ones, so that slow changes of the machine widen the interval.
+single ones, so that slow changes of the machine widen the interval. *In turns*: the sides are two
+revisions, each in a process of its own, whose rounds alternated. Every visit, a pair of processes,
+gives one ratio, the median of those within rounds; the interval follows from how visits scatter,
+since tensors lie elsewhere in each process.
 
 Two runs of the same code differ by more than the scatter inside each of them shows: tensors lie
 elsewhere in memory, other processes use the machine. With several runs of the same cases on a side,
@@ -278,6 +281,43 @@ def weigh(sides: Sides, spread: Spread | None) -> Separate | None:
         samples=min(samples),
         runs=min(len(sides.old), len(sides.new)),
     )
+
+
+def weigh_visits(cases: Sequence[Sequence[Take]]) -> list[Separate | None]:
+    """For cases that were measured in turns, each with one take of its ratio a visit: what they say
+    about it; None where there are too few samples. A few visits say little about how much a case
+    scatters; what other cases scatter by is averaged in."""
+    found = [(_sum_squares(takes), len(takes) - 1) for takes in cases]
+    all_squares, all_freedom = (sum(column) for column in zip(*found, strict=True))
+    evidence: list[Separate | None] = []
+    for takes, (squares, freedom) in zip(cases, found, strict=True):
+        within = _error_of_mean(takes)
+        if within is None:
+            evidence.append(None)
+            continue
+        others = all_freedom - freedom
+        weight = min(WEIGHT_OF_ALL, others)
+        of_others = (all_squares - squares) / others if others else 0.0
+        known = freedom + weight
+        squared = (squares + weight * of_others) / known if known else 0.0
+        between = math.sqrt(max(0.0, squared / len(takes) - within**2))
+        inside = float(sum(min(MOST_BLOCKS, take.samples) - 1 for take in takes))
+        evidence.append(
+            Separate(
+                log_ratio=_mean([take.log_time for take in takes]),
+                within=within,
+                between=between,
+                freedom=min(inside, float(known)) if known else inside,
+                samples=sum(take.samples for take in takes),
+                runs=len(takes),
+            )
+        )
+    return evidence
+
+
+def _sum_squares(takes: Sequence[Take]) -> float:
+    mean = _mean([take.log_time for take in takes])
+    return sum((take.log_time - mean) ** 2 for take in takes)
 
 
 def _find_own_deviation(sides: Sides, spread: Spread) -> tuple[float, float]:

@@ -51,12 +51,16 @@ def estimate_anytime(values: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def is_settled(ratios: Sequence[float], threshold: float = THRESHOLD) -> bool:
-    """Whether more rounds would hardly change the verdict on these ratios of times.
+    """Whether more rounds would hardly change the verdict on these ratios of times."""
+    return is_clear(estimate_anytime(ratios).inverse(), threshold)
 
-    Of a difference near the threshold, which side of it is right may take forever: it is settled
-    that there is one, once it is known to half the threshold.
+
+def is_clear(speedup: Estimate, threshold: float) -> bool:
+    """Whether a verdict can rest on this interval.
+
+    Of a difference near the threshold, which side of it is right may take forever: it is clear that
+    there is one, once it is known to half the threshold.
     """
-    speedup = estimate_anytime(ratios).inverse()
     verdict = judge(speedup, threshold)
     if verdict.startswith("slightly"):
         return speedup.half_width is not None and speedup.half_width <= threshold / 2

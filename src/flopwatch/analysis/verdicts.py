@@ -12,16 +12,26 @@ its baseline, the ratio to the baseline is compared (`Basis`), which the machine
 change. The baseline cannot be judged so: its own shift is listed. Where all cases, the baselines
 among them, moved alike (`find_machine_shift`), times alone say nothing about the code, and what is
 compared by time is unclear.
+
+Two revisions that took turns (`flopwatch ab`) were measured in the same rounds of the same runs: a
+ratio is taken within rounds, and the machine's speed cancels without any baseline.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from flopwatch.analysis.comparable import Differences, Pair, find_differences, is_named, match_cases
+from flopwatch.analysis.comparable import (
+    Differences,
+    Matched,
+    Pair,
+    find_differences,
+    is_named,
+    match_cases,
+)
 from flopwatch.analysis.part_times import MovedPart, find_moved_parts
 from flopwatch.analysis.ratio_tests import (
     Evidence,
@@ -35,6 +45,7 @@ from flopwatch.analysis.ratio_tests import (
     find_spread,
     take,
     weigh,
+    weigh_visits,
 )
 from flopwatch.analysis.statistics import (
     THRESHOLD,
@@ -56,8 +67,9 @@ FALSE_SHARE = 0.01
 FALSE_SHARE_OF_RUNS = 0.02
 """Of what is called faster or slower: the share that is expected to be so by chance."""
 
-Basis = Literal["relative", "absolute"]
-"""relative: the time over that of the baseline in the same rounds; absolute: the time."""
+Basis = Literal["turns", "relative", "absolute"]
+"""turns: the time over that of the other side in the same rounds; relative: the time over that of
+the baseline in the same rounds, on each side; absolute: the time."""
 
 Key = tuple[str, str, str]
 """Run, group and variant."""
@@ -165,9 +177,14 @@ def compare_runs(
     *,
     threshold: float = THRESHOLD,
     basis: Basis | None = None,
+    confidence: float | None = None,
 ) -> Judgement:
-    """Without a basis: relative wherever both sides have a common baseline."""
+    """Without a basis: in turns where both sides have the same runs, otherwise relative wherever
+    they have a common baseline. Without a confidence: one for all comparisons together."""
     matched = match_cases(old, new)
+    in_turns = _list_in_turns(matched.pairs) if basis in (None, "turns") else []
+    if in_turns:
+        return _compare_in_turns(matched, in_turns, threshold, confidence)
     timed = {_key(r): r for r in (*old, *new) if is_timed(r)}
     found = [(pair, _find_baselines(pair, timed)) for pair in matched.pairs]
     yardsticks = {_key(one) for _, known in found if known for side in known for one in side}
@@ -189,7 +206,9 @@ def compare_runs(
     by_time = [] if basis == "relative" else left
     taken = [*_take(by_ratio), *_take([(pair, None) for pair in by_time])]
     known = [(one, one.evidence) for one in taken if one.evidence is not None]
-    confidence = choose_confidence([evidence for _, evidence in known], FALSE_SHARE_OF_RUNS)
+    confidence = confidence or choose_confidence(
+        [evidence for _, evidence in known], FALSE_SHARE_OF_RUNS
+    )
     return Judgement(
         comparisons=[
             _compare(one, evidence, confidence, threshold, machine_shift) for one, evidence in known
@@ -204,6 +223,62 @@ def compare_runs(
         machine_shift=machine_shift,
         too_few=[one.pair.new[-1] for one in taken if one.evidence is None],
         no_baseline=[pair.new[-1] for pair in left] if basis == "relative" else [],
+        broken=matched.broken,
+        fixed=matched.fixed,
+        only_old=matched.only_old,
+        only_new=matched.only_new,
+    )
+
+
+def _list_in_turns(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs with only the records that both sides took in the same rounds."""
+    found = []
+    for pair in pairs:
+        old = {_key(record): record for record in pair.old}
+        new = {_key(record): record for record in pair.new}
+        shared = [key for key in old if key in new and _is_in_turns(old[key], new[key])]
+        if shared:
+            both = [old[key] for key in shared], [new[key] for key in shared]
+            found.append(replace(pair, old=both[0], new=both[1]))
+    return found
+
+
+def _is_in_turns(old: Record, new: Record) -> bool:
+    """Whether two records of one run are of two sides; one that both files hold is not."""
+    return old.samples_ns != new.samples_ns and bool(ratios_by_round(new, old))
+
+
+def _compare_in_turns(
+    matched: Matched, pairs: Sequence[Pair], threshold: float, confidence: float | None
+) -> Judgement:
+    takes = [
+        [take(new, old) for old, new in zip(pair.old, pair.new, strict=True)] for pair in pairs
+    ]
+    taken = [
+        _Taken(
+            pair=pair,
+            sides=Sides(old=_take_side(pair.old, None), new=_take_side(pair.new, None)),
+            spread=None,
+            evidence=evidence,
+            basis="turns",
+        )
+        for pair, evidence in zip(pairs, weigh_visits(takes), strict=True)
+    ]
+    known = [(one, one.evidence) for one in taken if one.evidence is not None]
+    confidence = confidence or choose_confidence([evidence for _, evidence in known], FALSE_SHARE)
+    compared = {_key(pair.new[-1]) for pair in pairs}
+    return Judgement(
+        comparisons=[
+            _compare(one, evidence, confidence, threshold, None) for one, evidence in known
+        ],
+        confidence=confidence,
+        false_share=FALSE_SHARE,
+        threshold=threshold,
+        basis="turns",
+        too_few=[
+            *(one.pair.new[-1] for one in taken if one.evidence is None),
+            *(p.new[-1] for p in matched.pairs if _key(p.new[-1]) not in compared),
+        ],
         broken=matched.broken,
         fixed=matched.fixed,
         only_old=matched.only_old,

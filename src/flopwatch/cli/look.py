@@ -160,7 +160,7 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
               )  # fmt: skip
 @click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
               metavar="SIZE", help="The memory limit, such as 8G. For DuckDB.  "
-                                   "[default: 80 % of the memory]"
+                                   "[default: half of what is free]"
               )  # fmt: skip
 @options.skip_corrupt
 @options.as_json

@@ -28,6 +28,7 @@ import contextlib
 import glob
 import os
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -36,6 +37,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import psutil
 
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.records.record import Record, encode
@@ -158,8 +161,8 @@ def query(
     memory_limit_bytes: int | None = None,
 ) -> Result:
     """Run one SQL query over the records of all files; `add_cases` makes the view `cases` of them.
-    DuckDB holds at most `memory_limit_bytes`, or else 80 % of the memory, and writes the rest to
-    the temporary folder.
+    DuckDB holds at most `memory_limit_bytes`, or else half of what is free, and writes the rest to
+    the temporary folder, up to a quarter of the free space there.
 
     Raises UsageError for a query that cannot be run, and what `store.read` raises for a file that
     cannot be read.
@@ -187,8 +190,9 @@ def query(
             copies[str(copy)] = path
         try:
             with connecting() as connection:
-                if memory_limit_bytes is not None:
-                    connection.execute(f"SET memory_limit = '{memory_limit_bytes} bytes'")
+                # DuckDB's own limit, 80 % of the memory, starves a machine that others use.
+                limit_bytes = memory_limit_bytes or psutil.virtual_memory().available // 2
+                connection.execute(f"SET memory_limit = '{limit_bytes} bytes'")
                 _create_views(connection, copies)
                 if add_cases is not None:
                     add_cases(connection, kept)
@@ -314,9 +318,11 @@ def _lock_down(connection: duckdb.DuckDBPyConnection, folder: Path, files: list[
     """
     # DuckDB compares the pattern that a view names, not only the file that it finds by it.
     allowed = _list([*files, *map(glob.escape, files)])
+    spill_bytes = shutil.disk_usage(folder).free // 4  # a query without end must not fill the disk
     for setting in (
         "python_enable_replacements = false",
         f"temp_directory = {_quote(str(folder / 'spill'))}",  # not the current folder
+        f"max_temp_directory_size = '{spill_bytes} bytes'",
         "autoinstall_known_extensions = false",
         "autoload_known_extensions = false",
         f"allowed_paths = {allowed}",

@@ -13,6 +13,7 @@ lose what was measured, and the run is about to stop anyway.
 from __future__ import annotations
 
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from flopwatch.suites.catalog import SuiteFile
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import BrokenMessage, Finished, MeasureGroup, Report, Samples
 from flopwatch.worker.sampling import Progress
+from flopwatch.worker.turns import Side
 
 
 class Interrupts:
@@ -43,7 +45,7 @@ class Interrupts:
 
     def __init__(self, *, is_urgent: bool = False) -> None:
         self.count = 0
-        self._enough = 1 if is_urgent else 2
+        self.enough = 1 if is_urgent else 2
         self._waiting = False
 
     @contextmanager
@@ -52,7 +54,7 @@ class Interrupts:
 
         def on_interrupt(number: int, frame: FrameType | None) -> None:
             self.count += 1
-            if self.count < self._enough:
+            if self.count < self.enough:
                 say("finishing the current group; press Ctrl-C again to stop at once")
             elif self._waiting:
                 raise KeyboardInterrupt
@@ -68,7 +70,7 @@ class Interrupts:
         """Here the second Ctrl-C is raised, even if it came before."""
         self._waiting = True
         try:
-            if self.count >= self._enough:
+            if self.count >= self.enough:
                 raise KeyboardInterrupt
             yield
         finally:
@@ -97,6 +99,16 @@ class Context:
     cache_bytes: int | None
     run: str
     interrupts: Interrupts = field(default_factory=Interrupts)
+    paths: Sequence[str] = ()
+    """Folders that workers import from first: those of a revision."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnPlace:
+    """Of a worker that takes turns with another one."""
+
+    side: Side
+    link: socket.socket
 
 
 def new_run_id() -> str:
@@ -161,14 +173,8 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
     records: dict[str, Record] = {}
     waiting = group.variants
     while waiting:
-        builder, ending = _run_worker(replace(group, variants=waiting), context, watcher)
-        environment = _read_environment(context)
-        for variant in waiting:
-            if variant not in ending.unfinished:
-                records[variant] = builder.finish(
-                    variant, environment, interrupted=ending.interrupted
-                )
-        waiting = ending.unfinished
+        records |= measure_once(replace(group, variants=waiting), context, watcher)
+        waiting = tuple(variant for variant in waiting if variant not in records)
     measured = [records[variant] for variant in group.variants]
     if not group.columns:
         return measured
@@ -179,6 +185,20 @@ def measure_group(group: Group, context: Context, watcher: Watcher) -> list[Reco
         context.settings,
         context.interrupts.raised,
     )
+
+
+def measure_once(
+    group: Group, context: Context, watcher: Watcher, place: TurnPlace | None = None
+) -> dict[str, Record]:
+    """In one worker: records by variant, without those that were not at fault, but have lost their
+    worker."""
+    builder, ending = _run_worker(group, context, watcher, place=place)
+    environment = _read_environment(context)
+    return {
+        variant: builder.finish(variant, environment, interrupted=ending.interrupted)
+        for variant in group.variants
+        if variant not in ending.unfinished
+    }
 
 
 def attempt(group: Group, context: Context, watcher: Watcher) -> list[Record]:
@@ -223,10 +243,15 @@ class Ending:
 
 
 def _run_worker(
-    group: Group, context: Context, watcher: Watcher, *, is_probe: bool = False
+    group: Group,
+    context: Context,
+    watcher: Watcher,
+    *,
+    is_probe: bool = False,
+    place: TurnPlace | None = None,
 ) -> tuple[RecordBuilder, Ending]:
     builder = _make_builder(group, context)
-    ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
+    ending = _run_once(builder, group, context, watcher, is_probe=is_probe, place=place)
     if ending.lost_server is not None:
         watcher.say(f"{group.label}: {ending.lost_server}; trying once more")
     # Since the port was chosen, another program has taken it; the next try has another one.
@@ -237,28 +262,43 @@ def _run_worker(
     return builder, ending
 
 
-def _start(group: Group, context: Context, *, is_probe: bool) -> Worker | RankWorkers:
+def _start(
+    group: Group, context: Context, *, is_probe: bool, place: TurnPlace | None
+) -> Worker | RankWorkers:
     request = MeasureGroup(
         suite_path=str(context.suite_file.path),
+        paths=list(context.paths),
         params=dict(group.params),
         variants=list(group.variants),
         baseline=group.baseline,
         settings=context.settings,
         cache_bytes=context.cache_bytes,
         is_probe=is_probe,
+        side=None if place is None else place.side,
     )
+    if place is not None:
+        try:
+            return context.launcher.start(request, place.link)
+        finally:
+            place.link.close()  # so that the peer sees the end of this worker
     if group.ranks is None:
         return context.launcher.start(request)
     return start_ranks(context.launcher, context.rank_launcher, request, group.ranks)
 
 
 def _run_once(
-    builder: RecordBuilder, group: Group, context: Context, watcher: Watcher, *, is_probe: bool
+    builder: RecordBuilder,
+    group: Group,
+    context: Context,
+    watcher: Watcher,
+    *,
+    is_probe: bool,
+    place: TurnPlace | None = None,
 ) -> Ending:
     interrupts = context.interrupts
     try:
         with interrupts.raised():
-            started = _start(group, context, is_probe=is_probe)
+            started = _start(group, context, is_probe=is_probe, place=place)
     except KeyboardInterrupt:
         return Ending(interrupted=True)
     suspect = None

@@ -238,7 +238,8 @@ class Launcher:
     def server_pid(self) -> int | None:
         return None if self._server is None else self._server.pid
 
-    def start(self, request: Request) -> Worker:
+    def start(self, request: Request, link: socket.socket | None = None) -> Worker:
+        """`link` is one end of what two workers that take turns share."""
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         log = tempfile.TemporaryFile(mode="a+b")  # appending, so that it can be cut meanwhile
@@ -247,6 +248,7 @@ class Launcher:
         # In a file, not in the packet to the server: a packet is limited to some 200 KB.
         request_file = make_file(encode(request))
         descriptors = [request_file.fileno(), write_end, log.fileno(), board_file.fileno()]
+        descriptors += [] if link is None else [link.fileno()]
         process: Process
         try:
             if self._server is not None:

@@ -33,6 +33,7 @@ from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memo
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.sampling import First, Sampler, run_once
+from flopwatch.worker.turns import Turns
 
 ON_ALL_RANKS = (agreement.WrongResult, Diverged, Unsupported)
 """Errors that all ranks have, or that come after all are done."""
@@ -75,7 +76,7 @@ class Group:
         self._is_lent = False
         """Whether these are only kept for variants without a reference."""
 
-    def measure(self, *, is_probe: bool = False) -> None:
+    def measure(self, *, is_probe: bool = False, turns: Turns | None = None) -> None:
         """All that there is to do; a probe only tries whether the group can run."""
         self.build()
         if self._is_lent:  # all are checked, and what is held is measured
@@ -83,7 +84,7 @@ class Group:
         if is_probe:
             self.try_out()
             return
-        self.sample()
+        self.sample(turns)
         self.take_curves()
         self.measure_memory()  # last: whatever goes wrong in it does not lose times
 
@@ -139,8 +140,10 @@ class Group:
                 if classify(error) == "oom":
                     raise NeedsNewProcess from None
 
-    def sample(self) -> None:
+    def sample(self, turns: Turns | None = None) -> None:
         if not self.workloads:
+            if turns is not None:
+                turns.leave()
             return
         self.channel.board.write(NO_VARIANT, "sampling")
         stream = SampleStream(self.channel, self.target, self.index, self.fail)
@@ -152,7 +155,7 @@ class Group:
             target=self.rank0,
             observer=stream,
             first_calls=self.first_calls,
-        ).run(renewal if self._can_renew() else None)
+        ).run(renewal if self._can_renew() else None, turns)
         stream.send()
         self.channel.send(
             Finished(

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -76,6 +76,8 @@ class RankPlace:
 
 class Request(Message, frozen=True, kw_only=True):
     settings: Settings
+    paths: list[str] = []
+    """Folders that modules are imported from before all others: those of a revision."""
     place: RankPlace | None = None
     """This process among ranks; None where there are none."""
 
@@ -108,6 +110,8 @@ class MeasureGroup(Request, frozen=True, kw_only=True):
     cache_bytes: int | None
     is_probe: bool
     """Only try whether the group can run."""
+    side: Literal[0, 1] | None = None
+    """Which of two workers that take turns this one is; None: it takes none."""
 
 
 RankRequest = Call | MeasureGroup

@@ -2,7 +2,8 @@
 
 It is forked from the warm server, or spawned where forking is unsafe (CUDA); either way it gets
 four descriptors: a file with the request, reports out, a log for whatever the measured code prints,
-and the board. Everything that it cannot report (a signal, a hang) the runner sees from outside.
+and the board; one that takes turns with another worker has a fifth, their link. Everything that it
+cannot report (a signal, a hang) the runner sees from outside.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -49,21 +51,27 @@ from flopwatch.worker.messages import (
     decode_request,
 )
 from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
+from flopwatch.worker.turns import Turns
 
-NUM_DESCRIPTORS = 4
+NUM_DESCRIPTORS = 5
+"""At the most."""
 LONGEST_PARAMS_BYTES = 2**20
 
 
 def run_worker(descriptors: Sequence[int]) -> None:
     """Serve one request in this process, which is then of no further use."""
-    request_file, reports, log, board = descriptors
+    request_file, reports, log, board, *links = descriptors
     _settle_in(log)
     channel = Channel(reports, Board(board))
     try:
         with open(request_file, "rb") as file:
             file.seek(0)
             request = decode_request(file.read())
-        HANDLERS[type(request)](request, channel)
+        sys.path[:0] = request.paths
+        if isinstance(request, MeasureGroup):
+            measure_group(request, channel, open_turns(request, links))
+        else:
+            HANDLERS[type(request)](request, channel)
     except Exception as error:
         channel.send(
             Broken(
@@ -220,7 +228,19 @@ def call(request: Call, channel: Channel) -> None:
         channel.send(Returned(value=msgspec.to_builtins(value)))
 
 
-def measure_group(request: MeasureGroup, channel: Channel) -> None:
+def open_turns(request: MeasureGroup, links: Sequence[int]) -> Turns | None:
+    if request.side is None:
+        return None
+    settings = request.settings
+    return Turns(
+        socket.socket(fileno=links[0]),
+        side=request.side,
+        seed=settings.seed,
+        silence_limit_s=settings.silence_limit_s,
+    )
+
+
+def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) -> None:
     settings, place = request.settings, request.place
     _apply(settings, place)
     target = open_backend(settings.device, request.cache_bytes)
@@ -246,7 +266,7 @@ def measure_group(request: MeasureGroup, channel: Channel) -> None:
         rank0 = RankZero(comm, target.clock, target.evict)
     group = Group(suite, cases, request.baseline, settings, target, channel, rank0)
     try:
-        group.measure(is_probe=request.is_probe)
+        group.measure(is_probe=request.is_probe, turns=turns)
     except NeedsNewProcess:
         channel.send(Restart())
         return
@@ -301,11 +321,7 @@ def _apply(settings: Settings, place: RankPlace | None) -> None:
     allocator.apply(settings.allocator)
 
 
-HANDLERS: dict[type[Request], Callable[[Any, Channel], None]] = {
-    Describe: describe,
-    Call: call,
-    MeasureGroup: measure_group,
-}
+HANDLERS: dict[type[Request], Callable[[Any, Channel], None]] = {Describe: describe, Call: call}
 
 
 def main() -> None:

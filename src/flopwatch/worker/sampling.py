@@ -37,6 +37,7 @@ from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
 from flopwatch.worker.rank_times import Share
 from flopwatch.worker.renewal import Renewal
+from flopwatch.worker.turns import Alone, Turns
 
 CLOCK_STEPS = 1000
 """A sample lasts about this many steps of the clock, so that its resolution does not matter."""
@@ -188,6 +189,27 @@ class First:
     shares: Sequence[Share] = ()
 
 
+@dataclass(kw_only=True, slots=True)
+class Looks:
+    """When intervals were looked at while sampling, and how wide they were."""
+
+    next_look: int = MIN_ROUNDS
+    widths: dict[int, float | None] = field(default_factory=dict)
+    """By number of rounds; None: not known."""
+
+    def is_due(self, taken: int) -> bool:
+        return taken >= self.next_look
+
+    def add(self, taken: int, width: float | None) -> None:
+        # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
+        self.next_look = taken + max(1, taken // 10)
+        self.widths[taken] = width
+
+    @property
+    def last_width(self) -> float | None:
+        return self.widths[max(self.widths)] if self.widths else None
+
+
 class Sampler:
     """Samples the variants of one group.
 
@@ -218,6 +240,7 @@ class Sampler:
         self._evict = target.evict if settings.cache == "cold" else None
         self._observer = observer or Observer()
         self._renewal: Renewal | None = None
+        self._turns: Turns | Alone = Alone()
         self._now_s = now_s
         self._random = random.Random(settings.seed)
         self._collector = Collector(now_s)
@@ -226,8 +249,10 @@ class Sampler:
         self._steady: bool | None = None
         self._budget_s = settings.budget_s * len(workloads)
 
-    def run(self, renewal: Renewal | None = None) -> Outcome:
+    def run(self, renewal: Renewal | None = None, turns: Turns | None = None) -> Outcome:
+        """With `turns`, another worker takes every round, too, and the budget is for both."""
         self._renewal = renewal
+        self._turns = turns or Alone()
         self._observer.begin(tuple(self.series))
         with self._collector:
             self._started_s = self._now_s()
@@ -235,50 +260,49 @@ class Sampler:
             self._steady, self._warmup_rounds = steady, self.round
             self._report(None)  # what is sampled from now on is known to be measured
             stop_reason = self._measure(self.round)
+        self._turns.leave()
         return Outcome(warmup_rounds=self._warmup_rounds, steady=steady, stop_reason=stop_reason)
 
     def _warm_up(self) -> bool:
         min_sample_ns = max(CLOCK_STEPS * self._target.clock.resolution_ns, MIN_SAMPLE_NS)
         least_rounds = LEAST_WARMUP_ROUNDS if self._settings.min_rounds else 0
         while self.series:
+            self._turns.begin()
             self._take_round()
             self._report(None)
             # A loop would find in the cache what its first pass has put there.
             grown: list[bool] = []
             if self._settings.cache == "hot":
                 grown = [series.grow(min_sample_ns) for series in self.series]
-            if not any(grown) and all(
+            steady = not any(grown) and all(
                 is_steady(series.settled_totals_ns()) for series in self.series
-            ):
-                return True
+            )
             is_over = self._elapsed_s() > WARMUP_SHARE * self._budget_s
-            if self.round >= MAX_WARMUP_ROUNDS or (is_over and self.round >= least_rounds):
-                return False
+            is_over = self.round >= MAX_WARMUP_ROUNDS or (is_over and self.round >= least_rounds)
+            if self._turns.end(is_enough=steady or is_over):
+                return steady
         return False
 
     def _measure(self, first: int) -> Stop:
         started_s = self._elapsed_s()
-        next_look = MIN_ROUNDS
-        widths: dict[int, float | None] = {}
+        looks = Looks()
         if self._renewal is not None:
             self._renewal.start(self._budget_s)
         while self.series:
+            self._turns.begin()
             self._renew_if_due(first, self._elapsed_s() - started_s)
             self._take_round()
             taken = self.round - first
-            enough = self._elapsed_s() - started_s >= MIN_MEASURED_S
-            if enough and taken >= next_look:
-                # Looking costs a sort; a tenth more rounds between looks keeps it negligible.
-                next_look = taken + max(1, taken // 10)
-                widths[taken], is_enough = self._look(first)
-                if is_enough:
-                    self._report(widths[taken])
-                    return "settled" if self._is_about_verdicts else "precise"
-                if is_stalled(widths):
-                    return "stalled"
-            self._report(widths[max(widths)] if widths else None)
+            stop: Stop | None = None
+            # In turns, the runner decides when there are enough, from the rounds of both workers.
+            enough = not self._turns.is_shared and self._elapsed_s() - started_s >= MIN_MEASURED_S
+            if enough and looks.is_due(taken):
+                stop = self._look(looks, first, taken)
+            self._report(looks.last_width)
             if self._elapsed_s() >= self._budget_s and taken >= self._settings.min_rounds:
-                return "budget"
+                stop = stop or "budget"
+            if self._turns.end(is_enough=stop is not None):
+                return stop or "budget"
         return "budget"
 
     def _renew_if_due(self, first: int, elapsed_s: float) -> None:
@@ -327,17 +351,21 @@ class Sampler:
         known = {series.variant for series in self.series}
         return self._settings.target_interval is None and self._baseline in known and len(known) > 1
 
-    def _look(self, first_round: int) -> tuple[float | None, bool]:
-        """The widest of the intervals that must be narrow, None where one is not known; and whether
-        no more rounds are needed."""
+    def _look(self, looks: Looks, first_round: int, taken: int) -> Stop | None:
+        """Why no more rounds are needed; None where they are. The width is that of the widest of
+        the intervals that must be narrow."""
         times, ratios = split_measured(self.series, self._baseline, first_round)
+        reached: Stop
         if self._is_about_verdicts:
-            width = find_widest(ratios)
-            is_narrow = width is not None and width <= SETTLED_INTERVAL
-            return width, is_narrow and all(map(is_settled, ratios))
-        width = find_widest([*times, *ratios])
-        target = self._settings.target_interval or TARGET_INTERVAL
-        return width, width is not None and width <= target
+            width, target, reached = find_widest(ratios), SETTLED_INTERVAL, "settled"
+            is_known = all(map(is_settled, ratios))
+        else:
+            width, is_known, reached = find_widest([*times, *ratios]), True, "precise"
+            target = self._settings.target_interval or TARGET_INTERVAL
+        looks.add(taken, width)
+        if is_known and width is not None and width <= target:
+            return reached
+        return "stalled" if is_stalled(looks.widths) else None
 
     def _report(self, half_width: float | None) -> None:
         self._observer.observe(
