@@ -19,10 +19,11 @@ from flopwatch.analysis.ratio_tests import (
     find_spread,
     student_quantile,
     weigh,
+    weigh_visits,
 )
 from flopwatch.analysis.statistics import estimate_median
 from flopwatch.analysis.summary import summarize
-from flopwatch.analysis.verdicts import compare_runs, compare_variants, excuse
+from flopwatch.analysis.verdicts import Judgement, compare_runs, compare_variants, excuse
 from flopwatch.records.record import Record, Region
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
@@ -396,3 +397,65 @@ def test_a_case_that_differs_more_from_run_to_run_has_a_wider_interval() -> None
     assert first is not None
     assert last is not None
     assert last.between > 2 * first.between
+
+
+# Two revisions that took turns.
+
+
+def visit(number: int, ratio: float, drift: float = 0.0) -> tuple[Record, Record]:
+    """A pair of records of one run; the machine's speed changes from round to round."""
+    noise = random.Random(number)
+    speeds = [math.exp(noise.gauss(0, 0.5)) for _ in range(SAMPLES)]
+    sides = []
+    for factor in (1.0, ratio * math.exp(noise.gauss(0, drift))):
+        totals = [1e6 * factor * speed * noise.lognormvariate(0, 0.01) for speed in speeds]
+        record = sample(1.0, run_id=f"turns-{number}")
+        sides.append(replace(record, samples_ns={"forward": totals}))
+    return sides[0], sides[1]
+
+
+def compare_visits(count: int, ratio: float, drift: float = 0.0, **more: Any) -> Judgement:
+    pairs = [visit(number, ratio, drift) for number in range(count)]
+    return compare_runs([old for old, _ in pairs], [new for _, new in pairs], **more)
+
+
+def test_rounds_that_were_taken_in_turns_find_what_the_machines_speed_hides() -> None:
+    judgement = compare_visits(6, 1.03, drift=0.002)
+    (one,) = judgement.comparisons
+    assert judgement.basis == one.basis == "turns"
+    assert one.verdict == "slower"
+    assert one.speedup.low is not None
+    assert 1 / 1.04 < one.speedup.low < 1 / 1.03 < (one.speedup.high or 0) < 1 / 1.02
+    assert one.old_runs == one.new_runs == 6
+
+
+def test_what_differs_from_process_to_process_widens_the_interval() -> None:
+    (tight,) = compare_visits(5, 1.0, drift=0.001).comparisons
+    (wide,) = compare_visits(5, 1.0, drift=0.03).comparisons
+    assert tight.verdict == "same"
+    assert wide.verdict == "unclear"
+    assert (wide.speedup.half_width or 0) > 0.03
+    assert wide.missing is not None
+    assert wide.missing.unit == "run"
+
+
+def test_other_cases_say_how_much_a_case_of_few_visits_scatters() -> None:
+    calm = [Take(log_time=0.0, error=0.001, samples=40)] * 3
+    restless = [Take(log_time=log, error=0.001, samples=40) for log in (-0.1, 0.0, 0.1)]
+    alone, among = weigh_visits([calm])[0], weigh_visits([calm, restless, restless])[0]
+    assert alone is not None
+    assert among is not None
+    assert among.error > 10 * alone.error
+
+
+def test_a_stricter_confidence_is_for_every_look_of_many() -> None:
+    (one,) = compare_visits(5, 1.0, drift=0.003).comparisons
+    (strict,) = compare_visits(5, 1.0, drift=0.003, confidence=0.9999).comparisons
+    assert (strict.speedup.half_width or 0) > (one.speedup.half_width or 0)
+
+
+def test_records_that_both_files_hold_are_not_taken_for_turns() -> None:
+    """A file to which more runs were appended, compared with an older copy of it."""
+    old = sample(1e6, seed=1)
+    judgement = compare_runs([old], [old, sample(1.2e6, seed=2)])
+    assert judgement.basis == "absolute"

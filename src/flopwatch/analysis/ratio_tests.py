@@ -71,7 +71,7 @@ FAR_OUT = 3.5
 CLIPPED = 1.06
 """What leaving those out takes off the deviation of a normal distribution."""
 
-Source = Literal["repeats", "cases"]
+Source = Literal["repeats", "cases", "visits"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -313,6 +313,15 @@ def weigh_visits(cases: Sequence[Sequence[Take]]) -> list[Separate | None]:
             )
         )
     return evidence
+
+
+def find_visit_spread(cases: Sequence[Sequence[Take]]) -> Spread | None:
+    """How much a ratio differs from visit to visit, over all cases; None where each had one."""
+    freedom = sum(len(takes) - 1 for takes in cases)
+    if not freedom:
+        return None
+    squares = sum(_sum_squares(takes) for takes in cases)
+    return Spread(deviation=math.sqrt(squares / freedom), freedom=freedom, source="visits")
 
 
 def _sum_squares(takes: Sequence[Take]) -> float:

@@ -43,6 +43,7 @@ from flopwatch.analysis.ratio_tests import (
     Take,
     choose_confidence,
     find_spread,
+    find_visit_spread,
     take,
     weigh,
     weigh_visits,
@@ -275,6 +276,7 @@ def _compare_in_turns(
         false_share=FALSE_SHARE,
         threshold=threshold,
         basis="turns",
+        spread=find_visit_spread(takes),
         too_few=[
             *(one.pair.new[-1] for one in taken if one.evidence is None),
             *(p.new[-1] for p in matched.pairs if _key(p.new[-1]) not in compared),

@@ -22,7 +22,6 @@ REGRESSION, NOTHING, UNDECIDED = 1, 3, 4
 
 OF_TWO = {"relative", "absolute"}
 OF_GATE = {"despite", "allow_unclear"}
-PERCENTAGE = options.Word(options.read_percentage)
 
 
 @click.command()
@@ -31,15 +30,9 @@ PERCENTAGE = options.Word(options.read_percentage)
               type=options.Word(list_known=options.list_publications),
               help="Compare with published results, as ratios; `flopwatch show published` lists "
                    "them.")  # fmt: skip
-@click.option("--threshold", type=PERCENTAGE, metavar="PERCENT",
-              help="Call a difference of at least this much faster or slower.  [default: 2%]"
-              )  # fmt: skip
-@click.option("--fail-if-slower", type=PERCENTAGE, metavar="PERCENT",
-              help="Set --threshold, and exit with 1 if a case is slower, or fails now; with 4 if "
-                   "one may be, and it is unclear.")  # fmt: skip
-@click.option("--allow-unclear", is_flag=True,
-              help="With --fail-if-slower: exit with 0, not 4, where a case is unclear."
-              )  # fmt: skip
+@options.threshold
+@options.fail_if_slower
+@options.allow_unclear
 @click.option("--break-even", is_flag=True,
               help="Find where variants start to beat their baseline along an axis, such as "
                    "tokens.")  # fmt: skip
@@ -112,7 +105,11 @@ def compare(
 
         print_remark(f"flopwatch: {describe_nothing(judgement, is_between_runs=is_between_runs)}")
         sys.exit(NOTHING)
-    sys.exit(_decide(judgement, given["despite"], given["allow_unclear"]) if is_gate else 0)
+    sys.exit(
+        decide_gate(judgement, given["despite"], allow_unclear=given["allow_unclear"])
+        if is_gate
+        else 0
+    )
 
 
 def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> None:
@@ -143,10 +140,6 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
             "RESULTS --with published:NAME",
         ),
         (
-            is_gate and "threshold" in given,
-            "--fail-if-slower sets the threshold; leave --threshold out",
-        ),
-        (
             given >= OF_TWO,
             "--relative and --absolute exclude each other; leave one of them out",
         ),
@@ -154,11 +147,6 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
             given & OF_TWO and (len(results) != 2 or has_published),
             "--relative and --absolute are for an old and a new file; inside one, all is relative "
             "to the baseline",
-        ),
-        (
-            "allow_unclear" in given and not is_gate,
-            "--allow-unclear says what --fail-if-slower may pass, and has no effect without it; "
-            "add --fail-if-slower 3%, or leave --allow-unclear out",
         ),
         (
             has_published and given & {"fail_if_slower", "threshold"},
@@ -172,6 +160,7 @@ def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> No
     ):
         if is_wrong:
             raise click.UsageError(sentence, context)
+    options.refuse_gate_contradictions(context)
 
 
 def _judge(sides: Sequence[Sequence[Record]], size: float, given: Mapping[str, Any]) -> Judgement:
@@ -204,7 +193,9 @@ def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> Non
     print_remarks(describe_judgement(judgement, is_between_runs=is_between_runs))
 
 
-def _decide(judgement: Judgement, despite: Sequence[str], allow_unclear: bool) -> int:
+def decide_gate(
+    judgement: Judgement, despite: Sequence[str] = (), *, allow_unclear: bool = False
+) -> int:
     """The gate's exit code; its reason is printed."""
     from flopwatch.analysis.verdicts import excuse
 
@@ -226,6 +217,8 @@ def _decide(judgement: Judgement, despite: Sequence[str], allow_unclear: bool) -
         return 0
     if any(one.is_shifted for one in unclear):
         advice = "compare ratios to a baseline, which the machine's speed does not change"
+    elif judgement.basis == "turns":
+        advice = "give it more time (--case-budget)"
     else:
         advice = "take more samples (--case-budget), or run both sides again into the same files"
     print_remark(

@@ -158,10 +158,7 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
               default="5m", show_default=True,
               help="The time limit. A query that takes longer is ended."
               )  # fmt: skip
-@click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="The memory limit, such as 8G. For DuckDB.  "
-                                   "[default: half of what is free]"
-              )  # fmt: skip
+@options.memory_limit("For DuckDB.  [default: half of what is free]")
 @options.skip_corrupt
 @options.as_json
 def query(

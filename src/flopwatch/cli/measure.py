@@ -54,12 +54,8 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 # Words are not read here: the suite decides which values it accepts.
 @job_options(*AXES, *VARIANTS, many=(*AXES, *VARIANTS), read=options.read_word)
 @compile_option
-@click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
-              help="Measure only these values; may be repeated. `variant` is an axis too; the "
-                   "baseline is always kept.")  # fmt: skip
-@click.option("--set", "chosen", multiple=True, metavar="AXIS=VALUE[,VALUE]",
-              help="Use these values instead of the suite's own, where it accepts others; may be "
-                   "repeated. Also written --AXIS VALUE[,VALUE], after the suite.")  # fmt: skip
+@options.filters
+@options.chosen
 @click.option("--baseline", metavar="VARIANT",
               help="Compare variants with this one instead of the suite's baseline.")  # fmt: skip
 @options.quick("fewer cases, ±5 %, 2 s a case.")
@@ -69,9 +65,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @click.option("--dry-run", is_flag=True, help="List the cases, estimate the time and exit.")
 @click.option("--budget", "budget_s", type=DURATION, metavar="TIME",
               help="Time for the whole run, e.g. 10m, divided over the cases.")  # fmt: skip
-@click.option("--case-budget", "case_budget_s", type=DURATION, metavar="TIME",
-              help="Time for each case, warm-up included.  [default: 10s, and at least 8 rounds]"
-              )  # fmt: skip
+@options.case_budget("[default: 10s, and at least 8 rounds]")
 @click.option("--target-interval", type=options.Word(options.read_percentage), metavar="PERCENT",
               help="Stop sampling when intervals are within plus or minus this.  [default: when "
                    "every verdict is settled]")  # fmt: skip
@@ -88,10 +82,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @click.option("--allocator", type=click.Choice(["retain", "default"]), default="retain",
               show_default=True,
               help="retain: freed memory is kept, so that page faults are not timed.")  # fmt: skip
-@click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="The memory limit, such as 8G. For the worker.  "
-                                   "[default: 90 % of what is free]"
-              )  # fmt: skip
+@options.memory_limit("For the worker.  [default: 90 % of what is free]")
 @click.option("--timeout", "silence_limit_s", type=DURATION, metavar="TIME",
               help="The time limit. A worker that reports nothing for so long is ended.  "
                    "[default: 5m]"

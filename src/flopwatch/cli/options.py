@@ -211,6 +211,20 @@ def list_given(context: click.Context) -> dict[str, str]:
     }
 
 
+def refuse_gate_contradictions(context: click.Context) -> None:
+    given = set(list_given(context))
+    if given >= {"fail_if_slower", "threshold"}:
+        raise click.UsageError(
+            "--fail-if-slower sets the threshold; leave --threshold out", context
+        )
+    if "allow_unclear" in given and "fail_if_slower" not in given:
+        raise click.UsageError(
+            "--allow-unclear says what --fail-if-slower may pass, and has no effect without it; "
+            "add --fail-if-slower 3%, or leave --allow-unclear out",
+            context,
+        )
+
+
 def refuse_idle(context: click.Context, reason: str, *used: str) -> None:
     """Whatever has no effect, for that reason: all that is given but the fields that are used."""
     idle = [option for field, option in list_given(context).items() if field not in used]
@@ -227,6 +241,22 @@ where = click.option("--where", metavar="CONDITION",
                           "show RESULTS --columns help` lists.")  # fmt: skip
 threads = click.option("--threads", type=click.IntRange(min=1), metavar="N",
                        help="Number of threads.  [default: usable cores]")  # fmt: skip
+filters = click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE[,VALUE]",
+                       help="Measure only these values; may be repeated. `variant` is an axis too; "
+                            "the baseline is always kept.")  # fmt: skip
+chosen = click.option("--set", "chosen", multiple=True, metavar="AXIS=VALUE[,VALUE]",
+                      help="Use these values instead of the suite's own, where it accepts others; "
+                           "may be repeated. With `run` also written --AXIS VALUE[,VALUE], after "
+                           "the suite.")  # fmt: skip
+threshold = click.option("--threshold", type=Word(read_percentage), metavar="PERCENT",
+                         help="Call a difference of at least this much faster or slower.  "
+                              "[default: 2%]")  # fmt: skip
+fail_if_slower = click.option("--fail-if-slower", type=Word(read_percentage), metavar="PERCENT",
+                              help="Set --threshold, and exit with 1 if a case is slower, or fails "
+                                   "now; with 4 if one may be, and it is unclear.")  # fmt: skip
+allow_unclear = click.option("--allow-unclear", is_flag=True,
+                             help="With --fail-if-slower: exit with 0, not 4, where a case is "
+                                  "unclear.")  # fmt: skip
 results = click.argument("results", nargs=-1, required=True, type=RESULTS, metavar="RESULTS...")
 any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULTS]...")
 
@@ -243,6 +273,17 @@ def out(detail: str, *, or_stdout: bool = False, **more: Any) -> Decorator:
     kind = click.Path(path_type=Path, dir_okay=False, allow_dash=or_stdout)
     return click.option("-o", "--out", type=kind, metavar="FILE",
                         help=f"File to write. {detail}", **more)  # fmt: skip
+
+
+def case_budget(detail: str) -> Decorator:
+    return click.option("--case-budget", "case_budget_s", type=Word(read_duration), metavar="TIME",
+                        help=f"Time for each case, warm-up included.  {detail}")  # fmt: skip
+
+
+def memory_limit(detail: str) -> Decorator:
+    return click.option("--memory-limit", "memory_limit_bytes", type=Word(read_size),
+                        metavar="SIZE",
+                        help=f"The memory limit, such as 8G. {detail}")  # fmt: skip
 
 
 def quick(detail: str) -> Decorator:

@@ -38,6 +38,7 @@ MOST_PARTS = 4
 MOST_NAMED = 3
 CAPTIONS: dict[Basis, str] = {
     "absolute": "",
+    "turns": "time: the median of the ratios within rounds, which both took in turns",
     "relative": "old and new are speedups over the baseline of the same run; time: the change of "
     "the ratio to the baseline's time",
 }
@@ -87,7 +88,7 @@ def _make_sheet(comparisons: Sequence[Comparison], is_between_runs: bool) -> She
 
 
 def _middle_column(name: str, place: int, basis: Basis) -> Column[Comparison]:
-    if basis == "absolute":
+    if basis != "relative":
         return number(name, "ns", lambda one: one.middles[place])
     # A ratio to the baseline's time is shown as a speedup over it, like everywhere.
     return number(name, "ratio", lambda one: 1 / one.middles[place])
@@ -182,7 +183,9 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
 def describe_basis(judgement: Judgement) -> list[str]:
     """Above the tables of two runs: what is compared, and whether the machine was the same."""
     shifts = judgement.baseline_shifts
-    if judgement.basis == "relative":
+    if judgement.basis == "turns":
+        lines = ["basis: in turns, each case's time over that of the other side in the same rounds"]
+    elif judgement.basis == "relative":
         lines = [
             "basis: relative, each case's time over that of its baseline in the same run, which "
             "the machine's speed does not change (--absolute: times)"
@@ -301,7 +304,7 @@ def _describe_common(judgement: Judgement) -> list[str]:
         return []
     change = format_signed_share(1 / common - 1)
     shared = f"the cases together moved by {change} (median): something that all of them share"
-    if judgement.basis == "relative":
+    if judgement.basis != "absolute":
         is_known = any(one.verdict != "unclear" for one in judgement.comparisons)
         return [shared] if is_known else []
     if judgement.machine_shift is not None:  # said above the table
@@ -316,6 +319,11 @@ def _describe_common(judgement: Judgement) -> list[str]:
 
 def _describe_unclear(comparisons: Sequence[Comparison]) -> list[str]:
     """What the numbers next to "unclear" mean."""
+    if any(one.missing is not None and one.basis == "turns" for one in comparisons):
+        return [
+            "unclear, so many more samples or runs: a longer --case-budget gives more pairs of "
+            "processes, --threads 1 disturbs less where other programs use the cores, too"
+        ]
     units = {one.missing.unit for one in comparisons if one.missing is not None}
     sentences = {
         "sample": "unclear, so many more samples: about as many, on each side, would settle it "
@@ -369,10 +377,18 @@ def _describe_method(judgement: Judgement, is_between_runs: bool) -> list[str]:
 
 
 def _describe_spread(judgement: Judgement) -> list[str]:
+    if judgement.spread is None and judgement.basis == "turns":
+        return ["what differs from process to process is not in the intervals: there is one pair"]
     if judgement.spread is None:
         return [
             "what differs from run to run is not in the intervals: there is one run on each side, "
             "and too few cases to see it; run both sides again into the same files to know it"
+        ]
+    if judgement.spread.source == "visits":
+        return [
+            "from one pair of processes to the next a ratio differs by "
+            f"{100 * judgement.spread.deviation:.1f} % (standard deviation), which is in the "
+            "intervals"
         ]
     sources: dict[str, str] = {
         "repeats": "by the repeated runs",

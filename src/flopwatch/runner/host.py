@@ -43,8 +43,11 @@ class Host:
     instruction_set: instruction_sets.InstructionSet
     settings: Settings
 
-    def launch(self, preload: Sequence[str] = ("torch",)) -> Launcher:
-        return launch(self.instruction_set, self.settings, preload)
+    def launch(
+        self, preload: Sequence[str] = ("torch",), variables: Mapping[str, str] | None = None
+    ) -> Launcher:
+        """`variables` are set for its workers besides the usual ones."""
+        return launch(self.instruction_set, self.settings, preload, variables)
 
     def read_environment(self, launcher: Launcher) -> dict[str, Any]:
         """The facts with what only a worker knows, and measured peaks."""
@@ -90,6 +93,7 @@ def launch(
     instruction_set: instruction_sets.InstructionSet,
     settings: Settings,
     preload: Sequence[str] = ("torch",),
+    variables: Mapping[str, str] | None = None,
 ) -> Launcher:
     return Launcher(
         preload=preload,
@@ -97,6 +101,7 @@ def launch(
             **instruction_sets.environment(instruction_set),
             **allocator.preload_environment(settings.allocator),
             **limits.thread_environment(settings.threads),
+            **(variables or {}),
         },
         fork=settings.device == "cpu",  # a process that has used CUDA must not fork
     )

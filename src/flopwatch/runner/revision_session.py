@@ -56,6 +56,9 @@ VISIT_ROUNDS = 4
 """Measured in a visit all the same, where a round takes longer."""
 CASE_BUDGET_S = 30.0
 SIDES = ("base", "head")
+BRIEF_SPINNING = {"GOMP_SPINCOUNT": "10000"}
+"""Threads of OpenMP that wait for work spin for some milliseconds, and take a core from the other
+side, or on a busy machine from the very thread that they wait for. So they may for 0.2 ms only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +156,7 @@ def find_suites(path: Path, checkouts: Checkouts) -> tuple[list[SuiteFile], list
     """The suite's file in each revision, and what there is to say about them. Where the base does
     not have it yet, the head's is used for both."""
     base, head = checkouts.base, checkouts.head
-    name = os.path.relpath(path, checkouts_root(path, head))
+    name = os.path.relpath(path.resolve(), find_repository(path))
     if not (head.folder / name).is_file():
         raise SuiteError(f"{head.label} has no suite file {name}; name one that it has")
     suites = [find_suite(str(one.folder / name)) for one in (base, head)
@@ -166,11 +169,9 @@ def find_suites(path: Path, checkouts: Checkouts) -> tuple[list[SuiteFile], list
     return suites, []
 
 
-def checkouts_root(path: Path, head: Revision) -> Path:
-    """The folder that a suite's path is relative to: the repository that holds the file, or the
-    revision's folder for a file that only the revision has."""
-    resolved = path.resolve()
-    for parent in resolved.parents:
+def find_repository(path: Path) -> Path:
+    """The folder that a suite's path is relative to in every revision."""
+    for parent in path.resolve().parents:
         if (parent / ".git").exists():
             return parent
     raise SuiteError(f"{path} is in no git repository; name a suite file of the project")
@@ -196,8 +197,7 @@ def _open_side(
         min_rounds=VISIT_ROUNDS,
     )
     paths = list_import_paths(revision, options.paths)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with host.launch() as launcher, Store.open(options.out / f"{name}.jsonl") as store:
+    with host.launch(variables=BRIEF_SPINNING) as launcher:
         request = Describe(
             settings=settings,
             suite_path=str(suite.path),
@@ -210,22 +210,21 @@ def _open_side(
         except SuiteError as error:
             raise SuiteError(f"{revision.label}: {error}") from None
         groups = make_groups(description, parse_filters(options.filters))
-        yield Side(
-            revision=revision,
-            groups={group.id: group for group in groups},
-            store=store,
-            context=Context(
-                suite_file=suite,
-                launcher=launcher,
-                rank_launcher=LocalRanks(host.launch),  # starts nothing until it is asked to
-                settings=settings,
-                environment=host.read_environment(launcher),
-                cache_bytes=system_files.read_last_level_caches_bytes(),
-                run=group_runner.new_run_id(),
-                interrupts=interrupts,
-                paths=paths,
-            ),
+        context = Context(
+            suite_file=suite,
+            launcher=launcher,
+            rank_launcher=LocalRanks(host.launch),  # starts nothing until it is asked to
+            settings=settings,
+            environment=host.read_environment(launcher),
+            cache_bytes=system_files.read_last_level_caches_bytes(),
+            run=group_runner.new_run_id(),
+            interrupts=interrupts,
+            paths=paths,
         )
+        options.out.mkdir(parents=True, exist_ok=True)
+        with Store.open(options.out / f"{name}.jsonl") as store:
+            by_id = {group.id: group for group in groups}
+            yield Side(revision=revision, context=context, groups=by_id, store=store)
 
 
 def _match_groups(sides: Sequence[Side]) -> list[Group]:

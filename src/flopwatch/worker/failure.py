@@ -82,10 +82,15 @@ def is_project_file(file: str) -> bool:
     return not file.startswith((*_installed_folders(), "<frozen"))
 
 
+MODULES = (".py", ".so", ".pyd")
+
+
 def _is_subject(file: Path, suite_path: Path) -> bool:
     if file == suite_path:
         return True
-    return file.suffix == ".py" and file.name != "__init__.py" and is_project_file(str(file))
+    if file.is_relative_to(PACKAGE) and file.name == "__init__.py":  # only names, of all layers
+        return False
+    return file.suffix in MODULES and is_project_file(str(file))
 
 
 def _name(file: Path, suite_path: Path) -> str:

@@ -19,9 +19,10 @@ from typing import Literal
 Side = Literal[0, 1]
 """Which of the two a worker is: 0 the base, 1 the head."""
 
-SETTLING_S = 0.005
-"""Before a turn. The peer's threads spin for some milliseconds after their last work, in case there
-is more (libgomp does), and would take a core from this worker's first samples."""
+SETTLING_S = 0.001
+"""Before a turn. The peer's threads spin after their last work, in case there is more, and would
+take a core from this worker's first samples. Those of libgomp do for as long as GOMP_SPINCOUNT
+says, which the runner sets."""
 PATIENCE = 0.8
 """Share of the time after which the runner takes a silent worker for hung: a worker that waits for
 a hung one must not be taken for it."""
