@@ -105,7 +105,10 @@ def garble(line):
 
 @suite.flops
 def count_flops(case):
-    return {"call": -1 if case.variant == "negative_flops" else 1}
+    if case.variant == "flops_of_no_phase":
+        return 1e9
+    phase = "cal" if case.variant == "misspelt_phase" else "call"
+    return {phase: -1 if case.variant == "negative_flops" else 1}
 
 
 @suite.memory
@@ -134,6 +137,17 @@ FAILURES = {
         "return lambda: 2 * x",
         "crash",
         "the flops function of suite 'mine' gives -1 for 'unknown'",
+    ),
+    "flops_of_no_phase": (
+        "return lambda: 2 * x",
+        "crash",
+        "the flops function of suite 'mine' returns 1000000000.0; return numbers by name",
+    ),
+    "misspelt_phase": (
+        "return lambda: 2 * x",
+        "crash",
+        "the flops function names the phase 'cal', which the workload does not have; its phases "
+        "are call",
     ),
     "memory_is_nan": (
         "return lambda: 2 * x",
