@@ -282,6 +282,21 @@ def test_what_is_not_comparable_is_told_beside_the_verdict(records: list[Record]
     assert "\x1b[32mfaster, not comparable" in console.file.getvalue()
 
 
+def test_load_is_said_below_a_table(records: list[Record]) -> None:
+    busy = {"load": {"background_share": 0.6, "steal_share": 0.04}}
+    calm = {"load": {"background_share": 0.02}}
+    (sheet,) = make_sheets(
+        summarize([replace(records[0], environment=busy), replace(records[1], environment=calm)])
+    )
+    said = [remark for remark in sheet.remarks if "of the cores" in remark]
+    assert said == [
+        "other processes took 64 % of the cores meanwhile: trust speedups more than times, or end "
+        "them and measure again"
+    ]
+    (sheet,) = make_sheets(summarize([replace(record, environment=calm) for record in records]))
+    assert not any("of the cores" in remark for remark in sheet.remarks)
+
+
 def test_a_note_that_cases_share_is_told_once(records: list[Record]) -> None:
     noted = [
         replace(record, notes=notes)

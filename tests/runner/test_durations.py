@@ -199,12 +199,10 @@ def test_it_says_what_it_assumes() -> None:
         cases=36,
         prior_s={"g": 4500.0, "h": 2700.0},
         rates={"float32": 85.2e9},
-        background_share=0.62,
     )
     assert estimate.range_s == pytest.approx((7200 / SPREAD, 7200 * SPREAD))
     assert str(estimate) == (
-        "36 cases in 2 groups, about 1h20m to 3h (a plain matmul here: float32 85.2 GFLOP/s; other "
-        "programs take 62% of the cores)"
+        "36 cases in 2 groups, about 1h20m to 3h (a plain matmul here: float32 85.2 GFLOP/s)"
     )
     bare = Estimate(cases=1, prior_s={"g": 6.0}, rates={})
     assert str(bare) == "1 case in 1 group, about 4 to 9 s"

@@ -340,6 +340,23 @@ def test_a_run_says_first_how_long_it_will_take(write_suite: Write) -> None:
     assert "plain matmul" not in bare.said[0]
 
 
+def test_load_is_said_before_anything_is_measured(
+    write_suite: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what to do about it; a calm machine is not worth a word."""
+    said = []
+    for share in (0.64, 0.02):
+        monkeypatch.setattr(session.machine, "load", lambda s=share: {"background_share": s})
+        watcher = SilentWatcher()
+        run(write_suite("    return lambda: 2 * x\n"), watcher, rerun=True)
+        said.append(watcher.said)
+    assert said[0][1] == (
+        "other processes take 64 % of the cores: times will be longer and less certain; end them, "
+        "or wait"
+    )
+    assert not any("other processes" in sentence for sentence in said[1])
+
+
 def test_counts_that_fail_cost_the_estimate_nothing(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n@suite.flops\ndef flops(case): return 1 / 0\n")
     watcher = SilentWatcher()

@@ -6,11 +6,17 @@ import textwrap
 from collections.abc import Sequence
 
 from flopwatch.analysis.part_times import estimate_instruments
-from flopwatch.analysis.record_device import PeakShare, Standard, sum_flops
+from flopwatch.analysis.record_device import (
+    PeakShare,
+    Standard,
+    find_background_share,
+    sum_flops,
+)
 from flopwatch.analysis.statistics import Estimate, estimate_total_ns
 from flopwatch.analysis.summary import Row, is_contradicted
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
+from flopwatch.output.background_load import describe_load
 from flopwatch.output.columns import NOT_COMPARABLE, choose_peaks
 from flopwatch.output.tables import group_by
 from flopwatch.output.units import format_change, format_rate, format_ratio, format_time, plural
@@ -88,6 +94,7 @@ def list_remarks(rows: Sequence[Row]) -> list[str]:
     return [
         *(remark for group in groups for remark in _group_remarks(group)),
         *_drift_remarks(rows),
+        *describe_load(find_background_share(row.record for row in rows if row.total_ns)),
         *_case_remarks(rows),
         *_peak_remarks(rows),
     ]
