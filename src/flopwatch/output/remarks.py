@@ -12,8 +12,8 @@ from flopwatch.analysis.record_device import (
     find_background_share,
     sum_flops,
 )
-from flopwatch.analysis.statistics import Estimate, estimate_total_ns
-from flopwatch.analysis.summary import Row, is_contradicted
+from flopwatch.analysis.statistics import Estimate, estimate_total_ns, is_contradicted
+from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
 from flopwatch.output.background_load import describe_load
