@@ -118,7 +118,7 @@ def _make_sheet(table: Sequence[Warmup]) -> Sheet:
         *label_columns(axes, lambda warmup: warmup.record),
         number("first step", "s", lambda warmup: warmup.first_s),
         *(_window_column(discarded) for discarded in DISCARDED),
-        Column("steady", _describe_steady, value=lambda w: w.costs and w.costs.measured_s),
+        Column("steady", _describe_steady, value=_find_steady_s),
         Column("discard", _describe_enough, value=lambda warmup: warmup.enough),
     ]
     return Sheet(
@@ -156,10 +156,13 @@ def _format_spread(spread: Spread) -> str:
     return time if spread.std_s is None else f"{time} ± {100 * spread.std_s / spread.mean_s:.0f} %"
 
 
+def _find_steady_s(warmup: Warmup) -> float | None:
+    return None if warmup.costs is None else warmup.costs.measured_s
+
+
 def _describe_steady(warmup: Warmup) -> str:
-    if warmup.costs is None:
-        return ""
-    return _time(warmup.costs.measured_s) + ("" if warmup.record.steady else "?")
+    steady_s = _find_steady_s(warmup)
+    return "" if steady_s is None else _time(steady_s) + ("" if warmup.record.steady else "?")
 
 
 def _describe_enough(warmup: Warmup) -> str:
