@@ -62,13 +62,14 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
                    "repeated. Also written --AXIS VALUE[,VALUE], after the suite.")  # fmt: skip
 @click.option("--baseline", metavar="VARIANT",
               help="Compare variants with this one instead of the suite's baseline.")  # fmt: skip
-@options.quick("fewer cases, ±5 %, 2 s a case.")
+@options.quick("fewer cases, 2 s a case.")
 @click.option("--grid", "preset", metavar="NAME",
               help="Measure another grid that the suite declares, such as a published one; "
                    "--dry-run lists them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="List the cases, estimate the time and exit.")
 @click.option("--budget", "budget_s", type=DURATION, metavar="TIME",
-              help="Time for the whole run, e.g. 10m, divided over the cases.")  # fmt: skip
+              help="Time for the whole run, e.g. 10m, divided over the cases. What is begun within "
+                   "it is finished.")  # fmt: skip
 @click.option("--case-budget", "case_budget_s", type=DURATION, metavar="TIME",
               help="Time for each case, warm-up included.  [default: 10s, and at least 8 rounds]"
               )  # fmt: skip

@@ -105,8 +105,14 @@ class Estimate:
 
     @property
     def expected_s(self) -> float:
-        total_s = self.extra_s + sum(map(self.expect_group_s, self.prior_s))
-        return total_s if self.budget_s is None else min(total_s, max(self.budget_s, 0.0))
+        """A run's budget bounds sampling, and what is begun after it: a group that is begun within
+        it is also built and checked, however long that takes."""
+        total_s = self.extra_s
+        for group in self.prior_s:
+            if self.budget_s is not None and total_s >= self.budget_s:
+                break
+            total_s += self.expect_group_s(group)
+        return total_s
 
     def expect_group_s(self, group: str) -> float:
         prior_s = self.prior_s[group]
