@@ -174,12 +174,12 @@ def test_relative_verdicts_do_not_see_the_speed_of_the_machine() -> None:
     old = take(1, 1.0, 1.0)
     by_time = compare_runs(old, take(2, 1.3, 1.0), basis="absolute")
     assert {(one.verdict, one.is_shifted) for one in by_time.comparisons} == {("unclear", True)}
-    assert by_time.machine_shift == pytest.approx(1.3, rel=0.01)
+    assert by_time.shifts.machine == pytest.approx(1.3, rel=0.01)
     assert by_time.common == pytest.approx(1 / 1.3, rel=0.01)
     relative = compare_runs(old, take(2, 1.3, 1.0))
     assert relative.basis == "relative"
-    assert len(relative.baseline_shifts) == 10
-    assert relative.baseline_shifts[0].ratio == pytest.approx(1.3, rel=0.02)
+    assert len(relative.shifts.baselines) == 10
+    assert relative.shifts.baselines[0].ratio == pytest.approx(1.3, rel=0.02)
     assert [(one.new.variant, one.verdict) for one in relative.comparisons] == [
         ("fast", "same")
     ] * 10
@@ -205,8 +205,39 @@ def test_a_baseline_that_moves_alone_is_no_shift_of_the_machine() -> None:
         (1.0, 1.2, "slower"),
     ):
         judged = compare_runs(old, take(2, baseline, own), basis="absolute")
-        assert judged.machine_shift is None
+        assert judged.shifts.machine is None
         assert {o.verdict for o in judged.comparisons if o.new.variant in others} == {verdict}
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(1.1, "slower"), (0.9, "faster")])
+def test_a_baseline_that_has_changed_is_judged_and_blames_no_other(
+    change: float, verdict: str
+) -> None:
+    """Ratios to it move the other way: a slower baseline would look like faster variants."""
+
+    def take(seed: int, baseline: float, own: float = 1.0, others: int = 2) -> list[Record]:
+        names = ("fast", "slow")[:others]
+        return [
+            sample(1e6 * baseline, seed=seed),
+            *(sample(5e5 * own, name, seed=seed) for name in names),
+        ]
+
+    old, new = take(1, 1.0), take(2, change)
+    judged = compare_runs(old, new)
+    assert judged.shifts.lone_baseline == pytest.approx(change, rel=0.01)
+    assert judged.basis == "absolute"
+    found = {one.new.variant: one.verdict for one in judged.comparisons}
+    assert found == {"dense": verdict, "fast": "same", "slow": "same"}
+    assert compare_runs(old, new, basis="relative").basis == "relative"
+    # A case alone may have stayed where it was by chance; and cases that moved, too, are compared
+    # with the baseline as ever.
+    for before, after in (
+        (take(1, 1.0, others=1), take(2, change, others=1)),
+        (old, take(2, change, own=1.5)),
+        (old, take(2, 1.0, own=change)),
+    ):
+        judged = compare_runs(before, after)
+        assert (judged.shifts.lone_baseline, judged.basis) == (None, "relative")
 
 
 def test_cases_without_a_baseline_are_compared_by_time() -> None:

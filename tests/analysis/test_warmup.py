@@ -1,10 +1,8 @@
 """What the first steps cost: hand-made records in, exact numbers and text out."""
-# ruff: noqa: E501  (golden tables)
 
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,7 +11,7 @@ import pytest
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.analysis.warmup import count_calls, study
-from flopwatch.output.warmup_tables import describe_warmup, lay_out
+from flopwatch.output.warmup_tables import answer_warmup, describe_costs
 from flopwatch.records.record import Record, decode, encode
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
@@ -28,7 +26,8 @@ STEPS = {
     "optimizer": "adamw",
 }
 FAILED = {
-    "samples_ns": {}, "rounds": [], "calls_per_sample": [], "warmup_samples": 0, "steady": None, "stop_reason": None
+    "samples_ns": {}, "rounds": [], "calls_per_sample": [], "warmup_samples": 0, "steady": None,
+    "stop_reason": None,
 }  # fmt: skip
 WOBBLE = (-1.0, 1.0)
 
@@ -68,13 +67,20 @@ def step_record(
     return make_record(**{**content, **changes})
 
 
-def told(record: Record) -> list[str]:
-    """What is said of one record, without its name."""
-    return [line.strip() for line in describe_warmup(study(record))[1:]]
+def told(record: Record) -> str:
+    """What is said of one record's first steps, without its name; nothing is empty."""
+    return "".join(describe_costs(study(record), [])).partition(": ")[2]
 
 
-def text(*records: Record) -> str:
-    return "\n".join(lay_out(summarize(records)).lines)
+def conclude(*records: Record) -> str:
+    return answer_warmup(summarize(records)).answer
+
+
+def find_cells(*records: Record) -> dict[str, list[str]]:
+    """Of the only table, by heading."""
+    (sheet,) = answer_warmup(summarize(records)).sheets
+    rows = [cells for group in sheet.groups for cells in group]
+    return dict(zip(sheet.headings, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def test_windows_follow_the_discarded_steps_and_are_equally_long() -> None:
@@ -117,7 +123,7 @@ def test_with_few_samples_there_are_fewer_windows_or_shorter_ones(
     ("first_ms", "second_ms", "enough"),
     [
         (0.0, 0.0, 0),
-        (30.0, 0.0, 0),  # within what the steps vary by
+        (30.0, 0.0, 0),  # moves the mean by less than 1 %
         (60.0, 0.0, 1),  # 1.7 % of the mean, but 5 times the standard deviation
         (1000.0, 0.0, 1),
         (1000.0, 500.0, 2),
@@ -164,17 +170,12 @@ def test_the_first_step_is_divided_into_what_can_be_told() -> None:
     assert costs.rest_s == pytest.approx(9.0565 - 8.5 - 0.0395)
     assert costs.later_s == pytest.approx(0.5 + 0.0035)
     assert costs.later_steps == 1
-    assert told(record) == [
-        "The first step took 9.41 s, a steady one 350 ms: 9.06 s more, for",
-        "8.50 s  compilation",
-        "39.5 ms  the optimizer's first step, in which it makes what state it has",
-        "517 ms  other (threads and kernels started for the first time, new memory, cold caches)",
-        "Allocation: the system provided 25,600 pages in that step, of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the times above, and cannot be separated.",
-        "Of the next 9 steps, 1 took longer than any steady one, 503 ms more in all.",
-        "A steady state was detected after 10 steps, including the ones that show it.",
-        "Mean and std compared with the steady ones: with 0 discarded, +273.1 % and 773 times; with 1 discarded, +14.3 % and 43.2 times; with 2 discarded, +0.0 % and 1.00 times; with 5 discarded, +0.0 % and 1.00 times.",
-        "So one warm-up step is not enough here: it takes 2.",
-    ]
+    assert told(record) == (
+        "the first step took 9.06 s more than a steady one (25,600 new pages of memory): 8.50 s "
+        "for compilation, 39.5 ms for the optimizer's first step, 517 ms for the rest; 1 of the "
+        "next 9 steps took longer than any steady one, 503 ms more in all"
+    )
+    assert conclude(record) == "discard 2 steps: one is not enough in 1 of 1 case"
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -183,11 +184,8 @@ def test_what_is_not_known_is_left_out() -> None:
     content = json.loads(encode(record))
     del content["first_call_page_faults"], content["facts"], content["samples_ns"]["optimizer"]
     old = decode(json.dumps(content).encode())
-    sentences = told(old)
-    assert sentences[0].startswith("The first step took 1.30 s, a steady one 300 ms: 997 ms more")
-    assert sentences[1].startswith("997 ms  other")
-    assert sentences[2] == "None of the next 9 steps took longer than steady ones."
-    assert sentences[-1] == "So one warm-up step suffices here."
+    assert told(old) == "the first step took 997 ms more than a steady one"
+    assert conclude(old) == "discard one step: that is enough in 1 case"
 
 
 def test_an_optimizer_that_is_not_slower_at_first_is_not_blamed() -> None:
@@ -198,109 +196,117 @@ def test_more_compilation_than_excess_leaves_no_rest() -> None:
     """It was then not all paid in the first step, and nothing is left to be told apart."""
     record = step_record("compiled", first_ms=(1000.0, 0, 0), facts={"compile_s": 1.5})
     assert study(record).costs.rest_s is None  # type: ignore[union-attr]
-    assert not any("other" in sentence for sentence in told(record))
+    assert "for the rest" not in told(record)
 
 
-def test_a_first_step_that_costs_nothing_is_said_to() -> None:
+def test_a_first_step_that_costs_nothing_is_not_worth_a_word() -> None:
     late = told(step_record(second_ms=500.0))
-    assert late[1] == "Of the next 9 steps, 1 took longer than any steady one, 503 ms more in all."
-    sentences = told(step_record(first_call_page_faults=3))
-    assert sentences[0] == "The first step took 346 ms, no more than a steady one (350 ms)."
-    assert not any("page" in sentence for sentence in sentences)
-    assert sentences[-1] == "So no warm-up step is needed here."
+    assert late == "1 of the next 9 steps took longer than any steady one, 503 ms more in all"
+    assert told(step_record(first_call_page_faults=3)) == ""
+    assert conclude(step_record()) == "no step has to be discarded in 1 case"
+
+
+def test_a_slow_first_step_is_discarded_however_much_the_others_vary() -> None:
+    """679 ms against 64 ms, where steady steps take from 20 to 700 ms: of their mean, the first one
+    alone says nothing."""
+    steady_ms = [64.0, 700.0, 20.0, 64.0, 300.0]
+    noisy = [1e6 * (679.0 if i == 0 else steady_ms[i % 5 - 1]) for i in range(31)]
+    record = step_record(
+        samples_ns={"forward": noisy}, rounds=list(range(31)), calls_per_sample=[1] * 31
+    )
+    found = study(record)
+    assert (found.enough, found.at_least, found.is_sure) == (1, 1, False)
+    assert conclude(record) == (
+        "discard one step: that is enough in 1 case, though times vary too much to be sure in 1 of "
+        "them"
+    )
+    cells = find_cells(record)
+    assert (cells["first step"], cells["steady"], cells["discard"]) == (
+        ["679 ms"], ["64.0 ms"], ["1?"]
+    )  # fmt: skip
 
 
 def test_without_a_steady_state_there_is_no_answer_but_what_was_paid() -> None:
     unsteady = step_record(steady=False, first_ms=(1000.0, 0, 0))
     found = study(unsteady)
     assert (found.steady, found.enough, len(found.windows)) == (None, None, 4)
-    assert told(unsteady) == [
-        "The first step took 1.35 s, a measured one 350 ms: 996 ms more, for",
-        "996 ms  other (threads and kernels started for the first time, new memory, cold caches)",
-        "None of the next 9 steps took longer than measured ones.",
-        "No steady state was detected: how many steps suffice is not known.",
-    ]
-    assert "Why more" not in text(unsteady)
+    assert told(unsteady) == "the first step took 996 ms more than a measured one"
+    assert conclude(unsteady) == (
+        "no steady state is known of 1 case: discard 1 step there at the least"
+    )
+    cells = find_cells(unsteady)
+    assert (cells["steady"], cells["discard"]) == (["350 ms?"], ["at least 1"])
+    assert conclude(step_record(steady=False)) == "no steady state is known of 1 case"
 
 
 def test_too_few_measured_steps_give_no_answer() -> None:
-    short = replace(step_record(), warmup_samples=27)
-    assert told(short) == [
-        "No steady state was measured for long enough: how many steps suffice is not known."
-    ]
+    short = replace(step_record(first_ms=(1000.0, 0, 0)), warmup_samples=27)
+    assert told(short) == ""
+    assert find_cells(short)["discard"] == ["unknown"]
 
 
 def test_untimed_calls_and_loops_count_as_calls() -> None:
     short = step_record(steady_ms=(0.1, 0.1, 0.1), calls_per_sample=[1, 1, 10, *[20] * 27])
     assert [count_calls(short, n) for n in (0, 1, 2, 5)] == [0, 2, 4, 4 + 11 + 21 + 21]
-    assert told(short)[-2:] == [
-        "Counted in calls, 1, 2, 5 discarded steps are 2, 4, 57: short samples have an untimed call before them.",
-        "From step 2 on a sample is the mean of up to 20 calls, and single calls vary more than such means.",
-    ]
     cold = replace(short, calls_per_sample=[1] * 30, settings=Settings(cache="cold"))
     assert [count_calls(cold, n) for n in (0, 1, 2, 5)] == [0, 1, 2, 5]
     long = step_record()  # its samples take more than 0.2 s
     assert [count_calls(long, n) for n in (0, 1, 2, 5)] == [0, 1, 2, 5]
-    assert not any("calls" in sentence for sentence in [*told(cold), *told(long)])
+    for record, has_means in ((short, True), (cold, False), (long, False)):
+        (sheet,) = answer_warmup(summarize([record])).sheets
+        assert any("means of several calls" in remark for remark in sheet.remarks) == has_means
 
 
-def test_the_printout_has_a_block_a_variant_and_a_table_a_number_of_steps() -> None:
-    printed = text(
+def test_there_is_one_table_with_units_that_fit() -> None:
+    records = [
         step_record(first_ms=(1000.0, 0.0, 20.0)),
         step_record("compiled", first_ms=(9000.0, 0.0, 0.0), second_ms=500.0),
-        step_record(model="medium", steady_ms=(1000.0, 2000.0, 500.0)),
+        step_record(model="medium", steady_ms=(0.001, 0.002, 0.0005)),
         step_record(model="xl", **FAILED, status="oom", message="needs 41 GiB"),
         step_record("compiled", "xl", **FAILED, status="crash", message="died"),
+    ]
+    assert find_cells(*records) == {
+        "model": ["small", "small", "medium"],
+        "variant": ["eager", "compiled", "eager"],
+        "first step": ["1.37 s", "9.35 s", "3.46 µs"],
+        "0 discarded": ["452 ms ± 71 %", "1.30 s ± 218 %", "3.50 µs ± 1 %"],
+        "1 discarded": ["350 ms ± 1 %", "400 ms ± 40 %", "3.50 µs ± 1 %"],
+        "2 discarded": ["350 ms ± 1 %", "350 ms ± 1 %", "3.50 µs ± 1 %"],
+        "5 discarded": ["350 ms ± 1 %", "350 ms ± 1 %", "3.50 µs ± 1 %"],
+        "steady": ["350 ms", "350 ms", "3.50 µs"],
+        "discard": ["1", "2", "0"],
+    }
+    shared = "batch=4 context=128 precision=fp32 optimizer=adamw"
+    assert conclude(*records) == (
+        "discard 2 steps: one is not enough in 1 of 3 cases; not in the table: eager model=xl "
+        f"{shared} (oom), compiled model=xl {shared} (crash)"
     )
-    assert printed.startswith(
-        textwrap.dedent("""\
-        steps eager batch=4 context=128 precision=fp32 optimizer=adamw; cpu, 1 thread, hot cache, allocator retain
+    (sheet,) = answer_warmup(summarize(records)).sheets
+    assert sheet.title == f"warm-up of steps {shared}"
+    assert sheet.remarks[0].startswith("eager model=small: the first step took 1.02 s more")
 
-        0 steps discarded
-        +-------------------+----------------+---------------+-----------------+----------------+------------------+-----------------+---------+
-        | Experiment_name   |   Forward time |   Forward std |   backward time |   backward std |   optimizer time |   optimizer std |   Steps |
-        +===================+================+===============+=================+================+==================+=================+=========+
-        | small             |            0.2 |     0.315878  |             0.2 |     0.00210819 |            0.052 |      0.00616892 |      10 |
-        +-------------------+----------------+---------------+-----------------+----------------+------------------+-----------------+---------+
-        | medium            |            1   |     0.0105409 |             2   |     0.0210819  |            0.5   |      0.00527046 |      10 |
-        +-------------------+----------------+---------------+-----------------+----------------+------------------+-----------------+---------+
 
-        1 step discarded
-        """)
+def test_many_cases_are_not_told_one_by_one() -> None:
+    records = [step_record(model=f"m{n}", first_ms=(1000.0, 0, 0)) for n in range(12)]
+    (sheet,) = answer_warmup(summarize(records)).sheets
+    assert sum("the first step took" in remark for remark in sheet.remarks) == 8
+    assert sheet.remarks[8] == "and 4 more like that (--json has all)"
+
+
+def test_other_suites_have_their_own_axes() -> None:
+    found = answer_warmup(
+        summarize(
+            [
+                make_record(case_id="1", params={"size": 4}),
+                make_record(case_id="2", params={"size": 8}),
+                make_record(case_id="3", params={"tokens": 9}),
+            ]
+        )
     )
-    titles = [line for line in printed.splitlines() if line.endswith(("discarded", "retain"))]
-    block = [
-        "0 steps discarded", "1 step discarded", "2 steps discarded", "5 steps discarded",
-        "until the steady state: 10 steps discarded",
-    ]  # fmt: skip
-    shared = "batch=4 context=128 precision=fp32 optimizer=adamw; cpu, 1 thread, hot cache, allocator retain"
-    assert titles == [f"steps eager {shared}", *block, f"steps compiled {shared}", *block]
-    assert "\nsmall, compiled:\n  The first step took" in printed
-    assert printed.endswith(
-        "Why more than one warm-up step? Because one is not enough in 1 of 3 experiments here: up to 2 are needed.\n"
-        "Without tables: eager model=xl batch=4 context=128 precision=fp32 optimizer=adamw (oom), "
-        "compiled model=xl batch=4 context=128 precision=fp32 optimizer=adamw (crash)."
-    )
-
-
-def test_where_one_step_is_enough_the_answer_is_that() -> None:
-    printed = text(step_record(first_ms=(1000.0, 0, 0)))
-    assert printed.endswith("No reason here: one is enough in 1 experiment.")
-
-
-def test_other_suites_are_named_by_their_cases_and_others_phases_stand_apart() -> None:
-    printed = text(
-        make_record(case_id="1", params={"size": 4}),
-        make_record(case_id="2", params={"size": 8}),
-        make_record(case_id="3", params={"size": 9}, samples_ns={"forward": [1e6] * 20}),
-    )
-    blocks = printed.split("demo a; ")
-    assert len(blocks) == 3
-    assert "| size=4 " in blocks[1]
-    assert "| size=8 " in blocks[1]
-    assert "call time" in blocks[1]
-    assert "| size=9 " in blocks[2]
-    assert "Forward time" in blocks[2]
+    assert [sheet.headings[:2] for sheet in found.sheets] == [
+        ["size", "variant"],
+        ["variant", "first step"],
+    ]
 
 
 @pytest.fixture
@@ -317,7 +323,10 @@ def results(tmp_path: Path) -> Path:
 def test_the_command_prints_tables_or_json(results: Path) -> None:
     printed = flopwatch("show", results, "--warmup", cwd=results.parent)
     assert (printed.returncode, printed.stderr) == (0, "")
-    assert "| Experiment_name   |   Forward time |" in printed.stdout
+    answer, title, *_ = printed.stdout.splitlines()
+    assert answer.startswith("  discard one step: that is enough in 1 case; not in the table: ")
+    assert title.startswith("warm-up of steps ")
+    assert "1.37 s" in printed.stdout
     as_json = flopwatch("show", results, "--warmup", "--json", cwd=results.parent)
     small, xl = json.loads(as_json.stdout)
     assert [window["discarded"] for window in small["windows"]] == [0, 1, 2, 5]
@@ -335,4 +344,4 @@ def test_the_command_refuses_a_damaged_file_unless_told(results: Path) -> None:
     skipping = flopwatch("show", results, "--warmup", "--skip-corrupt", cwd=results.parent)
     assert skipping.returncode == 0
     assert "line 1 was skipped" in skipping.stderr
-    assert "small, eager:" in skipping.stdout
+    assert "warm-up of steps" in skipping.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,12 @@ def test_the_gate_finds_a_regression_on_a_machine_in_another_state(
     new = write(tmp_path / "new.jsonl", take_loaded(2, 0.1, 1.11))
     assert run(old, new, "--fail-if-slower", "3%") == 1
     told = capsys.readouterr()
-    assert told.out.startswith("  basis: relative, each case's time over that of its baseline")
+    assert told.out.startswith(
+        "  warning: all cases, the baseline dense included, took 89 % less time: the machine was "
+        "in another state, or something changed that all of them share; ratios to the baseline "
+        "cannot show that\n"
+        "  basis: relative, each case's time over that of its baseline"
+    )
     assert "the baseline dense itself: time −90." in told.out
     assert "2 comparisons: 2 slower" in told.out
     assert "slower, or no longer measured: fast size=4, slow size=4" in told.err
@@ -157,6 +163,69 @@ def test_the_gate_finds_a_regression_on_a_machine_in_another_state(
     assert run(old, new, "--json", "--absolute") == 0
     content = json.loads(capsys.readouterr().out)
     assert content["machine_shift"] == pytest.approx(0.11, rel=0.02)
+
+
+def test_the_gate_finds_a_baseline_that_became_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = take_loaded(1, 1.0, 1.0)
+    after = [sample(1.1e6, seed=2), *take_loaded(2, 1.0, 1.0)[1:]]
+    old, new = write(tmp_path / "old.jsonl", before), write(tmp_path / "new.jsonl", after)
+    assert run(old, new, "--fail-if-slower", "3%") == 1
+    told = capsys.readouterr()
+    assert told.out.startswith(
+        "  warning: the baseline dense took 10 % more time, and the other cases did not: it seems "
+        "to have changed itself; times are compared"
+    )
+    assert "slower, or no longer measured: dense size=4\n" in told.err
+    assert run(old, new, "--relative") == 0
+    assert "leave --relative out to compare times" in capsys.readouterr().out
+
+
+def test_half_of_the_cases_is_not_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their median lies between what moved and what did not."""
+
+    def take(seed: int, own: float) -> list[Record]:
+        times_ns = {"dense": 1e6, "fast": 5e5 * own, "slow": 2e6}
+        return [sample(ns, name, seed=seed) for name, ns in times_ns.items()]
+
+    old = write(tmp_path / "old.jsonl", take(1, 1.0))
+    assert run(old, write(tmp_path / "half.jsonl", take(2, 1.12))) == 0
+    assert "moved by" not in capsys.readouterr().out
+    assert run(old, write(tmp_path / "both.jsonl", take_loaded(2, 1.0, 1.12))) == 0
+    assert "moved by +12." in capsys.readouterr().out
+
+
+def under_load(share: float, *records: Record) -> list[Record]:
+    environment = {"load": {"background_share": share}}
+    return [replace(record, environment=environment) for record in records]
+
+
+def test_load_is_said_of_both_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [under_load(share, *take_loaded(n, 1.0, 1.0)) for n, share in ((1, 0.64), (2, 0.02))]
+    old, new = (write(tmp_path / f"{n}.jsonl", side) for n, side in enumerate(sides))
+    assert run(old, new) == 0
+    assert capsys.readouterr().out.startswith(
+        "  warning: other processes took 64 % of the cores in the old run, and 2 % in the new one"
+    )
+    assert run(old) == 0
+    assert "other processes took 64 % of the cores meanwhile: " in capsys.readouterr().out
+    assert run(new) == 0
+    assert "other processes" not in capsys.readouterr().out
+
+
+def test_what_is_too_noisy_has_words_in_place_of_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [take_loaded(n, 1.0, 1.0, scatter=3.0) for n in (1, 2)]
+    old, new = (write(tmp_path / f"{n}.jsonl", side) for n, side in enumerate(sides))
+    for words in ((old, new), (old,)):
+        assert run(*words) == 0
+        out = capsys.readouterr().out
+        assert "[too noisy]" in out
+        assert "at the threshold" not in out
 
 
 def test_the_gate_does_not_pass_what_it_could_not_decide(

@@ -504,6 +504,17 @@ def test_a_moment_is_too_short_and_counts_later(machine: FakeMachine) -> None:
     assert watch.read_share({}) == pytest.approx(0.5)
 
 
+def test_a_quarter_of_a_second_shows_a_busy_machine(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        machine.spend(seconds, background_s=seconds, own_s=0.0)
+
+    monkeypatch.setattr(environment.time, "sleep", sleep)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert environment.sample_background_share() == pytest.approx(0.5)
+
+
 def test_ranks_that_torchrun_has_started_are_nobodys_children(machine: FakeMachine) -> None:
     watch = environment.LoadWatch()
     machine.spend(10.0, background_s=4.0, own_s=16.0)

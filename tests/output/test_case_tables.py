@@ -103,9 +103,32 @@ def test_the_table_is_exactly_this(records: list[Record]) -> None:
     assert sheet.remarks == [
         "fast size=8 dtype=float32: oom: needs 3 TiB",
         "size=8 dtype=float32: no steady state was detected; times may still be changing",
-        "size=8 dtype=float32: no verdict was settled in 20 rounds: "
-        "the time budget was spent (--case-budget)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spread", "target", "missed"),
+    [
+        (0.001, None, None),
+        (0.9, None, "the verdict on fast was not settled"),
+        (0.001, 0.02, None),
+        (0.3, 0.02, "±2 % was not reached"),
+    ],
+)
+def test_what_was_not_reached_is_said_and_nothing_else(
+    records: list[Record], spread: float, target: float | None, missed: str | None
+) -> None:
+    """That time was up says nothing where all is clear."""
+    settings = Settings(target_interval=target)
+    dense, fast = (
+        replace(record, stop_reason="budget", settings=settings) for record in records[:2]
+    )
+    noisy = [2e6 * (1 + spread * (n % 3 - 1)) for n in range(len(fast.rounds))]
+    fast = replace(fast, samples_ns={"forward": noisy, "backward": [1e6] * len(noisy)})
+    (sheet,) = make_sheets(summarize([dense, fast]))
+    said = [remark for remark in sheet.remarks if "the time budget was spent" in remark]
+    assert bool(said) == (missed is not None)
+    assert all(f": {missed} in " in remark for remark in said)
 
 
 def columns(records: list[Record], width: int) -> str:
@@ -280,6 +303,21 @@ def test_what_is_not_comparable_is_told_beside_the_verdict(records: list[Record]
     console.print(draw(sheet))
     assert isinstance(console.file, io.StringIO)
     assert "\x1b[32mfaster, not comparable" in console.file.getvalue()
+
+
+def test_load_is_said_below_a_table(records: list[Record]) -> None:
+    busy = {"load": {"background_share": 0.6, "steal_share": 0.04}}
+    calm = {"load": {"background_share": 0.02}}
+    (sheet,) = make_sheets(
+        summarize([replace(records[0], environment=busy), replace(records[1], environment=calm)])
+    )
+    said = [remark for remark in sheet.remarks if "of the cores" in remark]
+    assert said == [
+        "other processes took 64 % of the cores meanwhile: trust speedups more than times, or end "
+        "them and measure again"
+    ]
+    (sheet,) = make_sheets(summarize([replace(record, environment=calm) for record in records]))
+    assert not any("of the cores" in remark for remark in sheet.remarks)
 
 
 def test_a_note_that_cases_share_is_told_once(records: list[Record]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from flopwatch.output.layouts import make_printout
 from flopwatch.records.record import Record, Region, encode
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
+from tests.analysis.test_parts import ALL as PARTS
+from tests.analysis.test_record_job import make_job
+from tests.analysis.test_warmup import step_record
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
 
@@ -211,3 +215,56 @@ def test_the_command_refuses_what_it_cannot_lay_out(results: Path, tmp_path: Pat
     refused = flopwatch("show", results, "--layout", "dyad", cwd=tmp_path)
     assert_refused(refused, "flopwatch run dyad --filter level=model")
     assert flopwatch("show", results, cwd=tmp_path).returncode == 0
+
+
+def shorten(record: Record) -> Record:
+    """Its first three measured samples, which are too few for an interval."""
+    chosen = slice(record.warmup_samples, record.warmup_samples + 3)
+    return replace(
+        record,
+        samples_ns={phase: ns[chosen] for phase, ns in record.samples_ns.items()},
+        rounds=[0, 1, 2],
+        calls_per_sample=[1, 1, 1],
+        warmup_samples=0,
+        instrumented_ns=record.instrumented_ns[:3],
+        regions={
+            name: Region(calls=region.calls, samples_ns=region.samples_ns[:3])
+            for name, region in record.regions.items()
+        },
+    )
+
+
+MODELS = [model_record("dense", 1.5, 3.0), model_record("dyad:it:4", 1.0, 2.0)]
+JOBS = [make_job("full")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "records", "first"),
+    [
+        ("dyad", MODELS, "dense"),
+        ("mosaic", JOBS, "full"),
+        ("switchback", PARTS, "parts:standard"),  # whole layers are not in it
+        ("cs336", [step_record()], "eager"),
+    ],
+)
+def test_what_is_not_known_well_is_named_next_to_every_layout(
+    layout: str, records: list[Record], first: str
+) -> None:
+    """None of them has intervals, and people copy from them."""
+    warning = "not to be published, too noisy or too few samples: "
+    known = make_printout(summarize(records), layout)
+    assert not any(remark.startswith(warning) for remark in known.remarks)
+    poor = make_printout(summarize([*map(shorten, records)]), layout)
+    assert poor.remarks[-1].startswith(f"{warning}{first} ")
+
+
+def test_words_and_cells_of_layouts_are_marked() -> None:
+    text = lines([*map(shorten, MODELS)])
+    assert text.count(", few samples\n") == 2
+    assert "768 - 1.50, unclear\n" in text
+    assert "768 - 1.50\n" in lines(MODELS)
+    row = make_printout(summarize([*map(shorten, JOBS)]), "mosaic")
+    assert "262144.00?" in row.lines[2]
+    assert "125226240 " in row.lines[2]  # what is counted is exact
+    assert "?: too noisy, or too few samples for an interval" in row.remarks
+    assert "?" not in make_printout(summarize(JOBS), "mosaic").lines[2]

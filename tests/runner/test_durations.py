@@ -29,7 +29,7 @@ from flopwatch.runner.durations import (
     read_history,
     update,
 )
-from flopwatch.runner.schedule import Group
+from flopwatch.runner.schedule import Group, fit_budget
 from flopwatch.settings import Settings
 from tests.conftest import make_record
 
@@ -143,11 +143,21 @@ def test_groups_of_its_own_size_count_most() -> None:
     assert find_correction(1.0, [short, long, short]) == 1.0
 
 
-def test_the_runs_own_budget_is_the_most() -> None:
-    groups = [make_group(size=size, a=2e9, b=3e9) for size in range(4)]
-    estimate = estimate_run(groups, SETTINGS, RATES, budget_s=30.0)
-    assert estimate.expected_s == estimate.range_s[1] == 30.0
-    assert update(estimate, groups[0], 40.0, was_measured=True).expected_s == 0.0
+def test_the_runs_own_budget_ends_it_after_what_was_begun() -> None:
+    """Sampling keeps to it. What takes long to build and to check does not, and is not cut short."""
+
+    def estimate_within(budget_s: float, groups: Sequence[Group]) -> Estimate:
+        fitted = fit_budget(budget_s, groups, SETTINGS)
+        return estimate_run(groups, fitted, RATES, budget_s=budget_s)
+
+    small = [make_group(size=size, a=1e6, b=1e6) for size in range(40)]
+    assert estimate_within(30.0, small).range_s[1] <= 33.0
+    large = [make_group(size=size, a=2e9, b=3e9) for size in range(4)]
+    estimate = estimate_within(30.0, large)
+    first_s = estimate.expect_group_s(large[0].id)
+    assert first_s > 30.0
+    assert estimate.expected_s == estimate.range_s[1] == first_s
+    assert update(estimate, large[0], 40.0, was_measured=True).expected_s == 0.0
 
 
 def test_earlier_records_say_how_long_sampling_takes() -> None:
@@ -199,12 +209,10 @@ def test_it_says_what_it_assumes() -> None:
         cases=36,
         prior_s={"g": 4500.0, "h": 2700.0},
         rates={"float32": 85.2e9},
-        background_share=0.62,
     )
     assert estimate.range_s == pytest.approx((7200 / SPREAD, 7200 * SPREAD))
     assert str(estimate) == (
-        "36 cases in 2 groups, about 1h20m to 3h (a plain matmul here: float32 85.2 GFLOP/s; other "
-        "programs take 62% of the cores)"
+        "36 cases in 2 groups, about 1h20m to 3h (a plain matmul here: float32 85.2 GFLOP/s)"
     )
     bare = Estimate(cases=1, prior_s={"g": 6.0}, rates={})
     assert str(bare) == "1 case in 1 group, about 4 to 9 s"

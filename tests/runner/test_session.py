@@ -105,7 +105,10 @@ def garble(line):
 
 @suite.flops
 def count_flops(case):
-    return {"call": -1 if case.variant == "negative_flops" else 1}
+    if case.variant == "flops_of_no_phase":
+        return 1e9
+    phase = "cal" if case.variant == "misspelt_phase" else "call"
+    return {phase: -1 if case.variant == "negative_flops" else 1}
 
 
 @suite.memory
@@ -134,6 +137,17 @@ FAILURES = {
         "return lambda: 2 * x",
         "crash",
         "the flops function of suite 'mine' gives -1 for 'unknown'",
+    ),
+    "flops_of_no_phase": (
+        "return lambda: 2 * x",
+        "crash",
+        "the flops function of suite 'mine' returns 1000000000.0; return numbers by name",
+    ),
+    "misspelt_phase": (
+        "return lambda: 2 * x",
+        "crash",
+        "the flops function names the phase 'cal', which the workload does not have; its phases "
+        "are call",
     ),
     "memory_is_nan": (
         "return lambda: 2 * x",
@@ -324,6 +338,23 @@ def test_a_run_says_first_how_long_it_will_take(write_suite: Write) -> None:
     bare = SilentWatcher()
     run(write_suite("    return lambda: 2 * x\n"), bare, rerun=True)
     assert "plain matmul" not in bare.said[0]
+
+
+def test_load_is_said_before_anything_is_measured(
+    write_suite: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what to do about it; a calm machine is not worth a word."""
+    said = []
+    for share in (0.64, 0.02):
+        monkeypatch.setattr(session.machine, "load", lambda s=share: {"background_share": s})
+        watcher = SilentWatcher()
+        run(write_suite("    return lambda: 2 * x\n"), watcher, rerun=True)
+        said.append(watcher.said)
+    assert said[0][1] == (
+        "other processes take 64 % of the cores: times will be longer and less certain; end them, "
+        "or wait"
+    )
+    assert not any("other processes" in sentence for sentence in said[1])
 
 
 def test_counts_that_fail_cost_the_estimate_nothing(write_suite: Write) -> None:

@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,25 @@ def test_the_answer_comes_first(
     assert "?" not in printed
 
 
+def test_a_speedup_that_contradicts_the_times_is_explained() -> None:
+    """6.71 ms and 5.99 ms are not 2.81x."""
+    comparison = replace(
+        make_comparison(2.81, 2.7, 2.9),
+        measurements={"a": make_measurement("a", 6.71e6), "b": make_measurement("b", 5.99e6)},
+    )
+    assert "the speedup of b is not the ratio of the times above, which drifted" in repr(comparison)
+    assert "drifted" in comparison._repr_html_()
+    assert "drifted" not in repr(make_comparison(1.001, 0.995, 1.011))
+
+
+def test_load_is_said_below_the_times() -> None:
+    words = "other processes took 64 % of the cores meanwhile"
+    comparison = make_comparison(1.001, 0.995, 1.011)
+    assert words in repr(replace(comparison, background_share=0.64))
+    assert words in repr(make_measurement("step", 2.5e6, background_share=0.64))
+    assert "other processes" not in repr(replace(comparison, background_share=0.04))
+
+
 def test_a_measurement_of_few_or_scattered_samples_says_so_in_words() -> None:
     few = Estimate(value=1e6, low=None, high=None, samples=3)
     wild = Estimate(value=1e6, low=9e5, high=9e6, samples=8)
@@ -138,6 +158,49 @@ def test_a_backward_pass_of_zeros_is_found() -> None:
     assert check(right) == "outputs and gradients agree"
 
 
+def differentiate(output: Any) -> Any:
+    output.sum().backward()
+    return output
+
+
+def test_gradients_that_a_function_computes_itself_are_compared() -> None:
+    """In a phase, or in the function: `backward=True` is for neither."""
+    x, w = make_pair()
+    right, wrong = (lambda: x @ w), (lambda: Zeros.apply(x, w))
+    in_phases = [{"forward": each, "backward": differentiate} for each in (right, wrong)]
+    in_function = [(lambda: differentiate(x @ w)), (lambda: differentiate(Zeros.apply(x, w)))]
+    for one, other in (in_phases, in_function):
+        both = {"a": one, "b": other}
+        told = check(both, backward=False)
+        assert told == "outputs agree; gradients not compared: pass gradients_of="
+        with pytest.raises(flopwatch.WrongResult, match="'b' .*: gradient of x is off by 1"):
+            check(both, gradients_of={"x": x}, backward=False)
+        same = check({"a": one, "b": one}, gradients_of=[x, w], backward=False)
+        assert same == "outputs and gradients agree"
+    with pytest.raises(flopwatch.UsageError, match="'a' has run its own backward pass already"):
+        check({"a": in_function[0], "b": in_function[1]})
+
+
+def test_nothing_finite_agrees_with_nothing() -> None:
+    nan = {"a": lambda: torch.full((3,), math.nan), "b": lambda: torch.full((3,), math.nan)}
+    with pytest.raises(flopwatch.UsageError, match="no number that 'a' returns is finite"):
+        check(nan, backward=False)
+
+
+def test_who_spoils_the_inputs_of_others_is_not_hidden_by_them() -> None:
+    x = torch.ones(4)
+    both = {
+        "a": lambda: x * 2,
+        "b": lambda: 2 * x.clone(),
+        "c": lambda: x.mul_(2),
+        "d": lambda: x * 2,
+    }
+    with pytest.raises(
+        flopwatch.WrongResult, match="'d' .* one of the functions changes what they"
+    ):
+        check(both, backward=False)
+
+
 def test_functions_may_have_copies_of_their_own() -> None:
     x, _ = make_pair()
     mine = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
@@ -171,7 +234,9 @@ def test_randomness_is_not_blamed_on_the_other() -> None:
     x, _ = make_pair()
     dropout = torch.nn.functional.dropout
     seeded = check({"a": lambda: dropout(x), "b": lambda: dropout(x)})
-    assert seeded == "outputs and gradients agree (with the random seed 0 before each)"
+    assert seeded == (
+        "outputs and gradients agree (they are random: the seed 0 was set before each)"
+    )
     with pytest.raises(flopwatch.WrongResult, match="'b' .*it disagrees with itself, too"):
         check({"a": lambda: x * 2, "b": lambda: dropout(x * 2)})
     counter = iter(range(100))
@@ -220,20 +285,26 @@ def test_progress_in_a_notebook_is_one_output_that_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As IPython has it, which is not installed everywhere: `display` gives a handle."""
-    shown: list[str] = []
-    handle = SimpleNamespace(update=shown.append)
+    shown: list[dict[str, str]] = []
 
-    def display(content: str, *, display_id: bool) -> object:
+    def update(content: dict[str, str], *, raw: bool) -> None:
+        assert raw
         shown.append(content)
-        return handle
 
-    module = SimpleNamespace(HTML=str, display=display)
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> object:
+        update(content, raw=raw)
+        return SimpleNamespace(update=update)
+
+    module = SimpleNamespace(display=display)
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    flopwatch.compare(TWO, budget_s=0.02)
-    assert shown[0] == "<i>comparing a, b</i>"
-    assert shown[-1] == ""
+    flopwatch.compare({"<a>": ONE, "b": ONE}, budget_s=0.02)
+    assert shown[0] == {
+        "text/plain": "comparing <a>, b",
+        "text/html": "<i>comparing &lt;a&gt;, b</i>",
+    }
+    assert shown[-1] == {"text/plain": "", "text/html": ""}
 
 
 def test_measure_really_measures() -> None:
@@ -291,8 +362,12 @@ def test_compare_checks_results_on_request() -> None:
         (lambda: flopwatch.compare(TWO, tolerance=True), "tolerance True is not a number"),
         (lambda: flopwatch.compare(TWO, seed=-1), "seed -1 is not a whole number"),
         (lambda: flopwatch.compare(TWO, seed=0.5), "seed 0.5 is not a whole number"),
-        (lambda: flopwatch.compare(TWO, gradients_of=[LAYER.weight]), "pass backward=True"),
-        (lambda: flopwatch.compare(TWO, gradients_of=[torch.ones(1)]), "gets no gradient"),
+        (
+            lambda: check(TWO, gradients_of=[LAYER.weight], backward=False),
+            "'a' computes no gradient",
+        ),
+        (lambda: check(TWO, gradients_of=[torch.ones(1)]), "gets no gradient"),
+        (lambda: flopwatch.compare(TWO, gradients_of=LAYER), "pass tolerance=1e-3"),
         (lambda: flopwatch.compare(TWO, backward=True), "'a' returns nothing that has a gradient"),
     ],
 )
@@ -307,3 +382,7 @@ def test_an_error_in_the_function_is_the_callers() -> None:
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         flopwatch.measure(broken)
+    for tolerance in (None, 1e-3):
+        with pytest.raises(ZeroDivisionError, match="mine") as caught:
+            flopwatch.compare({"a": ONE, "b": broken}, tolerance=tolerance)
+        assert caught.value.__notes__ == ["raised by 'b'"]

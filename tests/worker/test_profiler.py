@@ -308,6 +308,9 @@ def test_steps_that_differ_much_are_not_trusted() -> None:
     assert profile.step_ns == 11e6
     assert overhead.startswith("Profiling added 20.0 %")
     assert "took from 10.0 ms to 30.0 ms" in spread
+    *_, load = list_sentences(profile, 0.64)
+    assert load.startswith("Other processes took 64 % of the cores meanwhile: ")
+    assert list_sentences(profile, 0.04) == list_sentences(profile)
 
 
 def test_a_fused_kernel_hides_its_softmax() -> None:

@@ -12,7 +12,7 @@ Of training jobs there is also MFU and HFU, in one convention: `flopwatch mfu` h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +44,18 @@ def find_record_device(record: Record) -> Device | None:
     """None where it is not in the table of devices, as no CPU is."""
     name = find_device_name(record)
     return None if name is None else find_device(name)
+
+
+def find_background_share(records: Iterable[Record]) -> float | None:
+    """The most that other processes, or other virtual machines, took of all cores' time while one
+    of these was measured; None where no record says."""
+    loads = [look_up(record.environment, "load") for record in records]
+    shares = [
+        load["background_share"] + (load.get("steal_share") or 0.0)
+        for load in loads
+        if isinstance(load, Mapping) and isinstance(load.get("background_share"), int | float)
+    ]
+    return max(shares, default=None)
 
 
 def count_ranks(record: Record) -> int:

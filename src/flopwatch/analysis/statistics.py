@@ -37,6 +37,9 @@ THRESHOLD = 0.02
 happen to lie in memory changes its time for as long as its process lives: identical variants really
 differ by a percent or two then, however many rounds you take. A difference of 3 % is beyond it."""
 
+ROUNDING = 1.02
+"""Displayed times are rounded, and nobody divides them more closely than this."""
+
 Verdict = Literal["faster", "slower", "slightly faster", "slightly slower", "same", "unclear"]
 
 
@@ -79,6 +82,14 @@ def with_intervals(content: Any) -> dict[str, Any]:
     """A dataclass for JSON, its estimates as intervals."""
     values = {field.name: getattr(content, field.name) for field in fields(content)}
     return {k: as_interval(v) if isinstance(v, Estimate) else v for k, v in values.items()}
+
+
+def is_contradicted(speedup: Estimate, old_ns: float, new_ns: float) -> bool:
+    """Whether the ratio of two median times lies outside the interval of the speedup, which is from
+    ratios within rounds: the times drifted, and you get another answer by dividing them."""
+    low = speedup.value if speedup.low is None else speedup.low
+    high = speedup.value if speedup.high is None else speedup.high
+    return not low / ROUNDING <= old_ns / new_ns <= high * ROUNDING
 
 
 def median(values: Sequence[float]) -> float:

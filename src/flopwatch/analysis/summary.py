@@ -163,18 +163,6 @@ def estimate_speedup(record: Record, baseline: Record) -> Estimate | None:
     return None if ratio is None else ratio.inverse()
 
 
-ALLOWED = 1.02
-"""Displayed times are rounded, and nobody divides them more closely than this."""
-
-
-def is_contradicted(speedup: Estimate, old_ns: float, new_ns: float) -> bool:
-    """Whether the ratio of two median times lies outside the interval of the speedup, which is from
-    ratios within rounds: the times drifted, and you get another answer by dividing them."""
-    low = speedup.value if speedup.low is None else speedup.low
-    high = speedup.value if speedup.high is None else speedup.high
-    return not low / ALLOWED <= old_ns / new_ns <= high * ALLOWED
-
-
 def _rate(amount: float, total_ns: Estimate) -> float | None:
     return amount / total_ns.value * 1e9 if amount and total_ns.value else None
 

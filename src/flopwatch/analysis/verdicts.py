@@ -10,8 +10,8 @@ makes a comparison unfair is listed with it, by field (`differences`).
 Two runs may have met the machine in different states. Where both have measured a case together with
 its baseline, the ratio to the baseline is compared (`Basis`), which the machine's speed does not
 change. The baseline cannot be judged so: its own shift is listed. Where all cases, the baselines
-among them, moved alike (`find_machine_shift`), times alone say nothing about the code, and what is
-compared by time is unclear.
+among them, moved alike, times alone say nothing about the code, and what is compared by time is
+unclear; where only the baselines moved, times are compared (`run_shifts`).
 
 Two revisions that took turns (`flopwatch ab`) were measured in the same rounds of the same runs: a
 ratio is taken within rounds, and the machine's speed cancels without any baseline.
@@ -20,7 +20,7 @@ ratio is taken within rounds, and the machine's speed cancels without any baseli
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ from flopwatch.analysis.ratio_tests import (
     weigh,
     weigh_visits,
 )
+from flopwatch.analysis.run_shifts import NO_SHIFTS, Key, RunShifts, find_shifts, key_of
 from flopwatch.analysis.statistics import (
     THRESHOLD,
     Estimate,
@@ -55,15 +56,12 @@ from flopwatch.analysis.statistics import (
     estimate_total_ns,
     is_timed,
     judge,
-    measured_totals_ns,
     median,
     ratios_by_round,
 )
 from flopwatch.analysis.summary import Row
 from flopwatch.records.record import Record
 
-SCATTERS = 3
-"""A shift of all cases is more than chance from so many median deviations on."""
 FALSE_SHARE = 0.01
 FALSE_SHARE_OF_RUNS = 0.02
 """Of what is called faster or slower: the share that is expected to be so by chance."""
@@ -72,8 +70,6 @@ Basis = Literal["turns", "relative", "absolute"]
 """turns: the time over that of the other side in the same rounds; relative: the time over that of
 the baseline in the same rounds, on each side; absolute: the time."""
 
-Key = tuple[str, str, str]
-"""Run, group and variant."""
 Timed = Mapping[Key, Record]
 """Measured records: among them, what others are compared with."""
 
@@ -103,20 +99,6 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BaselineShift:
-    """Of a baseline between two runs, by its times."""
-
-    old: Record
-    new: Record
-    old_ns: float
-    new_ns: float
-
-    @property
-    def ratio(self) -> float:
-        return self.new_ns / self.old_ns
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
     """All comparisons of a call, and how they were judged."""
 
@@ -133,10 +115,8 @@ class Judgement:
     """Between runs, of the ratios that `basis` names; None: one run alone, or not known."""
     common: float | None = None
     """Between runs: the median speedup over all cases."""
-    baseline_shifts: list[BaselineShift] = field(default_factory=list)
-    """Of the baselines that both sides have, with cases that are compared with them."""
-    machine_shift: float | None = None
-    """The ratio of times by which all cases moved, baselines included; None: they did not."""
+    shifts: RunShifts = NO_SHIFTS
+    """Between runs: of all cases, or of their baselines."""
     broken: list[Record] = field(default_factory=list)
     fixed: list[Record] = field(default_factory=list)
     only_old: list[Record] = field(default_factory=list)
@@ -181,28 +161,23 @@ def compare_runs(
     confidence: float | None = None,
 ) -> Judgement:
     """Without a basis: in turns where both sides have the same runs, otherwise relative wherever
-    they have a common baseline. Without a confidence: one for all comparisons together."""
+    they have a common baseline, unless the baselines alone have moved. Without a confidence: one
+    for all comparisons together."""
     matched = match_cases(old, new)
     in_turns = _list_in_turns(matched.pairs) if basis in (None, "turns") else []
     if in_turns:
         return _compare_in_turns(matched, in_turns, threshold, confidence)
-    timed = {_key(r): r for r in (*old, *new) if is_timed(r)}
+    timed = {key_of(r): r for r in (*old, *new) if is_timed(r)}
     found = [(pair, _find_baselines(pair, timed)) for pair in matched.pairs]
-    yardsticks = {_key(one) for _, known in found if known for side in known for one in side}
-    shifts = [
-        BaselineShift(
-            old=pair.old[-1], new=pair.new[-1], old_ns=_middle(pair.old), new_ns=_middle(pair.new)
-        )
-        for pair in matched.pairs
-        if _key(pair.new[-1]) in yardsticks
-    ]
-    machine_shift = find_machine_shift(matched.pairs, yardsticks, threshold)
-    chosen = basis or ("relative" if shifts else "absolute")
+    yardsticks = {key_of(one) for _, known in found if known for side in known for one in side}
+    shifts = find_shifts(matched.pairs, yardsticks, threshold)
+    is_measure = bool(shifts.baselines) and shifts.lone_baseline is None
+    chosen = basis or ("relative" if is_measure else "absolute")
     by_ratio = [(pair, known) for pair, known in found if known and chosen == "relative"]
     left = [
         pair
         for pair, known in found
-        if chosen == "absolute" or (not known and _key(pair.new[-1]) not in yardsticks)
+        if chosen == "absolute" or (not known and key_of(pair.new[-1]) not in yardsticks)
     ]
     by_time = [] if basis == "relative" else left
     taken = [*_take(by_ratio), *_take([(pair, None) for pair in by_time])]
@@ -212,7 +187,7 @@ def compare_runs(
     )
     return Judgement(
         comparisons=[
-            _compare(one, evidence, confidence, threshold, machine_shift) for one, evidence in known
+            _compare(one, evidence, confidence, threshold, shifts) for one, evidence in known
         ],
         confidence=confidence,
         false_share=FALSE_SHARE_OF_RUNS,
@@ -220,8 +195,7 @@ def compare_runs(
         basis=chosen,
         spread=taken[0].spread if taken else None,
         common=math.exp(-median([e.log_ratio for _, e in known])) if len(known) > 1 else None,
-        baseline_shifts=shifts,
-        machine_shift=machine_shift,
+        shifts=shifts,
         too_few=[one.pair.new[-1] for one in taken if one.evidence is None],
         no_baseline=[pair.new[-1] for pair in left] if basis == "relative" else [],
         broken=matched.broken,
@@ -235,8 +209,8 @@ def _list_in_turns(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs with only the records that both sides took in the same rounds."""
     found = []
     for pair in pairs:
-        old = {_key(record): record for record in pair.old}
-        new = {_key(record): record for record in pair.new}
+        old = {key_of(record): record for record in pair.old}
+        new = {key_of(record): record for record in pair.new}
         shared = [key for key in old if key in new and _is_in_turns(old[key], new[key])]
         if shared:
             both = [old[key] for key in shared], [new[key] for key in shared]
@@ -267,10 +241,10 @@ def _compare_in_turns(
     ]
     known = [(one, one.evidence) for one in taken if one.evidence is not None]
     confidence = confidence or choose_confidence([evidence for _, evidence in known], FALSE_SHARE)
-    compared = {_key(pair.new[-1]) for pair in pairs}
+    compared = {key_of(pair.new[-1]) for pair in pairs}
     return Judgement(
         comparisons=[
-            _compare(one, evidence, confidence, threshold, None) for one, evidence in known
+            _compare(one, evidence, confidence, threshold, NO_SHIFTS) for one, evidence in known
         ],
         confidence=confidence,
         false_share=FALSE_SHARE,
@@ -279,7 +253,7 @@ def _compare_in_turns(
         spread=find_visit_spread(takes),
         too_few=[
             *(one.pair.new[-1] for one in taken if one.evidence is None),
-            *(p.new[-1] for p in matched.pairs if _key(p.new[-1]) not in compared),
+            *(p.new[-1] for p in matched.pairs if key_of(p.new[-1]) not in compared),
         ],
         broken=matched.broken,
         fixed=matched.fixed,
@@ -333,11 +307,11 @@ def _compare(
     evidence: Separate,
     confidence: float,
     threshold: float,
-    machine_shift: float | None,
+    shifts: RunShifts,
 ) -> Comparison:
     old, new = taken.pair.old[-1], taken.pair.new[-1]
     judged = _judge(old, new, evidence, confidence, threshold)
-    is_shifted = machine_shift is not None and taken.basis == "absolute"
+    is_shifted = shifts.machine is not None and taken.basis == "absolute"
     if is_shifted:
         judged |= {"verdict": "unclear", "missing": None, "parts": []}
     return Comparison(
@@ -351,38 +325,6 @@ def _compare(
         is_shifted=is_shifted,
         **judged,
     )
-
-
-def find_machine_shift(
-    pairs: Sequence[Pair], yardsticks: Collection[Key], threshold: float
-) -> float | None:
-    """The ratio of times by which all cases moved alike, baselines and others; None where they did
-    not, where it is below the threshold or the scatter, and where there is no baseline to show it.
-    `yardsticks` are the baselines' records."""
-    logs: dict[bool, list[float]] = {True: [], False: []}
-    for pair in pairs:
-        moved = math.log(_middle(pair.new) / _middle(pair.old))
-        logs[_key(pair.new[-1]) in yardsticks].append(moved)
-    if not logs[True] or not logs[False]:
-        return None
-    baselines, others = median(logs[True]), median(logs[False])
-    shared = min(abs(baselines), abs(others))
-    middle = median([*logs[True], *logs[False]])
-    scatter = median([abs(one - middle) for one in (*logs[True], *logs[False])])
-    is_alike = baselines * others > 0 and 2 * shared >= max(abs(baselines), abs(others))
-    if is_alike and shared > math.log1p(threshold) and shared > SCATTERS * scatter:
-        return math.exp(middle)
-    return None
-
-
-def _key(record: Record) -> Key:
-    return record.run_id, record.group_id, record.variant
-
-
-def _middle(records: Sequence[Record]) -> float:
-    """The median time in ns; of several runs their geometric mean."""
-    logs = [math.log(median(measured_totals_ns(record))) for record in records]
-    return math.exp(sum(logs) / len(logs))
 
 
 def excuse(judgement: Judgement, names: Sequence[str]) -> list[Comparison]:

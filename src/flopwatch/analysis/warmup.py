@@ -28,6 +28,12 @@ MIN_STEPS = 5
 STD_RATIO = 3.0
 """So many times that of the steady state is not enough to call a standard deviation larger: of ten
 steps each, two that are equal differ by 2.3 in one of a hundred cases."""
+SLOW = 1.5
+"""A first step that takes so many times as long as a steady one is left out by everybody, whatever
+the mean of the steps after it."""
+UNSURE = 0.25
+"""Where chance alone moves a mean by more than this share of it, steps vary too much to show how
+many of them are warm-up."""
 OPTIMIZER = "optimizer"
 
 
@@ -84,10 +90,19 @@ class Warmup:
     steady: Window | None = None
     """None where no steady state was detected, or too little measured."""
     enough: int | None = None
-    """The fewest discarded steps after which mean and standard deviation are the steady ones; None
-    where those are not known."""
+    """The fewest discarded steps after which mean and standard deviation are the steady ones, and
+    the first that is left is not slow; None where the steady ones are not known."""
+    at_least: int = 0
+    """Steps at the beginning that are slow, one after the other: whatever else is known, these are
+    warm-up."""
+    is_sure: bool = True
+    """False where steady steps vary too much to say that fewer are not enough, or more needed."""
     costs: Costs | None = None
     """None where too little was measured."""
+
+    @property
+    def first_s(self) -> float | None:
+        return _totals_ns(self.record)[0] / 1e9 if self.record.rounds else None
 
 
 def study(record: Record) -> Warmup:
@@ -105,6 +120,8 @@ def study(record: Record) -> Warmup:
         windows=[windows[start] for start in DISCARDED if start in windows],
         steady=steady,
         enough=None if steady is None else _find_enough(record, steady, steps),
+        at_least=_count_slow(record),
+        is_sure=steady is None or _find_chance(steady, steps) <= UNSURE,
         costs=_find_costs(record) if taken - record.warmup_samples >= MIN_STEPS else None,
     )
 
@@ -148,16 +165,30 @@ def _totals_ns(record: Record) -> list[float]:
 def _find_enough(record: Record, steady: Window, steps: int) -> int:
     """At the latest, it is the steady state itself."""
     totals_ns = _totals_ns(record)
-    # Two standard errors of a difference of means: on a busy machine more than the threshold.
-    chance = 2 * math.sqrt(2 / steps) * (steady.total.std_s or 0.0) / steady.total.mean_s
-    allowed = max(THRESHOLD, chance)
+    slow_ns = SLOW * median(totals_ns[record.warmup_samples :])
+    allowed = max(THRESHOLD, _find_chance(steady, steps))
     for start in range(steady.discarded):
         spread = measure_spread(totals_ns[start : start + steps])
         is_close = abs(compare_mean(spread, steady.total)) <= allowed
         ratio = compare_std(spread, steady.total)
-        if is_close and (ratio is None or ratio <= STD_RATIO):
+        is_alike = is_close and (ratio is None or ratio <= STD_RATIO)
+        if is_alike and totals_ns[start] <= slow_ns:
             return start
     return steady.discarded
+
+
+def _count_slow(record: Record) -> int:
+    totals_ns, warmup = _totals_ns(record), record.warmup_samples
+    if len(totals_ns[warmup:]) < MIN_STEPS:
+        return 0
+    slow_ns = SLOW * median(totals_ns[warmup:])
+    is_slow = [ns > slow_ns for ns in totals_ns[:warmup]]
+    return is_slow.index(False) if False in is_slow else warmup
+
+
+def _find_chance(steady: Window, steps: int) -> float:
+    """Two standard errors of a difference of means: on a busy machine more than the threshold."""
+    return 2 * math.sqrt(2 / steps) * (steady.total.std_s or 0.0) / steady.total.mean_s
 
 
 def _find_costs(record: Record) -> Costs:
@@ -199,6 +230,8 @@ def as_dict(warmup: Warmup) -> dict[str, Any]:
         "windows": [_window_as_dict(window, steady) for window in warmup.windows],
         "steady": None if steady is None else _window_as_dict(steady, steady),
         "enough": warmup.enough,
+        "at_least": warmup.at_least,
+        "is_sure": warmup.is_sure,
         "costs": None if costs is None else {**asdict(costs), "excess_s": costs.excess_s},
         "calls_per_sample": record.calls_per_sample[: record.warmup_samples + warmup.steps],
         "warmup_samples": record.warmup_samples,

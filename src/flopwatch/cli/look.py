@@ -138,16 +138,18 @@ def list_published(form: str) -> None:
 
 
 def show_warmup(rows: Sequence[Row], form: str) -> None:
-    from flopwatch.output.warmup_tables import lay_out
+    from flopwatch.output.console import print_remarks, print_sheets
+    from flopwatch.output.warmup_tables import answer_warmup
 
-    printout = lay_out(rows)
-    if not printout.content:
+    found = answer_warmup(rows)
+    if not found.content:
         print_remark("no records")
     if form == "json":
-        print_json(printout.content)
+        print_json(found.content)
         return
-    for line in printout.lines:
-        print_lines(line)
+    if found.answer:
+        print_remarks([found.answer])
+    print_sheets(found.sheets)
 
 
 @click.command()

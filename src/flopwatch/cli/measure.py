@@ -58,13 +58,14 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @options.chosen
 @click.option("--baseline", metavar="VARIANT",
               help="Compare variants with this one instead of the suite's baseline.")  # fmt: skip
-@options.quick("fewer cases, ±5 %, 2 s a case.")
+@options.quick("fewer cases, 2 s a case.")
 @click.option("--grid", "preset", metavar="NAME",
               help="Measure another grid that the suite declares, such as a published one; "
                    "--dry-run lists them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="List the cases, estimate the time and exit.")
 @click.option("--budget", "budget_s", type=DURATION, metavar="TIME",
-              help="Time for the whole run, e.g. 10m, divided over the cases.")  # fmt: skip
+              help="Time for the whole run, e.g. 10m, divided over the cases. What is begun within "
+                   "it is finished.")  # fmt: skip
 @options.case_budget("[default: 10s, and at least 8 rounds]")
 @click.option("--target-interval", type=options.Word(options.read_percentage), metavar="PERCENT",
               help="Stop sampling when intervals are within plus or minus this.  [default: when "
@@ -306,18 +307,25 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     import msgspec
 
     from flopwatch.analysis.profile_request import Profile, make_request
+    from flopwatch.devices.environment import LoadWatch, sample_background_share
+    from flopwatch.output.background_load import warn_of_load
     from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
     from flopwatch.runner.session import call
 
     asked = {name: given.pop(name) for name in ("steps", "top", "trace", "nvtx")}
     request = make_request(make_job(given), **asked)
-    click.echo(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
-               "as many without", err=True)  # fmt: skip
+    print_remark(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
+                 "as many without")  # fmt: skip
+    for warning in warn_of_load(sample_background_share()):
+        print_remark(warning)
+    watch = LoadWatch()
     content = call("profile_step", {"request": asdict(request)},
                    device=device, threads=threads)  # fmt: skip
+    share = watch.read_share()
     found = msgspec.convert(content, Profile)
-    options.print_found(as_json, as_dict(found), list_sheets(found))
+    shown = {**as_dict(found), "background_share": share}
+    options.print_found(as_json, shown, list_sheets(found))
     if not as_json:
-        click.echo("\n".join(["", *list_sentences(found)]))
+        click.echo("\n".join(["", *list_sentences(found, share)]))
     if request.trace:
         click.echo(f"wrote {request.trace}; open it in https://ui.perfetto.dev", err=True)

@@ -97,6 +97,8 @@ STOLEN = "steal"
 """By other virtual machines: records have it apart."""
 SHORTEST_S = 0.5
 """The system counts in steps of 10 ms: over less time the share would be one of those."""
+ROUGHLY_S = 0.25
+"""Enough to tell a busy machine from a calm one."""
 
 
 def measurement_conditions(environment: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -217,16 +219,25 @@ class LoadWatch:
     def __init__(self) -> None:
         self._read_at_s, self._background_s = time.monotonic(), read_background_s()
 
-    def read_share(self, environ: env.Environ = None) -> float | None:
+    def read_share(
+        self, environ: env.Environ = None, shortest_s: float = SHORTEST_S
+    ) -> float | None:
         """None where too little time has passed, or torchrun has started ranks, which are not
         descendants of this process."""
         elapsed_s = time.monotonic() - self._read_at_s
-        if elapsed_s < SHORTEST_S or env.read("TORCHELASTIC_RUN_ID", environ):
+        if elapsed_s < shortest_s or env.read("TORCHELASTIC_RUN_ID", environ):
             return None
         background_s = read_background_s()
         share = (background_s - self._background_s) / (elapsed_s * (psutil.cpu_count() or 1))
         self._read_at_s, self._background_s = time.monotonic(), background_s
         return min(1.0, max(0.0, share))
+
+
+def sample_background_share() -> float | None:
+    """What other programs use of all cores right now, roughly: it takes a quarter of a second."""
+    watch = LoadWatch()
+    time.sleep(ROUGHLY_S)
+    return watch.read_share(shortest_s=ROUGHLY_S)
 
 
 def read_background_s(kinds: Sequence[str] = BUSY) -> float:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from flopwatch.analysis.comparable import Differences
+from flopwatch.analysis.run_shifts import BaselineShift
 from flopwatch.analysis.statistics import as_interval
-from flopwatch.analysis.verdicts import BaselineShift, Comparison, Judgement
+from flopwatch.analysis.verdicts import Comparison, Judgement
 from flopwatch.records.record import Record
 
 
@@ -19,8 +20,9 @@ def as_dict(judgement: Judgement) -> dict[str, Any]:
         "false_share": judgement.false_share,
         "threshold": judgement.threshold,
         "basis": judgement.basis,
-        "machine_shift": judgement.machine_shift,
-        "baseline_shifts": [_shift_as_dict(one) for one in judgement.baseline_shifts],
+        "machine_shift": judgement.shifts.machine,
+        "lone_baseline_shift": judgement.shifts.lone_baseline,
+        "baseline_shifts": [_shift_as_dict(one) for one in judgement.shifts.baselines],
         "spread": None if judgement.spread is None else asdict(judgement.spread),
         "common_speedup": judgement.common,
         "broken": _cases_as_dicts(judgement.broken),

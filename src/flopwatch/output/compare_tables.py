@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -9,8 +10,11 @@ from itertools import groupby
 from flopwatch.analysis.comparable import Differences
 from flopwatch.analysis.part_times import MovedPart, find_common_parts
 from flopwatch.analysis.ratio_tests import Missing
+from flopwatch.analysis.record_device import find_background_share
+from flopwatch.analysis.run_shifts import BaselineShift
 from flopwatch.analysis.statistics import Verdict
-from flopwatch.analysis.verdicts import BaselineShift, Basis, Comparison, Judgement
+from flopwatch.analysis.verdicts import Basis, Comparison, Judgement
+from flopwatch.output.background_load import WORTH_TELLING, describe_load
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
 from flopwatch.output.remarks import describe_drift
 from flopwatch.output.tables import (
@@ -32,6 +36,9 @@ from flopwatch.output.units import (
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 
+WIDE = 0.1
+"""What is known no better than that is not at the threshold: it is not known where it is."""
+MOST_OF_ALL = 0.75
 MOST_SENTENCES = 8
 """Of one kind; more are counted."""
 MOST_PARTS = 4
@@ -108,6 +115,8 @@ def _ratio_column(is_between_runs: bool) -> Column[Comparison]:
 def describe_verdict(one: Comparison) -> str:
     """The verdict's own word comes first; of an unclear one, what would settle it."""
     missing = describe_missing(one.missing) if one.verdict == "unclear" else ""
+    if missing and one.missing is None and (one.speedup.half_width or 0.0) > WIDE:
+        missing = "too noisy"
     if one.speedup.samples == 1:  # as published results have them
         missing = "single values"
     if one.is_shifted:
@@ -150,6 +159,7 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
         count_verdicts(comparisons),
         *count_differences([one.differences for one in comparisons], sides),
         *([] if is_between_runs else _describe_drift(comparisons)),
+        *([] if is_between_runs else describe_load(_find_load(comparisons))),
         *_limit(_list_moved(comparisons)),
         *_limit(_list_slight(judgement)),
         *_describe_common(judgement),
@@ -157,6 +167,10 @@ def describe_judgement(judgement: Judgement, *, is_between_runs: bool) -> list[s
         *_describe_unmatched(judgement),
         *(_describe_method(judgement, is_between_runs) if has_intervals else []),
     ]
+
+
+def _find_load(comparisons: Sequence[Comparison]) -> float | None:
+    return find_background_share(record for one in comparisons for record in (one.old, one.new))
 
 
 def _describe_drift(comparisons: Sequence[Comparison]) -> list[str]:
@@ -182,38 +196,85 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
 
 def describe_basis(judgement: Judgement) -> list[str]:
     """Above the tables of two runs: what is compared, and whether the machine was the same."""
-    shifts = judgement.baseline_shifts
+    shifts = judgement.shifts.baselines
     if judgement.basis == "turns":
-        lines = ["basis: in turns, each case's time over that of the other side in the same rounds"]
+        basis = "basis: in turns, each case's time over that of the other side in the same rounds"
     elif judgement.basis == "relative":
-        lines = [
+        basis = (
             "basis: relative, each case's time over that of its baseline in the same run, which "
             "the machine's speed does not change (--absolute: times)"
-        ]
+        )
     else:
         why = (
             "--relative: each case over its baseline, which the machine's speed does not change"
             if shifts
             else "there is no baseline that both files have measured with other variants"
         )
-        lines = [f"basis: absolute times ({why})"]
-    return [*_warn_of_machine(judgement), *lines, *map(_describe_shift, _group_shifts(shifts))]
-
-
-def _warn_of_machine(judgement: Judgement) -> list[str]:
-    if judgement.machine_shift is None or not any(o.is_shifted for o in judgement.comparisons):
-        return []
-    names = " and ".join(dict.fromkeys(one.new.variant for one in judgement.baseline_shifts))
-    relative = "" if judgement.basis == "relative" else "; leave --absolute out to compare ratios"
+        basis = f"basis: absolute times ({why})"
     return [
-        f"warning: all cases, the baseline {names} included, {_describe_size(judgement)}: the "
-        "machine was in another state, or something changed that all of them share; times say "
-        f"nothing about the code then, and what is compared by them is unclear{relative}"
+        *_warn_of_machine(judgement),
+        *_warn_of_baseline(judgement),
+        *_warn_of_loads(judgement),
+        basis,
+        *map(_describe_shift, _group_shifts(shifts)),
     ]
 
 
-def _describe_size(judgement: Judgement) -> str:
-    ratio = judgement.machine_shift or 1.0
+def _warn_of_machine(judgement: Judgement) -> list[str]:
+    ratio = judgement.shifts.machine
+    if ratio is None:
+        return []
+    consequence = "ratios to the baseline cannot show that"
+    if any(one.is_shifted for one in judgement.comparisons):
+        relative = judgement.basis == "relative"
+        consequence = (
+            "times say nothing about the code then, and what is compared by them is unclear"
+            + ("" if relative else "; leave --absolute out to compare ratios")
+        )
+    return [
+        f"warning: all cases, the baseline {_name_baselines(judgement)} included, "
+        f"{_describe_size(ratio)}: the machine was in another state, or something changed that all "
+        f"of them share; {consequence}"
+    ]
+
+
+def _warn_of_baseline(judgement: Judgement) -> list[str]:
+    ratio = judgement.shifts.lone_baseline
+    if ratio is None:
+        return []
+    consequence = (
+        "ratios to it move the other way; leave --relative out to compare times"
+        if judgement.basis == "relative"
+        else "times are compared, since ratios to it would move the other way"
+    )
+    return [
+        f"warning: the baseline {_name_baselines(judgement)} {_describe_size(ratio)}, and the "
+        f"other cases did not: it seems to have changed itself; {consequence}"
+    ]
+
+
+def _warn_of_loads(judgement: Judgement) -> list[str]:
+    """Where other processes took much of the cores on one of two sides."""
+    old, new = (
+        find_background_share(getattr(one, side) for one in judgement.comparisons)
+        for side in ("old", "new")
+    )
+    if max(old or 0.0, new or 0.0) < WORTH_TELLING:
+        return []
+    before, after = (
+        "an unknown part" if share is None else f"{100 * share:.0f} %" for share in (old, new)
+    )
+    return [
+        f"warning: other processes took {before} of the cores in the old run, and {after} in the "
+        "new one: times differ by that, ratios to a baseline by less; end them and measure again"
+    ]
+
+
+def _name_baselines(judgement: Judgement) -> str:
+    return " and ".join(dict.fromkeys(one.new.variant for one in judgement.shifts.baselines))
+
+
+def _describe_size(ratio: float) -> str:
     word = "less" if ratio < 1 else "more"
     return f"took {100 * abs(ratio - 1):.0f} % {word} time"
 
@@ -298,18 +359,22 @@ def _list_parts(parts: Sequence[MovedPart]) -> str:
 
 
 def _describe_common(judgement: Judgement) -> list[str]:
-    """Where all cases moved together, that is the first thing to know."""
-    common = judgement.common
-    if common is None or 1 / (1 + judgement.threshold) < common < 1 + judgement.threshold:
+    """Where most cases moved together, that is the first thing to know."""
+    common, far = judgement.common, math.log1p(judgement.threshold)
+    if common is None or abs(math.log(common)) < far:
+        return []
+    logs = [math.log(one.speedup.value) for one in judgement.comparisons]
+    moved = [log for log in logs if abs(log) >= far and (log > 0) == (common > 1)]
+    if len(moved) < MOST_OF_ALL * len(logs):  # a median between those that moved and the rest
         return []
     change = format_signed_share(1 / common - 1)
-    shared = f"the cases together moved by {change} (median): something that all of them share"
-    if judgement.basis != "absolute":
+    shared = f"the cases together moved by {change} (median): something that most of them share"
+    if judgement.basis == "relative":
         is_known = any(one.verdict != "unclear" for one in judgement.comparisons)
-        return [shared] if is_known else []
-    if judgement.machine_shift is not None:  # said above the table
+        return [f"{shared}, or their baseline, which all are compared with"] if is_known else []
+    if judgement.shifts.machine is not None:  # said above the table
         return []
-    if judgement.baseline_shifts:
+    if judgement.shifts.baselines:
         return [f"{shared}, or the machine itself; --relative does not depend on its speed"]
     return [
         f"{shared}, or the machine itself; a variant that never changes, as the baseline, would "

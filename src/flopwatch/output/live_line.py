@@ -84,17 +84,18 @@ class NotebookLine(LiveLine):
         self._handle: Any = None
 
     def _draw(self, text: str) -> None:
-        self._put(f"<i>{escape_html(text)}</i>")
+        self._put(printable(text), f"<i>{escape_html(text)}</i>")
 
     def _erase(self) -> None:
-        self._put("")
+        self._put("", "")
 
-    def _put(self, text: str) -> None:
-        content = self._display.HTML(text)
+    def _put(self, text: str, page: str) -> None:
+        # Not display.HTML: where no HTML is shown, its text is the name of its class.
+        content = {"text/plain": text, "text/html": page}
         if self._handle is None:
-            self._handle = self._display.display(content, display_id=True)
+            self._handle = self._display.display(content, raw=True, display_id=True)
         else:
-            self._handle.update(content)
+            self._handle.update(content, raw=True)
 
 
 def open_live_line(is_wanted: bool = True) -> LiveLine:

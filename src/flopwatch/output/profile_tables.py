@@ -18,6 +18,7 @@ from flopwatch.analysis.profile_breakdown import (
     compare_attention,
 )
 from flopwatch.analysis.profile_request import Profile
+from flopwatch.output.background_load import WORTH_TELLING
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import Column, Sheet, number
 from flopwatch.output.units import format_rate, format_time, plural
@@ -79,8 +80,13 @@ def list_sheets(profile: Profile) -> list[Sheet]:
     ]
 
 
-def list_sentences(profile: Profile) -> list[str]:
-    sentences = [_describe_overhead(profile), *_describe_spread(profile)]
+def list_sentences(profile: Profile, background_share: float | None = None) -> list[str]:
+    """`background_share` is what other processes took of the cores."""
+    sentences = [
+        _describe_overhead(profile),
+        *_describe_spread(profile),
+        *_describe_load(background_share),
+    ]
     if not profile.entries:
         return sentences
     attention = compare_attention(profile.entries, profile.request.job)
@@ -280,6 +286,15 @@ def _describe_spread(profile: Profile) -> list[str]:
         f"Steps without the profiler took from {format_time(fastest_ns)} to "
         f"{format_time(slowest_ns)}: the machine had other work, which slows small operations down "
         "most; repeat this when it is quiet."
+    ]
+
+
+def _describe_load(share: float | None) -> list[str]:
+    if share is None or share < WORTH_TELLING:
+        return []
+    return [
+        f"Other processes took {100 * share:.0f} % of the cores meanwhile: all times are longer, "
+        "and shares may be off; end them, and repeat this."
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from flopwatch.output.background_load import warn_of_load
 from flopwatch.output.units import format_half_width, plural
 from flopwatch.records.record import Record
 from flopwatch.runner.durations import Estimate, update
@@ -175,7 +176,11 @@ def list_groups(preview: Preview) -> list[str]:
 
 def list_remarks(preview: Preview) -> list[str]:
     """How long it would take, and what else there is to measure."""
-    remarks = [f"{preview.estimate}; less what the results file already answers"]
+    estimate = preview.estimate
+    remarks = [
+        f"{estimate}; less what the results file already answers",
+        *warn_of_load(estimate.background_share),
+    ]
     if preview.on_request:
         remarks.append(f"on request: {format_filters(preview.on_request)}")
     if preview.presets:

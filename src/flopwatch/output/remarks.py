@@ -6,15 +6,22 @@ import textwrap
 from collections.abc import Sequence
 
 from flopwatch.analysis.part_times import estimate_instruments
-from flopwatch.analysis.record_device import PeakShare, Standard, sum_flops
-from flopwatch.analysis.statistics import Estimate, estimate_total_ns
-from flopwatch.analysis.summary import Row, is_contradicted
+from flopwatch.analysis.record_device import (
+    PeakShare,
+    Standard,
+    find_background_share,
+    sum_flops,
+)
+from flopwatch.analysis.statistics import Estimate, estimate_total_ns, is_contradicted
+from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning
 from flopwatch.devices.environment import look_up
+from flopwatch.output.background_load import describe_load
 from flopwatch.output.columns import NOT_COMPARABLE, choose_peaks
 from flopwatch.output.tables import group_by
 from flopwatch.output.units import format_change, format_rate, format_ratio, format_time, plural
 from flopwatch.records.record import Record
+from flopwatch.settings import TARGET_INTERVAL
 from flopwatch.suites.case import label
 
 
@@ -88,6 +95,7 @@ def list_remarks(rows: Sequence[Row]) -> list[str]:
     return [
         *(remark for group in groups for remark in _group_remarks(group)),
         *_drift_remarks(rows),
+        *describe_load(find_background_share(row.record for row in rows if row.total_ns)),
         *_case_remarks(rows),
         *_peak_remarks(rows),
     ]
@@ -106,17 +114,29 @@ def _group_remarks(rows: Sequence[Row]) -> list[str]:
     if unsteady:
         remarks.append(f"{params}: no steady state was detected; times may still be changing")
     imprecise = [row for row in measured if row.record.stop_reason in STOP_REASONS]
-    if imprecise:
+    aim = _name_missed(measured)
+    if imprecise and aim:
         record, rounds = imprecise[0].record, imprecise[0].total_ns
         assert record.stop_reason is not None
         assert rounds is not None
-        target = record.settings.target_interval
-        aim = "no verdict was settled" if target is None else f"±{100 * target:g} % was not reached"
         remarks.append(
             f"{params}: {aim} in "
             f"{plural(rounds.samples, 'round')}: {STOP_REASONS[record.stop_reason]}"
         )
     return remarks
+
+
+def _name_missed(rows: Sequence[Row]) -> str:
+    """What the sampling of a group was for, as far as it was not reached; empty where it was."""
+    targets = {row.record.settings.target_interval for row in rows}
+    compared = [row for row in rows if row.verdict is not None]
+    if targets == {None} and compared:
+        unclear = [row.record.variant for row in compared if row.verdict == "unclear"]
+        return f"the verdict on {', '.join(unclear)} was not settled" if unclear else ""
+    target = max((each or TARGET_INTERVAL for each in targets), default=TARGET_INTERVAL)
+    known = [one for row in rows for one in (row.total_ns, row.speedup) if one is not None]
+    is_reached = all(one.half_width is not None and one.half_width <= target for one in known)
+    return "" if is_reached else f"±{100 * target:g} % was not reached"
 
 
 def describe_drift(cases: Sequence[tuple[str, float, float, Estimate]]) -> list[str]:

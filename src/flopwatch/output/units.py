@@ -24,6 +24,8 @@ FIGURES = ((0.001, 4), (0.1, 3))
 FEWEST_FIGURES = 2
 TOO_NOISY = 1.0
 """A half width beyond this says no more than that the value is not known."""
+NOISY_RANGE = 4.0
+"""And a ratio whose interval holds 1, and reaches over this factor, says nothing either."""
 NO_WIDTH = 1e-6
 """A narrower interval is one of equal samples, and says nothing of how exact they are."""
 
@@ -158,6 +160,18 @@ def name_no_interval(estimate: Estimate) -> str:
     return "single value" if estimate.samples == 1 else "few samples"
 
 
+def is_too_noisy(ratio: Estimate) -> bool:
+    """Whether a ratio may be as well half as double.
+
+    >>> [is_too_noisy(Estimate(value=1.1, low=low, high=high, samples=9))
+    ...  for low, high in ((0.2, 17.0), (0.9, 1.3), (2.0, 9.0))]
+    [True, False, False]
+    """
+    if ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low < 1 < ratio.high and ratio.high > NOISY_RANGE * ratio.low
+
+
 def format_speedup(estimate: Estimate) -> str:
     """The ends of the interval have three figures at least: they say on which side of 1 it lies.
 
@@ -167,9 +181,13 @@ def format_speedup(estimate: Estimate) -> str:
     '1.1x [0.96, 1.30]'
     >>> format_speedup(Estimate(value=1.91, low=None, high=None, samples=3))
     '1.91x [few samples]'
+    >>> format_speedup(Estimate(value=1.1, low=0.056, high=17.0, samples=9))
+    '1.1x [too noisy]'
     """
     if estimate.low is None or estimate.high is None:
         return f"{format_measured_ratio(estimate)} [{name_no_interval(estimate)}]"
+    if is_too_noisy(estimate):
+        return f"{format_measured_ratio(estimate)} [too noisy]"
     of_ends = 4 if count_figures(estimate) == 4 else None
     ends = (format_figures(end, of_ends) for end in (estimate.low, estimate.high))
     return f"{format_measured_ratio(estimate)} [{', '.join(ends)}]"
@@ -190,10 +208,11 @@ def format_change(ratio: Estimate) -> str:
     '+0.4 % [−0.2, 1.1]'
     >>> format_change(Estimate(value=0.98, low=None, high=None, samples=3))
     '−2.0 % [few samples]'
+    >>> format_change(Estimate(value=1.116, low=0.073, high=17.1, samples=9))
+    '+11.6 % [too noisy]'
     """
-
-    ends = name_no_interval(ratio)
-    if ratio.low is not None and ratio.high is not None:
+    ends = "too noisy" if is_too_noisy(ratio) else name_no_interval(ratio)
+    if ratio.low is not None and ratio.high is not None and not is_too_noisy(ratio):
         ends = ", ".join(format_signed(100 * (e - 1), 1, "-") for e in (ratio.low, ratio.high))
     return f"{format_signed(100 * (ratio.value - 1))} % [{ends}]"
 

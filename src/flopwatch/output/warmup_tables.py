@@ -1,212 +1,230 @@
-"""Why more than one warm-up step: the published tables, and what the first steps paid for."""
+"""How many warm-up steps to discard, and what the first ones paid for: one table, and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.statistics import THRESHOLD
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import (
     DISCARDED,
+    SLOW,
     STD_RATIO,
     STEPS,
     Costs,
+    Spread,
     Warmup,
-    Window,
     as_dict,
-    compare_mean,
-    compare_std,
     study,
 )
-from flopwatch.output.layouts import Printout
-from flopwatch.output.layouts.layout_cs336 import (
-    describe_table,
-    draw_grid,
-    make_headings,
-    name_experiment,
-    table_key,
-)
-from flopwatch.output.tables import Value, group_by
-from flopwatch.output.units import format_signed_share, format_time, plural, three_figures
+from flopwatch.output.columns import label_columns
+from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.tables import Column, Sheet, choose_axes, group_by, number, suite_and_axes
+from flopwatch.output.units import format_time, plural
 from flopwatch.records.record import Record
 from flopwatch.suites.case import label
 
-REMARKS = (
-    "Times are in seconds: mean and sample standard deviation (divided by n - 1) of the next "
-    f"{STEPS} steps, or of as many as the column Steps says, which are equally many in all tables "
-    "of an experiment. The very first call is step 0.",
-    f"Steps suffice when the whole step's mean is within {100 * THRESHOLD:g} % of the steady one, "
-    "or within two standard errors where those are more, and its std at most "
-    f"{STD_RATIO:g} times as large.",
-    "Variants of one case share a process: one-time costs fall on the first of them.",
+METHOD = (
+    f"0, 1, 2, 5 discarded: mean and standard deviation of the next {STEPS} steps, or of as many "
+    "as there are, the same number in a row; the very first call is step 0",
+    "discard: the fewest steps after which the mean is within "
+    f"{100 * THRESHOLD:g} % of the steady one, or two standard errors where those are more, the "
+    f"standard deviation at most {STD_RATIO:g} times the steady one, and the next step at most "
+    f"{SLOW:g} times as long",
+    "variants of a case share a process: what is paid once falls on the first of them",
 )
-CONCLUSIONS = {
-    0: "So no warm-up step is needed here.",
-    1: "So one warm-up step suffices here.",
-}
-"""By how many are enough."""
+UNSURE = "?: the times vary too much, or no steady state was detected"
+OF_MEANS = (
+    "steps of short cases are means of several calls, and have an untimed call before them; --json "
+    "has the number of calls"
+)
+REST = "the rest: threads and kernels started for the first time, new memory, cold caches"
+NOTABLE = 0.1
+"""Of a steady step: what the first one may have taken more, and is not worth a sentence."""
+MOST_SENTENCES = 8
+"""More cases are counted."""
 
 
-def lay_out(rows: Sequence[Row]) -> Printout:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmupAnswer:
+    answer: str
+    """In one sentence."""
+    sheets: list[Sheet]
+    content: list[dict[str, object]]
+    """For ``--json``."""
+
+
+def answer_warmup(rows: Sequence[Row]) -> WarmupAnswer:
     studied = [study(row.record) for row in rows]
-    tables = group_by(
-        (warmup for warmup in studied if warmup.windows),
-        lambda warmup: (table_key(warmup.record), *warmup.record.samples_ns),
+    shown = [warmup for warmup in studied if warmup.windows]
+    tables = group_by(shown, lambda w: (suite_and_axes(w.record), conditions(w.record)))
+    return WarmupAnswer(
+        answer=_conclude(studied),
+        sheets=[_make_sheet(table) for table in tables],
+        content=[*map(as_dict, studied)],
     )
-    lines = [line for table in tables for line in _describe_block(table)]
-    lines += [*(REMARKS if tables else ()), *_answer(studied)]
-    absent = ", ".join(
-        f"{record.variant} {label(record.params)} ({_describe_absence(record)})"
-        for record in (warmup.record for warmup in studied if not warmup.windows)
-    )
-    lines += [f"Without tables: {absent}."] if absent else []
-    return Printout(lines=lines, content=[*map(as_dict, studied)])
 
 
-def _answer(studied: Sequence[Warmup]) -> list[str]:
-    """For all experiments together; none where no steady state is known."""
-    needed = [warmup.enough for warmup in studied if warmup.enough is not None]
-    if not needed:
-        return []
-    more = [enough for enough in needed if enough > 1]
-    experiments = plural(len(needed), "experiment")
-    return [
-        f"Why more than one warm-up step? Because one is not enough in {len(more)} of "
-        f"{experiments} here: up to {max(more)} are needed."
-        if more
-        else f"Why more than one warm-up step? No reason here: one is enough in {experiments}."
-    ]
-
-
-def _describe_block(table: Sequence[Warmup]) -> list[str]:
-    lines = [describe_table(table[0].record), ""]
-    for discarded in DISCARDED:
-        chosen = [
-            (w, window) for w in table for window in w.windows if window.discarded == discarded
-        ]
-        lines += _draw_table(f"{plural(discarded, 'step')} discarded", chosen)
-    steady = [(warmup, warmup.steady) for warmup in table if warmup.steady is not None]
-    numbers = sorted({window.discarded for _, window in steady})
-    counts = f"{numbers[0]} to {numbers[-1]} steps" if len(numbers) > 1 else None
-    lines += _draw_table(
-        f"until the steady state: {counts or plural(sum(numbers), 'step')} discarded", steady
-    )
-    return [*lines, *(line for warmup in table for line in [*describe_warmup(warmup), ""])]
-
-
-def _draw_table(title: str, rows: Sequence[tuple[Warmup, Window]]) -> list[str]:
-    if not rows:
-        return []
-    headings = [*make_headings(list(rows[0][1].phases)), "Steps"]
-    cells = [_make_cells(warmup, window) for warmup, window in rows]
-    return [title, *draw_grid(headings, cells), ""]
-
-
-def _make_cells(warmup: Warmup, window: Window) -> list[Value]:
-    spreads = window.phases.values()
-    times = [value for spread in spreads for value in (spread.mean_s, spread.std_s)]
-    return [name_experiment(warmup.record), *times, warmup.steps]
-
-
-def describe_warmup(warmup: Warmup) -> list[str]:
-    """What the first steps paid for, and how many are enough."""
-    record, costs = warmup.record, warmup.costs
-    sentences = [*_describe_answer(warmup), *_describe_calls(warmup)]
-    if costs is not None:
-        kind = "steady" if record.steady else "measured"
-        later = _describe_later(costs, kind, record.warmup_samples - 1)
-        sentences = [*_describe_first(costs, kind), *later, *sentences]
-    name = f"{name_experiment(record)}, {record.variant}:"
-    return [name, *(f"  {sentence}" for sentence in sentences)]
-
-
-def _describe_first(costs: Costs, kind: str) -> list[str]:
-    first, later = _time(costs.first_s), _time(costs.measured_s)
-    if costs.excess_s <= 0:
-        return [f"The first step took {first}, no more than a {kind} one ({later})."]
+def _conclude(studied: Sequence[Warmup]) -> str:
+    """What a reader would do, of all cases together."""
+    known = [warmup for warmup in studied if warmup.enough is not None]
+    unknown = [warmup for warmup in studied if warmup.enough is None and warmup.windows]
+    absent = [warmup.record for warmup in studied if not warmup.windows]
     sentences = [
-        f"The first step took {first}, a {kind} one {later}: {_time(costs.excess_s)} more, for"
+        *([_count_needed(known)] if known else []),
+        *([_count_slow(unknown)] if unknown else []),
+        *([f"not in the table: {_name_absent(absent)}"] if absent else []),
     ]
-    named = {
-        "compilation": costs.compilation_s,
-        "the optimizer's first step, in which it makes what state it has": costs.optimizer_s,
-        "other (threads and kernels started for the first time, new memory, cold caches)":
-            costs.rest_s,
-    }  # fmt: skip
-    sentences += [f"  {_time(s):>8}  {what}" for what, s in named.items() if s is not None]
-    if costs.page_faults is not None:
-        sentences.append(
-            f"Allocation: the system provided {plural(costs.page_faults, 'page')} in that step, "
-            "of 4 KiB, or of 2 MiB where the allocator uses huge ones; what they cost is in the "
-            "times above, and cannot be separated."
-        )
-    return sentences
+    return "; ".join(sentences)
 
 
-def _describe_later(costs: Costs, kind: str, others: int) -> list[str]:
-    """Of the warm-up steps after the first."""
-    if others < 1:
-        return []
-    if not costs.later_steps:
-        return [f"None of the next {plural(others, 'step')} took longer than {kind} ones."]
-    return [
-        f"Of the next {plural(others, 'step')}, {costs.later_steps} took longer than any {kind} "
-        f"one, {_time(costs.later_s)} more in all."
+def _count_slow(unknown: Sequence[Warmup]) -> str:
+    """Where no steady state is known."""
+    most = max(warmup.at_least for warmup in unknown)
+    slow = f": discard {plural(most, 'step')} there at the least" if most else ""
+    return f"no steady state is known of {plural(len(unknown), 'case')}{slow}"
+
+
+def _count_needed(known: Sequence[Warmup]) -> str:
+    most = max(warmup.enough or 0 for warmup in known)
+    cases = plural(len(known), "case")
+    unsure = sum(not warmup.is_sure for warmup in known)
+    doubt = f", though times vary too much to be sure in {unsure} of them" if unsure else ""
+    if most == 0:
+        return f"no step has to be discarded in {cases}{doubt}"
+    if most == 1:
+        return f"discard one step: that is enough in {cases}{doubt}"
+    more = sum((warmup.enough or 0) > 1 for warmup in known)
+    return f"discard {most} steps: one is not enough in {more} of {cases}{doubt}"
+
+
+def _name_absent(records: Sequence[Record]) -> str:
+    named = [
+        f"{_name(record, list(record.params))} ({_describe_absence(record)})" for record in records
     ]
-
-
-def _describe_answer(warmup: Warmup) -> list[str]:
-    steady = warmup.steady
-    if steady is None:
-        lack = "measured for long enough" if warmup.record.steady else "detected"
-        return [f"No steady state was {lack}: how many steps suffice is not known."]
-    assert warmup.enough is not None
-    earlier = [window for window in warmup.windows if window.discarded < steady.discarded]
-    compared = "; ".join(_compare(window, steady) for window in earlier)
-    return [
-        f"A steady state was detected after {plural(steady.discarded, 'step')}, including the ones "
-        "that show it.",
-        *([f"Mean and std compared with the steady ones: {compared}."] if compared else []),
-        CONCLUSIONS.get(
-            warmup.enough,
-            f"So one warm-up step is not enough here: it takes {warmup.enough}.",
-        ),
-    ]
-
-
-def _compare(window: Window, steady: Window) -> str:
-    change = format_signed_share(compare_mean(window.total, steady.total))
-    ratio = compare_std(window.total, steady.total)
-    spread = "" if ratio is None else f" and {three_figures(ratio)} times"
-    return f"with {window.discarded} discarded, {change}{spread}"
-
-
-def _describe_calls(warmup: Warmup) -> list[str]:
-    """Where a step is not one call."""
-    record, windows = warmup.record, warmup.windows
-    sentences = []
-    if any(window.calls != window.discarded for window in windows):
-        pairs = ", ".join(f"{w.calls}" for w in windows if w.discarded)
-        steps = ", ".join(f"{w.discarded}" for w in windows if w.discarded)
-        sentences.append(
-            f"Counted in calls, {steps} discarded steps are {pairs}: short samples have an untimed "
-            "call before them."
-        )
-    most = max(record.calls_per_sample)
-    if most > 1:
-        first = next(
-            position for position, loops in enumerate(record.calls_per_sample) if loops > 1
-        )
-        sentences.append(
-            f"From step {first} on a sample is the mean of up to {most:,} calls, and single calls "
-            "vary more than such means."
-        )
-    return sentences
-
-
-def _time(seconds: float) -> str:
-    return format_time(seconds * 1e9)
+    more = f" and {len(named) - MOST_SENTENCES} more" if len(named) > MOST_SENTENCES else ""
+    return ", ".join(named[:MOST_SENTENCES]) + more
 
 
 def _describe_absence(record: Record) -> str:
     return f"only {plural(len(record.rounds), 'step')}" if record.status == "ok" else record.status
+
+
+def _make_sheet(table: Sequence[Warmup]) -> Sheet:
+    title, axes = choose_axes([warmup.record for warmup in table])
+    columns: list[Column[Warmup]] = [
+        *label_columns(axes, lambda warmup: warmup.record),
+        number("first step", "s", lambda warmup: warmup.first_s),
+        *(_window_column(discarded) for discarded in DISCARDED),
+        Column("steady", _describe_steady, value=_find_steady_s),
+        Column("discard", _describe_enough, value=lambda warmup: warmup.enough),
+    ]
+    return Sheet(
+        title=f"warm-up of {title}",
+        columns=columns,
+        items=[table],
+        conditions=describe_conditions(table[0].record),
+        remarks=_list_remarks(table, axes),
+    )
+
+
+def _window_column(discarded: int) -> Column[Warmup]:
+    def find(warmup: Warmup) -> Spread | None:
+        found = [window for window in warmup.windows if window.discarded == discarded]
+        return found[0].total if found else None
+
+    def cell(warmup: Warmup) -> str:
+        spread = find(warmup)
+        return "" if spread is None else _format_spread(spread)
+
+    return Column(
+        f"{discarded} discarded",
+        cell,
+        "fact" if discarded <= 1 else "detail",
+        value=lambda warmup: getattr(find(warmup), "mean_s", None),
+    )
+
+
+def _format_spread(spread: Spread) -> str:
+    """
+    >>> _format_spread(Spread(mean_s=0.192, std_s=0.081))
+    '192 ms ± 42 %'
+    """
+    time = _time(spread.mean_s)
+    return time if spread.std_s is None else f"{time} ± {100 * spread.std_s / spread.mean_s:.0f} %"
+
+
+def _find_steady_s(warmup: Warmup) -> float | None:
+    return None if warmup.costs is None else warmup.costs.measured_s
+
+
+def _describe_steady(warmup: Warmup) -> str:
+    steady_s = _find_steady_s(warmup)
+    return "" if steady_s is None else _time(steady_s) + ("" if warmup.record.steady else "?")
+
+
+def _describe_enough(warmup: Warmup) -> str:
+    if warmup.enough is None:
+        return f"at least {warmup.at_least}" if warmup.at_least else "unknown"
+    return f"{warmup.enough}{'' if warmup.is_sure else '?'}"
+
+
+def _list_remarks(table: Sequence[Warmup], axes: Sequence[str]) -> list[str]:
+    is_doubtful = any(not (w.is_sure and w.record.steady) for w in table)
+    has_means = any(w.calls != w.discarded for warmup in table for w in warmup.windows)
+    told = [sentence for warmup in table for sentence in describe_costs(warmup, axes)]
+    left = len(told) - MOST_SENTENCES
+    return [
+        *told[:MOST_SENTENCES],
+        *([f"and {left} more like that (--json has all)"] if left > 0 else []),
+        *([REST] if any("the rest" in sentence for sentence in told) else []),
+        *METHOD,
+        *([OF_MEANS] if has_means else []),
+        *([UNSURE] if is_doubtful else []),
+    ]
+
+
+def describe_costs(warmup: Warmup, axes: Sequence[str]) -> list[str]:
+    """What the first steps paid for, in a case that is named by these axes; nothing where they took
+    no longer than others."""
+    costs, record = warmup.costs, warmup.record
+    if costs is None:
+        return []
+    kind = "steady" if record.steady else "measured"
+    said = [*_describe_first(costs, kind), *_describe_later(costs, kind, record)]
+    return [f"{_name(record, axes)}: {'; '.join(said)}"] if said else []
+
+
+def _describe_first(costs: Costs, kind: str) -> list[str]:
+    if costs.excess_s <= NOTABLE * costs.measured_s:
+        return []
+    named = {"compilation": costs.compilation_s, "the optimizer's first step": costs.optimizer_s}
+    known = {what: paid_s for what, paid_s in named.items() if paid_s is not None}
+    if known and costs.rest_s is not None:
+        known["the rest"] = costs.rest_s
+    paid = ", ".join(f"{_time(paid_s)} for {what}" for what, paid_s in known.items())
+    faults = costs.page_faults
+    pages = "" if faults is None else f" ({plural(faults, 'new page')} of memory)"
+    excess = f"the first step took {_time(costs.excess_s)} more than a {kind} one{pages}"
+    return [f"{excess}: {paid}" if paid else excess]
+
+
+def _describe_later(costs: Costs, kind: str, record: Record) -> list[str]:
+    """Of the warm-up steps after the first."""
+    if not costs.later_steps:
+        return []
+    return [
+        f"{costs.later_steps} of the next {plural(record.warmup_samples - 1, 'step')} took longer "
+        f"than any {kind} one, {_time(costs.later_s)} more in all"
+    ]
+
+
+def _name(record: Record, axes: Sequence[str]) -> str:
+    shown = {axis: record.params[axis] for axis in axes if axis in record.params}
+    return " ".join(filter(None, [record.variant, label(shown)]))
+
+
+def _time(seconds: float) -> str:
+    return format_time(seconds * 1e9)

@@ -70,8 +70,6 @@ SPREAD = 1.5
 """How far off the estimate before the run may be, as a factor."""
 NARROW = 1.25
 """An interval that is narrower is not worth showing."""
-WORTH_TELLING = 0.1
-"""Background load below this does not change an estimate by much."""
 SAME_SETTINGS = ("device", "threads", "cache", "target_interval")
 """Those that decide how long sampling takes, besides the budget, which is counted with."""
 MACHINE = "machine.machine_id"
@@ -107,8 +105,14 @@ class Estimate:
 
     @property
     def expected_s(self) -> float:
-        total_s = self.extra_s + sum(map(self.expect_group_s, self.prior_s))
-        return total_s if self.budget_s is None else min(total_s, max(self.budget_s, 0.0))
+        """A run's budget bounds sampling, and what is begun after it: a group that is begun within
+        it is also built and checked, however long that takes."""
+        total_s = self.extra_s
+        for group in self.prior_s:
+            if self.budget_s is not None and total_s >= self.budget_s:
+                break
+            total_s += self.expect_group_s(group)
+        return total_s
 
     def expect_group_s(self, group: str) -> float:
         prior_s = self.prior_s[group]
@@ -129,20 +133,9 @@ class Estimate:
 
     def __str__(self) -> str:
         rates = ", ".join(f"{d} {format_rate(rate, 'FLOP/s')}" for d, rate in self.rates.items())
-        share = self.background_share
-        basis = "; ".join(
-            [
-                *([f"a plain matmul here: {rates}"] if rates else []),
-                *(
-                    [f"other programs take {share:.0%} of the cores"]
-                    if share >= WORTH_TELLING
-                    else []
-                ),
-            ]
-        )
         return (
             f"{plural(self.cases, 'case')} in {plural(len(self.prior_s), 'group')}, "
-            f"{self.describe()}" + (f" ({basis})" if basis else "")
+            f"{self.describe()}" + (f" (a plain matmul here: {rates})" if rates else "")
         )
 
     def describe(self, passed_s: float = 0.0) -> str:

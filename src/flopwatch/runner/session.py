@@ -14,6 +14,7 @@ from typing import Any
 from flopwatch.devices import environment as machine
 from flopwatch.devices import instruction_sets, system_files
 from flopwatch.errors import UsageError
+from flopwatch.output.background_load import warn_of_load
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.runner import group_runner
@@ -366,8 +367,8 @@ def _announce(
         watcher.say(idle)
     require_budget(options.budget_s, left)
     estimate = _estimate(options, left, context.launcher, context.settings, history)
-    if left:
-        watcher.say(str(estimate))
+    for sentence in [str(estimate), *warn_of_load(estimate.background_share)] if left else []:
+        watcher.say(sentence)
     return estimate
 
 

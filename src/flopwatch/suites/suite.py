@@ -228,7 +228,7 @@ class Suite:
         return None if built is None else Workload.of(built)
 
     def count_flops(self, case: Case) -> dict[str, dict[str, float]]:
-        counts = self._functions["flops"](case) if "flops" in self._functions else {}
+        counts = self._count("flops", case)
         dtype = str(case.params.get("dtype", "unknown"))
         by_dtype = {
             phase: count if isinstance(count, Mapping) else {dtype: count}
@@ -237,12 +237,20 @@ class Suite:
         return {phase: self._check("flops", amounts) for phase, amounts in by_dtype.items()}
 
     def count_bytes(self, case: Case) -> dict[str, float]:
-        counts = self._functions["bytes"](case) if "bytes" in self._functions else {}
-        return self._check("bytes", counts)
+        return self._check("bytes", self._count("bytes", case))
 
     def estimate_memory(self, case: Case) -> dict[str, float]:
-        parts = self._functions["memory"](case) if "memory" in self._functions else {}
-        return self._check("memory", parts)
+        return self._check("memory", self._count("memory", case))
+
+    def _count(self, role: str, case: Case) -> Mapping[str, Any]:
+        """What a function of the suite says of the case; nothing where there is none."""
+        counts = self._functions[role](case) if role in self._functions else {}
+        if not isinstance(counts, Mapping):
+            raise SuiteError(
+                f"the {role} function of suite {self.name!r} returns {counts!r}; return numbers by "
+                'name, such as {"forward": 1e9}'
+            )
+        return counts
 
     def _check(self, role: str, amounts: Mapping[str, float]) -> dict[str, float]:
         """Amounts that a function of the suite has given, as numbers."""

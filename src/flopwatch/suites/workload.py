@@ -104,6 +104,16 @@ class Workload:
         for name in (*self.phases, *self.gradients, *self.conditions, *self.conditions.values()):
             require_storable(name)
 
+    def require_phases(self, counted: Iterable[str], role: str) -> None:
+        """Refuse what a function of the suite has counted for phases that are not here; regions
+        inside phases are fine. A misspelt one would count where nothing is timed."""
+        for name in counted:
+            if name.partition("/")[0] not in self.phases:
+                raise SuiteError(
+                    f"the {role} function names the phase {name!r}, which the workload does not "
+                    f"have; its phases are {', '.join(self.phases)}"
+                )
+
     def list_facts(self) -> dict[str, float]:
         """Checked; after the first run where they come from a function."""
         facts = self.facts() if callable(self.facts) else self.facts

@@ -83,7 +83,7 @@ class BackwardPass:
         self._leaves = [*in_graph, *_leave_out(referred, in_graph)]
         self._leaves += _leave_out(self._chosen or [], self._leaves)
         self.clear()
-        self._differentiate(output)
+        self._differentiate_first(output)
         compared = self._leaves if self._chosen is None else self._chosen
         self.found = [
             (leaf, copy_tensor(leaf.tensor.grad))
@@ -91,6 +91,17 @@ class BackwardPass:
             if leaf.tensor.grad is not None
         ]
         return outputs
+
+    def _differentiate_first(self, output: Any) -> None:
+        try:
+            self._differentiate(output)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            raise UsageError(
+                f"{self._name!r} has run its own backward pass already; leave backward=True out, "
+                "and name the tensors whose gradients are to be compared: gradients_of=[...]"
+            ) from None
 
     def clear(self) -> None:
         for leaf in self._leaves:
@@ -100,6 +111,23 @@ class BackwardPass:
         import torch
 
         torch.autograd.backward(list_roots(output), self._upstream)
+
+
+def copy_gradients(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Of tensors by name, as a function has left them."""
+    for tensor_name, tensor in chosen.items():
+        if tensor.grad is None:
+            raise UsageError(
+                f"{name!r} computes no gradient of {tensor_name}, which gradients_of names; pass "
+                "backward=True, or run the backward pass in it"
+            )
+    return {tensor_name: copy_tensor(tensor.grad) for tensor_name, tensor in chosen.items()}
+
+
+def list_written(function: Any) -> list[tuple[int, int]]:
+    """Changes if the function computes gradients of tensors that it refers to."""
+    gradients = [leaf.tensor.grad for leaf in list_referred(function)]
+    return [(id(gradient), getattr(gradient, "_version", 0)) for gradient in gradients]
 
 
 def list_roots(output: Any) -> list[Any]:

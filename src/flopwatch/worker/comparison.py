@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flopwatch.analysis.statistics import Estimate, Verdict, judge
+from flopwatch.analysis.statistics import Estimate, Verdict, is_contradicted, judge
+from flopwatch.output.background_load import describe_load
 from flopwatch.output.units import (
     format_interval,
     format_measured_ratio,
@@ -44,6 +45,8 @@ class Measurement:
     """How many calls the last samples are the mean of."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """The median of each phase, where there are several: forward and backward."""
+    background_share: float | None = None
+    """Of all cores' time, what other processes took; None: not known, or in the comparison."""
 
     @property
     def samples(self) -> int:
@@ -52,13 +55,16 @@ class Measurement:
 
     def __repr__(self) -> str:
         calls = "" if self.calls_per_sample == 1 else f" of {self.calls_per_sample} calls"
-        warning = "" if self.steady else "; it never became steady"
+        warnings = [
+            *([] if self.steady else ["it never became steady"]),
+            *describe_load(self.background_share),
+        ]
         phases = ", ".join(f"{name} {format_time(t.value)}" for name, t in self.phases_ns.items())
         return (
             f"{self.name}: {format_time(self.time_ns.value)} "
             f"{f'({phases}) ' if phases else ''}{describe_interval(self.time_ns)}, "
             f"{plural(self.samples, 'sample')}{calls} after {self.warmup_samples} of warm-up"
-            f"{warning}"
+            + "".join(f"; {warning}" for warning in warnings)
         )
 
 
@@ -72,6 +78,8 @@ class Comparison:
     baseline: str
     agreement: Agreement | None = None
     """How far results agree with the baseline's; None where they were not compared."""
+    background_share: float | None = None
+    """Of all cores' time, what other processes took meanwhile; None: not known."""
 
     @property
     def checked(self) -> bool:
@@ -165,8 +173,24 @@ class Comparison:
             results = self.agreement.describe()
         return f"{plural(rounds, 'round')}, 99 % intervals; {results}"
 
+    def remarks(self) -> list[str]:
+        """What a reader of the times should know."""
+        old_ns = self.measurements[self.baseline].time_ns.value
+        drifted = [
+            name
+            for name, speedup in self.speedups.items()
+            if is_contradicted(speedup, old_ns, self.measurements[name].time_ns.value)
+        ]
+        drift = (
+            f"the speedup of {', '.join(drifted)} is not the ratio of the times above, which "
+            "drifted between rounds: it is the median of the ratios within rounds, which drift "
+            "does not change"
+        )
+        return [*([drift] if drifted else []), *describe_load(self.background_share)]
+
     def __repr__(self) -> str:
-        return "\n".join([self.answer(), *_align([self.headings(), *self.rows()]), self.footer()])
+        table = _align([self.headings(), *self.rows()])
+        return "\n".join([self.answer(), *table, self.footer(), *self.remarks()])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.headings())
@@ -174,8 +198,9 @@ class Comparison:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self.rows()
         )
-        answer, footer = html.escape(self.answer()), html.escape(self.footer())
-        return f"<p><b>{answer}</b></p><table><tr>{head}</tr>{body}</table><p>{footer}</p>"
+        answer = html.escape(self.answer())
+        below = "<br>".join(map(html.escape, [self.footer(), *self.remarks()]))
+        return f"<p><b>{answer}</b></p><table><tr>{head}</tr>{body}</table><p>{below}</p>"
 
 
 def describe_interval(estimate: Estimate) -> str:

@@ -33,7 +33,9 @@ class Results:
     gradients: Sequence[tuple[Leaf, Any]] = ()
     """Those that `backward_pass` has found, to be matched with the baseline's."""
     has_graph: bool = False
-    """Whether a backward pass could follow."""
+    """Whether a backward pass could follow, or has been run by the function itself."""
+    gradients_by: str = "backward=True"
+    """The argument that has its gradients compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,19 +47,24 @@ class Agreement:
     gradients: Gradients
     seed: int | None
     """Set before each run, since the functions are random; None: they are not."""
+    gradients_by: str = "backward=True"
+    """Where they are not compared: the argument that has them compared."""
 
     def describe(self) -> str:
         """
-        >>> Agreement(checks={}, gradients="not compared", seed=None).describe()
-        'outputs agree; gradients not compared: pass backward=True'
+        >>> Agreement(checks={}, gradients="not compared", seed=0).describe()
+        'outputs agree (they are random: the seed 0 was set before each); gradients not compared: \
+pass backward=True'
         """
-        words = {
-            "compared": "outputs and gradients agree",
-            "not compared": "outputs agree; gradients not compared: pass backward=True",
-            "none": "outputs agree",
+        seeded = "" if self.seed is None else (
+            f" (they are random: the seed {self.seed} was set before each)"
+        )  # fmt: skip
+        return {
+            "compared": f"outputs and gradients agree{seeded}",
+            "not compared": f"outputs agree{seeded}; gradients not compared: pass "
+            f"{self.gradients_by}",
+            "none": f"outputs agree{seeded}",
         }[self.gradients]
-        seeded = "" if self.seed is None else f" (with the random seed {self.seed} before each)"
-        return f"{words}{seeded}"
 
 
 def check_agreement(
@@ -76,6 +83,11 @@ def check_agreement(
             f"there is nothing to compare: {baseline!r} returns no tensors, arrays or numbers; "
             "leave tolerance out, or return the results"
         )
+    if not any(value.isfinite().any() for value in expected.values.values()):
+        raise UsageError(
+            f"there is nothing to compare: no number that {baseline!r} returns is finite; give it "
+            "inputs that it can work with, or leave tolerance out"
+        )
     if trial.repeat(baseline, expected) is not None:
         trial.is_seeded = True
         expected = trial.run(baseline)
@@ -90,7 +102,12 @@ def check_agreement(
     gradients: Gradients = "not compared" if expected.has_graph else "none"
     if any(tensor.startswith((GRADIENT, "grad ")) for tensor in named):
         gradients = "compared"
-    return Agreement(checks=checks, gradients=gradients, seed=seed if trial.is_seeded else None)
+    return Agreement(
+        checks=checks,
+        gradients=gradients,
+        seed=seed if trial.is_seeded else None,
+        gradients_by=expected.gradients_by,
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,7 +121,7 @@ class Trial:
 
     def run(self, name: str) -> Results:
         self.announce(name)
-        with same_seed(self.seed) if self.is_seeded else nullcontext():
+        with same_seed(self.seed) if self.is_seeded else nullcontext(), blamed_on(name):
             return self.runs[name]()
 
     def repeat(self, name: str, first: Results) -> WrongResult | None:
@@ -132,12 +149,17 @@ class Trial:
         try:
             check = compare(values, theirs, against=sides[1], tolerance=self.tolerance, sides=sides)
         except WrongResult as error:
-            reason = f"{name!r} {error}{self._explain(name, baseline, results)}"
+            reason = f"{name!r} {error}{self._explain(name, baseline, results, expected)}"
             raise WrongResult(reason, error.check) from None
         assert check is not None  # the baseline has values
         return check
 
-    def _explain(self, name: str, baseline: str, results: Results) -> str:
+    def _explain(self, name: str, baseline: str, results: Results, expected: Results) -> str:
+        if self.repeat(baseline, expected) is not None:
+            return (
+                f"; {baseline!r} does not give its first result any more either: one of the "
+                "functions changes what they share, in place?"
+            )
         if self.is_seeded:
             return (
                 f"; {baseline!r} is random (dropout?), and the random seed {self.seed} was set "
@@ -154,6 +176,16 @@ def _name_all(results: Results, names: Mapping[int, str]) -> dict[str, Any]:
         for leaf, gradient in results.gradients
     }
     return {**results.values, **gradients}
+
+
+@contextmanager
+def blamed_on(name: str) -> Iterator[None]:
+    """What is raised meanwhile is the function's own, and names it below its traceback."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by {name!r}")
+        raise
 
 
 @contextmanager

@@ -119,6 +119,8 @@ class Group:
                 shares = self.rank0.take_shares(1)
                 check, unchecked = self._check(case, first.values)
                 flops, bytes_ = self.suite.count_flops(case), self.suite.count_bytes(case)
+                workload.require_phases(flops, "flops")
+                workload.require_phases(bytes_, "bytes")
                 self.suite.estimate_memory(case)  # its mistakes are errors too
                 built = Built(
                     variant=case.variant,

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
 from flopwatch.devices.base import Backend, open_backend
+from flopwatch.devices.environment import ROUGHLY_S, LoadWatch
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.output.live_line import LiveLine, open_live_line
-from flopwatch.output.units import format_duration
+from flopwatch.output.units import format_duration, format_half_width
 from flopwatch.settings import Cache, Device, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.comparison import Comparison, Measurement
@@ -64,8 +65,10 @@ def measure(
     settings = _settings(target_interval, budget_s, cache, device)
     with open_live_line(progress) as line:
         line.show(f"measuring {name}", force=True)
+        watch = LoadWatch()
         candidate = make_candidate(name, function, settings, backward=backward)
-        return next(iter(_sample({name: candidate.prepare()}, settings, line)[0].values()))
+        (measurement,) = _sample({name: candidate.prepare()}, settings, line)[0].values()
+        return replace(measurement, background_share=watch.read_share(shortest_s=ROUGHLY_S))
 
 
 def compare(  # noqa: PLR0913  all but the functions are given by name
@@ -91,17 +94,23 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
     With `backward`, gradients are computed, timed and compared, too: those of all tensors that the
     results depend on, or only `gradients_of` a module, some tensors (in a list or by name), or a
     mapping from each function to its own. Functions may also be mappings of phases, each called
-    with what the one before it returned. `progress` is a line on the terminal or in the notebook,
-    which is gone at the end.
+    with what the one before it returned. Of these, and of functions that run a backward pass
+    themselves, `gradients_of` alone has gradients compared. `progress` is a line on the terminal or
+    in the notebook, which is gone at the end.
     """
     timed = check_functions(functions)
     settings = _settings(target_interval, budget_s, cache, device, seed)
     if tolerance is not None:
         require("torch")
         check_number("tolerance", tolerance, example="1e-3 means a thousandth of the largest value")
+    elif gradients_of is not None:
+        raise UsageError(
+            "gradients_of names what is compared with a tolerance; pass tolerance=1e-3"
+        )
     baseline, *others = timed
     with open_live_line(progress) as line:
         line.show(f"comparing {', '.join(timed)}", force=True)
+        watch = LoadWatch()
         chosen = choose_gradients(gradients_of, list(timed))
         candidates = {
             name: make_candidate(name, one, settings, backward=backward, chosen=chosen[name])
@@ -110,6 +119,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
         agreement = None if tolerance is None else _check(candidates, tolerance, settings, line)
         workloads = {name: one.prepare() for name, one in candidates.items()}
         measurements, totals = _sample(workloads, settings, line)
+        background_share = watch.read_share(shortest_s=ROUGHLY_S)
     return Comparison(
         measurements=measurements,
         speedups={
@@ -117,6 +127,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
         },
         baseline=baseline,
         agreement=agreement,
+        background_share=background_share,
     )
 
 
@@ -162,10 +173,7 @@ def make_candidate(
 def _make_plain(
     name: str, function: Timed, settings: Settings, chosen: Mapping[str, Any]
 ) -> Candidate:
-    if chosen and not isinstance(function, Workload | Mapping):
-        raise UsageError(
-            f"gradients_of needs gradients, and {name!r} is a function alone; pass backward=True"
-        )
+    """A function, or phases; the gradients are those that it computes itself."""
 
     def clear() -> None:
         for tensor in chosen.values():
@@ -173,14 +181,24 @@ def _make_plain(
 
     workload = Workload.of(function)
     if chosen:
-        workload = replace(workload, gradients=chosen, reset=workload.reset or clear)
+        workload = replace(workload, reset=workload.reset or clear)
 
     def run() -> Results:
         from flopwatch.worker.agreement import gather
-        from flopwatch.worker.function_agreement import Results
+        from flopwatch.worker.backward_pass import copy_gradients, list_written
+        from flopwatch.worker.function_agreement import GRADIENT, Results
 
+        before = list_written(function)
         found = gather(workload, open_backend(settings.device).clock)
-        return Results(values=found.values, has_graph=found.has_graph)
+        has_own = list_written(function) != before
+        gradients = copy_gradients(name, chosen)
+        return Results(
+            values={**found.values, **{f"{GRADIENT}{n}": g for n, g in gradients.items()}},
+            has_graph=found.has_graph or has_own,
+            gradients_by="gradients_of="
+            if has_own or isinstance(function, Workload | Mapping)
+            else "backward=True",
+        )
 
     return Candidate(run=run, prepare=lambda: workload)
 
@@ -211,8 +229,12 @@ class LineObserver(Observer):
         if progress.warmup_rounds is not None:
             width = progress.half_width
             rounds = f"round {progress.rounds - progress.warmup_rounds}"
-            state = rounds if width is None else f"{rounds}, ±{100 * width:.1f} %"
+            state = rounds if width is None else f"{rounds}, {format_half_width(width)}"
         self._line.show(f"{self._names}: {state}, {spent}")
+
+    def fail(self, variant: str, error: Exception) -> None:
+        error.add_note(f"raised by {variant!r}")
+        raise error
 
 
 class OwnTiming:

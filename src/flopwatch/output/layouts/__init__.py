@@ -41,6 +41,39 @@ def make_printout(rows: Sequence[Row], layout: str) -> Printout:
     return printout
 
 
+MOST_NAMED = 3
+
+
+def warn_of_imprecise(rows: Sequence[Row]) -> list[str]:
+    """Published layouts have no place for intervals: what is not known well enough to be published
+    is named next to them. What others have published has none, and is not judged."""
+    from flopwatch.records.foreign import find_printed
+    from flopwatch.suites.case import label
+
+    poor = [row for row in rows if find_missing(row) and find_printed(row.record) is None]
+    if not poor:
+        return []
+    named = [f"{row.record.variant} {label(row.record.params)}".rstrip() for row in poor]
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return [
+        "not to be published, too noisy or too few samples: "
+        f"{', '.join(named[:MOST_NAMED])}{more}; the usual tables have the intervals"
+    ]
+
+
+def find_missing(row: Row) -> str:
+    """Why the times of a case are no numbers to publish; empty where they are.
+
+    A published layout says it where it has words anyway.
+    """
+    from flopwatch.output.tables import mark_imprecise
+    from flopwatch.output.units import format_interval
+
+    if row.total_ns is None or not mark_imprecise(row.total_ns):
+        return ""
+    return format_interval(row.total_ns, is_cell=True)
+
+
 def lay_out_plain(rows: Sequence[Row]) -> Printout:
     """The usual tables and nothing else."""
     from flopwatch.analysis import break_even, quality, summary

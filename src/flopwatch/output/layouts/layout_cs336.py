@@ -22,7 +22,12 @@ from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warmup import Spread, measure_spread
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts import Printout, format_published, make_published_sheet
+from flopwatch.output.layouts import (
+    Printout,
+    format_published,
+    make_published_sheet,
+    warn_of_imprecise,
+)
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import Value, group_by
 from flopwatch.output.training_tables import find_estimate_bytes
@@ -149,7 +154,10 @@ def lay_out(rows: Sequence[Row]) -> Printout:
             *map(_as_dict, chosen),
             *({**identify(record), "sum": record.facts["sum"]} for record in sums),
         ],
-        remarks=_find_remarks([row.record for row in chosen]),
+        remarks=[
+            *_find_remarks([row.record for row in chosen]),
+            *warn_of_imprecise(chosen),
+        ],
         tables=[
             make_published_sheet(
                 describe_table(table[0].record), make_headings(PHASES), [*map(_make_cells, table)]

@@ -18,11 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from flopwatch.analysis.comparable import conditions
+from flopwatch.analysis.statistics import by_round, judge, pair_ratio
 from flopwatch.analysis.summary import Row, differences_as_dict
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import BACKWARD, FORWARD
 from flopwatch.output.columns import NOT_COMPARABLE
-from flopwatch.output.layouts import Printout
+from flopwatch.output.layouts import Printout, find_missing, warn_of_imprecise
 from flopwatch.output.remarks import describe_conditions, describe_differences
 from flopwatch.output.tables import group_by
 from flopwatch.records.foreign import find_printed
@@ -50,6 +51,8 @@ class Entry:
     total_ms: float | None = None
     speedup: float | None = None
     """Over the baseline of its own run."""
+    is_unclear: bool = False
+    """Whether the ratios of single runs do not even show who is faster."""
 
     @property
     def record(self) -> Record:
@@ -74,7 +77,11 @@ def lay_out(rows: Sequence[Row]) -> Printout:
             for variant in group_by(chapter, lambda entry: entry.record.variant):
                 lines += _speedup_lines(variant)
     lines += _quote_lines(published)
-    return Printout(lines=lines, content=[_as_dict(entry) for entry in [*entries, *published]])
+    return Printout(
+        lines=lines,
+        content=[_as_dict(entry) for entry in [*entries, *published]],
+        remarks=warn_of_imprecise([entry.row for entry in entries]),
+    )
 
 
 def published_name(variant: str) -> str:
@@ -106,7 +113,22 @@ def _make_entry(row: Row) -> Entry:
         backward_ms=_average_ms(row.record, BACKWARD),
         total_ms=total_ms,
         speedup=baseline_ms / total_ms if baseline_ms and total_ms else None,
+        is_unclear=row.against is not None and _is_unclear(row.record, row.against),
     )
+
+
+def _is_unclear(record: Record, baseline: Record) -> bool:
+    mine, theirs = (by_round(one, _sum_regions(one)) for one in (record, baseline))
+    ratio = pair_ratio(mine, theirs)
+    return ratio is None or judge(ratio) == "unclear"
+
+
+def _sum_regions(record: Record) -> list[float]:
+    """Of every run with instruments."""
+    known = [
+        record.regions[name].samples_ns for name in (FORWARD, BACKWARD) if name in record.regions
+    ]
+    return [sum(times_ns) for times_ns in zip(*known, strict=False)]
 
 
 def _total_ms(record: Record) -> float | None:
@@ -209,7 +231,8 @@ def _describe_times(entry: Entry) -> str:
         f"total avg: {entry.total_ms:.4f}, fwd_avg: {entry.forward_ms:.4f}, "
         f"bwd_avg: {entry.backward_ms:.4f}"
     )
-    return f"{times}, {describe_differences(entry.row)}" if entry.row.differences else times
+    differences = describe_differences(entry.row) if entry.row.differences else ""
+    return ", ".join(filter(None, [times, find_missing(entry.row), differences]))
 
 
 def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
@@ -222,8 +245,9 @@ def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
     for width, entry in sorted(zip(widths, known, strict=True), key=lambda pair: pair[0]):
         # Models of one width would look the same.
         model = f" ({_model(entry.record)})" if widths.count(width) > 1 else ""
+        doubt = ", unclear" if entry.is_unclear else ""
         fairness = f", {NOT_COMPARABLE}" if entry.row.differences else ""
-        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{fairness}")
+        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{doubt}{fairness}")
     return [*lines, ""]
 
 
@@ -237,6 +261,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "forward_ms": entry.forward_ms,
         "backward_ms": entry.backward_ms,
         "speedup": entry.speedup,
+        "unclear": entry.is_unclear,
         "differences": differences_as_dict(entry.row),
         "measured_on": describe_conditions(record),
     }

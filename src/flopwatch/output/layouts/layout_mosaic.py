@@ -25,7 +25,13 @@ from flopwatch.jobs.conventions import CONVENTIONS, count_trained_parameters
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.training_job import SHARDING_WORDS, STEP_WORDS, TrainingJob
 from flopwatch.jobs.utilisation import JobUtilisation, Utilisation
-from flopwatch.output.layouts import Printout, make_published_sheet
+from flopwatch.output.layouts import (
+    Printout,
+    find_missing,
+    make_published_sheet,
+    warn_of_imprecise,
+)
+from flopwatch.output.tables import IMPRECISE
 from flopwatch.output.units import format_rate
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.record import Record, identify
@@ -212,9 +218,20 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     return Printout(
         lines=[*_draw_markdown([headings, *cells]), ""],
         content=[_as_dict(entry) for entry in entries],
-        remarks=[*REMARKS, *_describe_peaks(entries), *remarks],
+        remarks=[
+            *REMARKS,
+            *_describe_peaks(entries),
+            *remarks,
+            *_describe_marks(cells),
+            *warn_of_imprecise([entry.row for entry in entries]),
+        ],
         tables=[make_published_sheet("", headings, cells)],
     )
+
+
+def _describe_marks(cells: Sequence[Sequence[str]]) -> list[str]:
+    is_marked = any(cell.endswith(IMPRECISE.sign) for row in cells for cell in row)
+    return [f"{IMPRECISE.sign}: {IMPRECISE.meaning}"] if is_marked else []
 
 
 def _draw_markdown(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -247,7 +264,9 @@ def _format(column: Column, entry: Entry) -> str:
     if value is None:
         failed = column.key == SPEED and entry.record.status != "ok"
         return entry.record.status if failed else ""
-    return f"{value:{column.form}}"
+    # What follows from a time that is not known well is marked; other numbers are exact.
+    doubt = IMPRECISE.sign if column.form and find_missing(entry.row) and not entry.printed else ""
+    return f"{value:{column.form}}{doubt}"
 
 
 def _describe_peaks(entries: Sequence[Entry]) -> list[str]:

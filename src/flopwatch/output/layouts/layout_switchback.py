@@ -23,7 +23,7 @@ from typing import Any
 from flopwatch.analysis.comparable import conditions
 from flopwatch.analysis.summary import Row
 from flopwatch.errors import UsageError
-from flopwatch.output.layouts import Printout, make_published_sheet
+from flopwatch.output.layouts import Printout, make_published_sheet, warn_of_imprecise
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.records.foreign import find_printed
 from flopwatch.records.published.published_switchback import (
@@ -57,6 +57,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """In the published order: the variants whose samples a part's mean is over."""
 
+SOURCES = {variant for sources in PARTS.values() for variant in sources}
+
 Group = dict[str, Row]
 """The rows of one layer and batch, by variant."""
 
@@ -70,10 +72,12 @@ def lay_out(rows: Sequence[Row]) -> Printout:
         )
     blocks: dict[str, list[dict[str, Any]]] = {}
     remarks = []
+    used: list[Row] = []
     for group in groups:
         record = next(iter(group.values())).record
         reason = find_gap(group)
         if reason is None:
+            used += [row for variant, row in group.items() if variant in SOURCES]
             blocks.setdefault(_describe_block(record), []).append(make_line(group))
         else:
             remarks.append(f"no line for {label(record.params)}: {reason}")
@@ -81,7 +85,7 @@ def lay_out(rows: Sequence[Row]) -> Printout:
     return Printout(
         lines=[json.dumps(line) for line in content],
         content=content,
-        remarks=[*_number_blocks(blocks), *remarks],
+        remarks=[*_number_blocks(blocks), *remarks, *warn_of_imprecise(used)],
         tables=[
             make_published_sheet(title, [*block[0]], [[*line.values()] for line in block])
             for title, block in blocks.items()
