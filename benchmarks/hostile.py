@@ -92,7 +92,9 @@ def plan_poisoned(generator: random.Random, is_full: bool) -> Iterator[tuple[str
 
 
 PARTS = {
-    "signals": Part(what="signals to the runner, the server and workers", plan=plan_signals),
+    "signals": Part(
+        what="signals to the runner, the server, its watcher and workers", plan=plan_signals
+    ),
     "suites": Part(what="suites that crash, hang, lie and leave processes", plan=plan_suites),
     # In this process, whose output they capture: one at a time.
     "files": Part(what="damaged files through every reader", plan=plan_files, at_once=1),

@@ -31,10 +31,10 @@ SPARE_BYTES = 32 * 2**20
 """A process with less than this left cannot start a few threads."""
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies, however it dies (Linux)."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
