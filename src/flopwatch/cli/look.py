@@ -161,8 +161,9 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
               help="The time limit. A query that takes longer is ended."
               )  # fmt: skip
 @click.option("--memory-limit", "memory_limit_bytes", type=options.Word(options.read_size),
-              metavar="SIZE", help="The memory limit, such as 8G. Of DuckDB, which may write 4 times as much "
-                                   "to a temporary folder.  [default: 4G, or half of what is free]"
+              metavar="SIZE", help="The memory limit, such as 8G. For DuckDB, which may write "
+                                   "four times as much to a temporary folder.  "
+                                   "[default: 4G, or half of what is free]"
               )  # fmt: skip
 @options.skip_corrupt
 @options.as_json
