@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -220,7 +221,8 @@ SPARE_BYTES = 2**30
 @contextmanager
 def ending_as_by_ctrl_c() -> Iterator[None]:
     """Meanwhile SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if is_main else ()  # others may not set handlers
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
