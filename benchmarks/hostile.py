@@ -92,7 +92,9 @@ def plan_poisoned(generator: random.Random, is_full: bool) -> Iterator[tuple[str
 
 
 PARTS = {
-    "signals": Part(what="signals to the runner, the server and workers", plan=plan_signals),
+    "signals": Part(
+        what="signals to the runner, the server, its watcher and workers", plan=plan_signals
+    ),
     "suites": Part(what="suites that crash, hang, lie and leave processes", plan=plan_suites),
     # In this process, whose output they capture: one at a time.
     "files": Part(what="damaged files through every reader", plan=plan_files, at_once=1),
@@ -119,13 +121,23 @@ def main() -> int:
         plan = part.plan(random.Random(arguments.seed), arguments.full or only is not None)
         attempts = [attempt for title, attempt in plan if only is None or title in only]
         print(f"{name}: {len(attempts)} attempts: {part.what}", flush=True)
-        with ThreadPoolExecutor(part.at_once) as pool:
-            for outcome in pool.map(lambda attempt: attempt(), attempts):
-                outcomes.append(outcome)
-                for failure in outcome.failures:
-                    print(f"  FAILED {outcome.name}: {failure}", flush=True)
+        for count, outcome in enumerate(try_all(attempts, part.at_once), start=1):
+            outcomes.append(outcome)
+            for failure in outcome.failures:
+                print(f"  FAILED {outcome.name}: {failure}", flush=True)
+            if count % 100 == 0:
+                print(f"  {count} tried", flush=True)
     print_table(outcomes)
     return 1 if any(outcome.failures for outcome in outcomes) else 0
+
+
+def try_all(attempts: list[Attempt], at_once: int) -> Iterator[Outcome]:
+    """Until the last one, or Ctrl-C."""
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            yield from pool.map(lambda attempt: attempt(), attempts)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
 
 
 def print_table(outcomes: list[Outcome]) -> None:

@@ -1,8 +1,8 @@
-"""Signals at random moments to the runner, the server, a worker or a rank.
+"""Signals at random moments to the runner, the server, its watcher, a worker or a rank.
 
-Whatever is hit, no acknowledged record may be lost, nothing may hang or be left behind. If the
-runner was not hit, the run goes on to its end, with a row for every case; if it was, the next run
-finishes what is missing.
+Whatever is hit, no acknowledged record may be lost, nothing may hang or be left behind, not even a
+process in a session of its own. If the runner was not hit, the run goes on to its end, with a row
+for every case; if it was, the next run finishes what is missing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from trials.trial import FLOPWATCH, Done, Outcome, run
 
 GROUPS = 8
 SUITE = f"""
+import subprocess
+
 import flopwatch
 
 suite = flopwatch.Suite("signals", axes={{"number": list(range({GROUPS}))}}, variants=["a", "b"])
@@ -34,9 +36,12 @@ suite = flopwatch.Suite("signals", axes={{"number": list(range({GROUPS}))}}, var
 
 @suite.build
 def build(case):
+    LEAVE
     return lambda: sum(range(200))
 """
 RANKS = f"""
+import subprocess
+
 import torch
 from torch import distributed
 
@@ -49,14 +54,16 @@ suite = flopwatch.Suite(
 
 @suite.build
 def build(case):
+    LEAVE
     x = torch.ones(8)
     return lambda: distributed.all_reduce(x.clone())
 """
+LEAVE = 'subprocess.Popen(("sleep", "600"), start_new_session=True)'
 OPTIONS = ("--case-budget", "30ms", "--timeout", "5s")
 STARTED_S = 60.0
 RUNNER_SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGSTOP", "SIGQUIT")
 CHILD_SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGSTOP", "SIGSEGV", "SIGINT")
-TARGETS = ("runner", "server", "worker")
+TARGETS = ("runner", "watcher", "server", "worker")
 
 
 @dataclass
@@ -90,13 +97,15 @@ class Meddler:
                 os.kill(runner.pid, signal.SIGCONT)
 
     def find_targets(self, runner: psutil.Process) -> list[int]:
-        servers = [p for p in runner.children() if "flopwatch.worker.server" in p.cmdline()]
-        workers = [child for server in servers for child in server.children()]
-        return {
-            "runner": [runner.pid],
-            "server": [server.pid for server in servers],
-            "worker": [worker.pid for worker in workers],
-        }[self.target]
+        found = [runner]
+        for _ in range(TARGETS.index(self.target)):  # each is the parent of the next
+            found = [
+                child
+                for process in found
+                for child in process.children()
+                if "flopwatch.worker.server" in child.cmdline()
+            ]
+        return [process.pid for process in found]
 
     def read_lines(self) -> set[str]:
         """Numbers of the groups whose line has been printed."""
@@ -110,7 +119,10 @@ def try_signal(seed: int) -> Outcome:
     has_ranks = generator.random() < 0.2
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        (folder / "signals.py").write_text(RANKS if has_ranks else SUITE)
+        # Killing the watcher is the one way to leave such a process behind.
+        leave = LEAVE if target != "watcher" else "pass"
+        suite = RANKS if has_ranks else SUITE
+        (folder / "signals.py").write_text(suite.replace("LEAVE", leave))
         meddler = Meddler(
             target=target,
             signal=signal.Signals[name],

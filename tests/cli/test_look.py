@@ -289,14 +289,17 @@ def test_wrong_sql_is_one_sentence(results: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql",
+    ("sql", "number"),
     [
-        "SELECT sum(range % 7) FROM range(1000000000000)",
+        # Hours of work in little memory.
+        ("SELECT count(*) FROM range(1000000) a, range(10000000) b", signal.SIGTERM),
         # One call of a function, in which DuckDB does not look for an interrupt.
-        "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
+        ("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))", signal.SIGINT),
     ],
 )
-def test_ctrl_c_ends_any_query(results: Path, tmp_path: Path, sql: str) -> None:
+def test_a_signal_ends_any_query(
+    results: Path, tmp_path: Path, sql: str, number: signal.Signals
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(
@@ -309,10 +312,24 @@ def test_ctrl_c_ends_any_query(results: Path, tmp_path: Path, sql: str) -> None:
     while sum(psutil.Process(process.pid).cpu_times()[:2]) < 3 or not list(temporary.iterdir()):
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.communicate(timeout=60)[1].strip() == "flopwatch: interrupted"
     assert process.returncode == 130
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM range(1000000000000) a, range(1000000000000) b",  # spilled
+        "SELECT repeat('x', 100000000) FROM range(1000)",  # not counted by DuckDB
+        "SELECT range, repeat('y', 100) FROM range(9000000)",  # objects of Python
+    ],
+)
+def test_the_memory_of_a_query_is_limited(results: Path, sql: str) -> None:
+    limits = ("--memory-limit", "50M", "--timeout", "60s")
+    result = flopwatch("query", sql, *limits, results, cwd=results.parent)
+    assert_refused(result, "allow more with --memory-limit, or ask for less")
 
 
 def test_output_into_a_closed_pipe_is_no_traceback(results: Path) -> None:

@@ -298,6 +298,9 @@ HAND_MADE = {
     "NaN": LINE.replace(b"100.0", b"NaN", 1) + b"\n",
     "infinity": LINE.replace(b"100.0", b"1e400", 1) + b"\n",
     "a number of 5,000 digits": LINE.replace(b"100.0", b"9" * 5000, 1) + b"\n",
+    "a number of 401 digits where anything may be": LINE.replace(b'"float32"', b"9" * 401, 1)
+    + b"\n",
+    "a schema of 401 digits": LINE.replace(b'"schema":1', b'"schema":' + b"9" * 401) + b"\n",
     "half a character": LINE.replace(b'"demo"', b'"\\ud800"', 1) + b"\n",
     "nested deeply": LINE.replace(b'"float32"', b"[" * 4000 + b"]" * 4000, 1) + b"\n",
     "nested, and cut off": b'{"a":' * 4000,

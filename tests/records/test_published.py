@@ -171,6 +171,11 @@ def test_a_text_of_another_kind_is_refused_in_a_sentence(name: str) -> None:
     [
         ("switchback", '"cast_x": ', '"x": ', "line 1 has None for 'cast_x'"),
         ("switchback", '"repeat": 64', '"repeat": 6.4', "line 1 has 6.4 for 'repeat'"),
+        ("switchback", '"repeat": 64', f'"repeat": {"9" * 401}', "line 1 has 9{40} for 'repeat'"),
+        ("dyad", "seq_len - 128", f"seq_len - {'9' * 401}", "line 1 has a batch that is too large"),
+        ("dyad", "seq_len - 128", f"seq_len - {'9' * 5000}", "a batch that is too large"),
+        ("dyad", "Sparse_8", f"Sparse_{'9' * 5000}", "which is no name of the DYAD"),
+        ("cs336", "no warm-up", f"{'9' * 5000} warm-up", "warm-up steps that is too large"),
         ("switchback", "}", "", "line 1 is cut off or is not JSON"),
         ("dyad", "Sparse_8", "Sparse_x", "line 4 has times of 'Sparse_x'"),
         ("dyad", "total avg: 1.2", "total avg: one", "line 4 has a time that is no number"),

@@ -354,7 +354,8 @@ def test_no_room_for_a_copy_is_told(path: Path, monkeypatch: pytest.MonkeyPatch)
         query([path], COUNT)
 
 
-PARAMS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
+WHOLE = st.integers(-(2**63), 2**63 - 1)  # as many bits as readers of records have
+PARAMS = st.dictionaries(st.text(max_size=3), WHOLE | st.text(max_size=5), max_size=3)
 PHASES = st.sets(st.text(max_size=5), max_size=3)
 
 

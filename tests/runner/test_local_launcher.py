@@ -15,6 +15,7 @@ import pytest
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.settings import Settings
 from flopwatch.worker.messages import Broken, Describe, Report
+from tests.runner.test_session import wait_until
 
 PATIENCE_S = 30.0
 
@@ -102,22 +103,61 @@ def test_a_request_may_be_larger_than_a_packet(launcher: Launcher, broken: Path)
     assert [type(report) for report in load(launcher, broken, size=1 << 20)] == [Broken]
 
 
-def test_what_a_worker_leaves_in_other_sessions_ends_with_it(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    pids = tmp_path / "pids"
-    hostile = tmp_path / "hostile.py"
-    hostile.write_text(
-        "import subprocess\n"
-        "script = 'sleep 1000 & echo $! $$; wait'\n"
-        "shell = subprocess.Popen(['sh', '-c', script], start_new_session=True,\n"
-        "                         stdout=subprocess.PIPE, text=True)\n"
-        f"open({str(pids)!r}, 'w').write(shell.stdout.readline())\n"
-    )
-    load(launcher, hostile)
+LEAVING = """
+import os, signal, subprocess, time
+script = 'sleep 1000 & echo $! $$; wait'
+shell = subprocess.Popen(
+    ["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True
+)
+open("{pids}.new", "w").write(shell.stdout.readline())
+os.rename("{pids}.new", "{pids}")
+{rest}
+"""
+
+
+def leave(tmp_path: Path, rest: str) -> tuple[Path, Path]:
+    """A suite that starts processes in a session of their own, and the file that has their pids."""
+    suite, pids = tmp_path / "hostile.py", tmp_path / "pids"
+    suite.write_text(LEAVING.format(pids=pids, rest=rest))
+    return suite, pids
+
+
+def read_running(pids: Path) -> list[str]:
     left = pids.read_text().split()
     assert len(left) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+    return [pid for pid in left if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize("rest", ["", "os.kill(os.getppid(), signal.SIGKILL); time.sleep(1000)"])
+def test_what_a_worker_leaves_in_other_sessions_ends_with_it_or_its_server(
+    launcher: Launcher, tmp_path: Path, rest: str
+) -> None:
+    suite, pids = leave(tmp_path, rest)
+    load(launcher, suite)
+    assert read_running(pids) == []
+
+
+def test_what_a_worker_leaves_in_other_sessions_ends_with_a_stopped_server(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    suite, pids = leave(tmp_path, "os.kill(os.getppid(), signal.SIGSTOP); os._exit(0)")
+    with closing(ask(launcher, suite)) as worker:
+        with pytest.raises(Hung):
+            list(worker.reports(1.0))
+        worker.kill(1.0)
+    assert read_running(pids) == []
+
+
+def test_what_a_worker_leaves_in_other_sessions_ends_with_a_killed_runner(tmp_path: Path) -> None:
+    suite, pids = leave(tmp_path, "time.sleep(1000)")
+    with subprocess.Popen(
+        [sys.executable, "-m", "flopwatch", "run", str(suite)],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    ) as runner:
+        wait_until(pids.exists)
+        runner.kill()
+    wait_until(lambda: read_running(pids) == [])
 
 
 def test_closed_standard_descriptors_are_held() -> None:

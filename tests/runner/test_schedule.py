@@ -178,7 +178,7 @@ def test_wrong_durations(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-1G", "0", "1.5.2G", "8X"])
+@pytest.mark.parametrize("text", ["", "lots", "-1G", "0", "1.5.2G", "8X", "9" * 25])
 def test_wrong_sizes(text: str) -> None:
     with pytest.raises(UsageError, match="size"):
         parse_bytes(text)

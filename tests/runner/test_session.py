@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flopwatch.errors import SuiteError, UsageError
+from flopwatch.errors import FlopwatchError, SuiteError, UsageError
 from flopwatch.records.record import Record, encode
 from flopwatch.records.store import read
 from flopwatch.runner import session
@@ -245,6 +245,13 @@ def test_the_memory_limit_is_the_users(write_suite: Write) -> None:
     path = write_suite("    return lambda: torch.zeros(2**27) .sum() * 0 + 2 * x\n")  # 512 MiB
     assert by_variant(run(path, memory_limit_bytes=2**28))["odd"].status == "oom"
     assert by_variant(run(path, memory_limit_bytes=2**33))["odd"].status == "ok"
+
+
+def test_the_memory_limit_holds_while_a_suite_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("kept = [bytearray(1 << 28) for _ in range(12)]\n")  # zeros: no real memory
+    with pytest.raises(FlopwatchError, match="MemoryError"):
+        run(path, memory_limit_bytes=2**30)
 
 
 def test_who_fits_does_not_fail_for_what_another_left_behind(write_suite: Write) -> None:

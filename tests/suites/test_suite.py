@@ -184,6 +184,7 @@ def test_a_case_tells_which_axes_it_has() -> None:
         ({"baseline": "dense"}, "'dense', which is not one of its variants plain, fast"),
         ({"axes": {"dtype": [float]}}, "JSON cannot hold"),
         ({"axes": {"x": [float("nan")]}}, "JSON cannot hold"),
+        ({"axes": {"x": [[1, 2**64]]}}, "JSON cannot hold"),
         ({"axes": {"x": []}}, "no values"),
         ({"axes": {"x": [1, 2, 1]}}, "a value twice"),
         ({"axes": {"x": [(1, 2), [1, 2]]}}, "a value twice"),

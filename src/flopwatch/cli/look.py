@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +163,8 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
               default="5m", show_default=True,
               help="The time limit. A query that takes longer is ended."
               )  # fmt: skip
-@options.memory_limit("For DuckDB.  [default: half of what is free]")
+@options.memory_limit("For DuckDB, which may write four times as much to a temporary folder.  "
+                      "[default: 4G, or half of what is free]")  # fmt: skip
 @options.skip_corrupt
 @options.as_json
 def query(
@@ -169,7 +173,8 @@ def query(
     form: str,
     skip_corrupt: bool,
     as_json: bool,
-    **limits: Any,
+    timeout_s: float,
+    memory_limit_bytes: int | None,
 ) -> None:
     """Query records in SQL, over RESULTS or all of results/.
 
@@ -185,16 +190,44 @@ def query(
     flopwatch query "SELECT model, max(mfu) FROM cases GROUP BY ALL" published:mosaic
     """
     from flopwatch.output.selection import query_results
+    from flopwatch.records.query import find_memory_limit
     from flopwatch.runner.session import RESULTS as FOLDER
+    from flopwatch.worker.limits import limiting_memory
 
     form = choose_format(form, as_json)
     paths = list(results) or sorted(FOLDER.glob("*.jsonl"))
     if not paths:
         raise click.UsageError(f"no results in {FOLDER}/ here; name a file, or run a suite first")
-    result = query_results(paths, sql, skip_corrupt=skip_corrupt, **limits)
+    limit_bytes = memory_limit_bytes or find_memory_limit()
+    # DuckDB does not count texts that it is computing, nor what the answer takes in Python.
+    with ending_as_by_ctrl_c(), limiting_memory(2 * limit_bytes + SPARE_BYTES):
+        result = query_results(
+            paths,
+            sql,
+            skip_corrupt=skip_corrupt,
+            timeout_s=timeout_s,
+            memory_limit_bytes=limit_bytes,
+        )
     for warning in result.warnings:
         print_remark(f"flopwatch: {warning}")
     print_values(result.columns, result.rows, form)
+
+
+SPARE_BYTES = 2**30
+"""For the stacks of DuckDB's threads."""
+
+
+@contextmanager
+def ending_as_by_ctrl_c() -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if is_main else ()  # others may not set handlers
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def print_values(columns: Sequence[str], rows: Sequence[Sequence[Any]], form: str) -> None:

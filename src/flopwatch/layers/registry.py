@@ -18,6 +18,7 @@ module does not import torch; makers do.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +35,8 @@ MATMULS: dict[str, tuple[Matmul, ...]] = {
     "backward": ("input gradient", "weight gradient"),
 }
 """What a linear layer computes, by phase; in a dense one each takes the same FLOPs."""
+COUNT = re.compile(r"[0-9]{1,12}")
+"""An argument that is a number."""
 Maker = Callable[..., "nn.Module"]
 """Called with in_features, out_features and the spec's arguments, whole numbers as int, and with
 bias, device and dtype by name."""
@@ -97,7 +100,7 @@ def parse(text: str) -> Spec:
     name, *words = text.split(":")
     if name not in KINDS:
         raise LayerError(f"no layer is called {name!r}; there are {', '.join(KINDS)}")
-    spec = Spec(kind=name, arguments=tuple(int(w) if w.isdigit() else w for w in words))
+    spec = Spec(kind=name, arguments=tuple(int(w) if COUNT.fullmatch(w) else w for w in words))
     kind = KINDS[name]
     try:
         _signature(kind.make).bind(*spec.arguments)

@@ -15,7 +15,7 @@ from flopwatch.analysis.summary import Row, summarize
 from flopwatch.errors import UsageError
 from flopwatch.output.columns import Columns, describe_near, find_column, list_columns
 from flopwatch.output.tables import Column
-from flopwatch.records.query import Result, connecting, query, run_bounded
+from flopwatch.records.query import Result, connecting, find_memory_limit, query, run_bounded
 from flopwatch.records.record import Record
 from flopwatch.suites.case import format_value
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOCKS = (
     "SET python_enable_replacements = false",
+    "SET temp_directory = ''",  # nothing is written
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET enable_external_access = false",
@@ -50,7 +51,7 @@ def select_rows(
     condition = f"WHERE (\n{where}\n)" if where is not None else ""
     position = _name_position(known)
     sql = f"SELECT {position} FROM cases {condition} ORDER BY {', '.join([*order, position])}"
-    with connecting() as connection:
+    with connecting(find_memory_limit()) as connection:
         try:
             places = (position, "BIGINT", list(range(len(rows))))
             _create_cases(connection, [places, *_list_typed(rows, known)])

@@ -358,6 +358,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 UNITS_S = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600}
+LARGEST_BYTES = 2**60
 UNITS_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -408,8 +409,11 @@ def parse_bytes(text: str) -> int:
     size = _parse_amount(text, r"([bkmgt]?)(?:i?b)?", UNITS_BYTES, "b")
     if size is None:
         raise UsageError(f"{text!r} is not a size; write for example 8G or 512M")
-    if not 1 <= size < math.inf:
-        raise UsageError(f"a size must be more than nothing; {text!r} is not")
+    if not 1 <= size <= LARGEST_BYTES:
+        raise UsageError(
+            f"a size must be more than nothing and at most {LARGEST_BYTES / 2**40:g}T; "
+            f"{text!r:.60} is not"
+        )
     return int(size)
 
 

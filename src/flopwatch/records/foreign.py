@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from flopwatch.errors import FlopwatchError
-from flopwatch.records.record import Record
+from flopwatch.records.record import LARGEST_INT, Record
 from flopwatch.records.store import reading
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 from flopwatch.suites.case import Case, digest
@@ -280,6 +280,14 @@ def parse_figure(text: str, smallest: float = sys.float_info.min) -> float:
     if not smallest <= figure < math.inf:
         raise ValueError(f"{text} is not {'above' if smallest else 'at least'} 0")
     return figure
+
+
+def parse_count(text: str) -> int:
+    """A ValueError where it is no whole number, or more than a record can hold."""
+    count = int(text)
+    if not 0 <= count <= LARGEST_INT:
+        raise ValueError("it is too large")
+    return count
 
 
 def name_run(form: str, text: str) -> str:

@@ -28,7 +28,6 @@ import contextlib
 import glob
 import os
 import re
-import shutil
 import tempfile
 import threading
 import time
@@ -92,6 +91,12 @@ VIEWS = {
 }
 
 TIMEOUT_S = 300.0
+MEMORY_BYTES = 4 * 2**30
+"""DuckDB's own limit, 80 % of the memory, leaves next to nothing for whatever else is running."""
+SPILL = 4
+CHUNK_ROWS = 1000
+"""Of an answer: after each, its size is looked at."""
+LESS = "allow more with --memory-limit, or ask for less"
 MOST_ROWS = 10_000_000
 """Of an answer, which is held in memory as Python objects."""
 ENDING_S = 2.0
@@ -161,8 +166,8 @@ def query(
     memory_limit_bytes: int | None = None,
 ) -> Result:
     """Run one SQL query over the records of all files; `add_cases` makes the view `cases` of them.
-    DuckDB holds at most `memory_limit_bytes`, or else half of what is free, and writes the rest to
-    the temporary folder, up to a quarter of the free space there.
+    DuckDB holds at most `memory_limit_bytes`, and writes the rest to the temporary folder, up to
+    `SPILL` times as much.
 
     Raises UsageError for a query that cannot be run, and what `store.read` raises for a file that
     cannot be read.
@@ -174,6 +179,7 @@ def query(
     _refuse_other_than_utf8([*map(str, paths), sql])
     if not CASES.search(sql):
         add_cases = None
+    limit_bytes = memory_limit_bytes or find_memory_limit()
     warnings: list[str] = []
     kept: list[Record] = []
     copies: dict[str, Path] = {}
@@ -189,15 +195,14 @@ def query(
                         kept.append(record)
             copies[str(copy)] = path
         try:
-            with connecting() as connection:
-                # DuckDB's own limit, 80 % of the memory, starves a machine that others use.
-                limit_bytes = memory_limit_bytes or psutil.virtual_memory().available // 2
-                connection.execute(f"SET memory_limit = '{limit_bytes} bytes'")
+            with connecting(limit_bytes) as connection:
                 _create_views(connection, copies)
                 if add_cases is not None:
                     add_cases(connection, kept)
                 _lock_down(connection, folder, list(copies))
-                columns, rows = run_bounded(connection, lambda: _run(connection, sql), timeout_s)
+                columns, rows = run_bounded(
+                    connection, lambda: _run(connection, sql, limit_bytes), timeout_s
+                )
         except TimeoutError:
             raise UsageError(
                 f"the query was ended after {timeout_s:g} s; ask for less, or allow more with "
@@ -205,7 +210,15 @@ def query(
             ) from None
         except duckdb.Error as error:
             raise _explain(error) from None
+        except MemoryError:
+            raise UsageError(f"the answer does not fit into memory; {LESS}") from None
     return Result(columns=columns, rows=rows, warnings=warnings)
+
+
+def find_memory_limit() -> int:
+    """Of a query, where the user sets none."""
+    available_bytes: int = psutil.virtual_memory().available
+    return min(MEMORY_BYTES, available_bytes // 2)
 
 
 @contextlib.contextmanager
@@ -221,11 +234,13 @@ def _writing(path: Path, copy: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def connecting() -> Iterator[duckdb.DuckDBPyConnection]:
+def connecting(limit_bytes: int) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database in memory. Closing it would wait for a query that does not end."""
     import duckdb
 
     connection = duckdb.connect()
+    connection.execute(f"SET memory_limit = '{limit_bytes} bytes'")
+    connection.execute(f"SET max_temp_directory_size = '{SPILL * limit_bytes} bytes'")
     try:
         yield connection
     finally:
@@ -267,7 +282,7 @@ def is_running() -> bool:
 
 
 def _run(
-    connection: duckdb.DuckDBPyConnection, sql: str
+    connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows."""
     import duckdb
@@ -279,12 +294,18 @@ def _run(
             "a query must be one statement that reads: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE "
             "or PIVOT with its values named by IN"
         )
+    process = psutil.Process()
+    most_bytes = process.memory_info().rss + 2 * limit_bytes  # DuckDB's, and as much for the answer
     cursor = connection.execute(statements[0])
-    rows = cursor.fetchmany(MOST_ROWS + 1)
-    if len(rows) > MOST_ROWS:
-        raise UsageError(
-            f"the answer has more than {MOST_ROWS:,} rows; let SQL add them up, or add a LIMIT"
-        )
+    rows: list[tuple[Any, ...]] = []
+    while chunk := cursor.fetchmany(CHUNK_ROWS):
+        rows += chunk
+        if len(rows) > MOST_ROWS:
+            raise UsageError(
+                f"the answer has more than {MOST_ROWS:,} rows; let SQL add them up, or add a LIMIT"
+            )
+        if process.memory_info().rss > most_bytes:
+            raise MemoryError
     return [column[0] for column in cursor.description or ()], rows
 
 
@@ -318,11 +339,9 @@ def _lock_down(connection: duckdb.DuckDBPyConnection, folder: Path, files: list[
     """
     # DuckDB compares the pattern that a view names, not only the file that it finds by it.
     allowed = _list([*files, *map(glob.escape, files)])
-    spill_bytes = shutil.disk_usage(folder).free // 4  # a query without end must not fill the disk
     for setting in (
         "python_enable_replacements = false",
         f"temp_directory = {_quote(str(folder / 'spill'))}",  # not the current folder
-        f"max_temp_directory_size = '{spill_bytes} bytes'",
         "autoinstall_known_extensions = false",
         "autoload_known_extensions = false",
         f"allowed_paths = {allowed}",
@@ -342,7 +361,7 @@ def _explain(error: duckdb.Error) -> UsageError:
     if isinstance(error, duckdb.ParserException):
         advice = [f"{', '.join(map(_name, RESERVED))} needs its double quotes"]
     elif isinstance(error, duckdb.OutOfMemoryException):
-        advice = ["allow more with --memory-limit, or ask for less"]
+        advice = [LESS]
     elif any(sign in message for sign in ("column named", "Referenced", "Table with name")):
         views = (f"{view} ({', '.join(map(_name, names))})" for view, names in VIEWS.items())
         cases = "cases (the columns that --columns help lists)"

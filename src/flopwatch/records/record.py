@@ -26,7 +26,10 @@ LONGEST_NS = 2.0**63
 """Three centuries."""
 LARGEST = 1e100
 LARGEST_INT = 2**63 - 1
+LARGEST_UNSIGNED = 2**64 - 1
 """JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
+LONG_NUMBER = b"0" * len(str(LARGEST_UNSIGNED))
+ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 # What no measurement gives is refused on reading, so that nothing is computed from it. Within these
 # bounds, sums and ratios of samples, and the rate of any amount over any sample, are finite.
@@ -140,7 +143,7 @@ class Record:
     """Whether a steady state was detected; None where nothing was sampled."""
     stop_reason: Stop | None = None
     """Why sampling ended."""
-    rebuilt_rounds: list[int] = field(default_factory=list)
+    rebuilt_rounds: list[Count] = field(default_factory=list)
     """Before which all variants were built again, at other addresses in memory."""
     flops: dict[str, dict[str, Amount]] = field(default_factory=dict)
     """By phase and dtype, as the suite declares them; a key ``phase/region`` is a part of its
@@ -208,7 +211,7 @@ def identify(record: Record) -> dict[str, Any]:
 class Header(msgspec.Struct):
     """What has to be known of a line before the rest of it can be judged."""
 
-    schema: Annotated[int, Meta(ge=1)]
+    schema: Annotated[int, Meta(ge=1, le=LARGEST_INT)]
 
 
 _encoder = msgspec.json.Encoder()
@@ -242,9 +245,12 @@ def decode(line: bytes) -> Record:
         raise CorruptFile(f"it is not JSON ({error})") from None
     for wrong in _find_contradictions(record):
         raise CorruptFile(wrong)
-    # Walking through all values takes longer than decoding them, and few lines have so many.
+    # Walking through all values takes longer than decoding them, and few lines need it.
+    free = [record.params, record.job, record.prediction, record.environment]
     if line.count(b"{") + line.count(b"[") > MOST_NESTED:
-        _refuse_deep_nesting([record.params, record.job, record.prediction, record.environment])
+        _refuse_deep_nesting(free)
+    if LONG_NUMBER in line.translate(ALL_DIGITS_ALIKE):
+        refuse_large_integers([*free, msgspec.to_builtins(record.settings)])
     return record
 
 
@@ -289,6 +295,15 @@ def _find_wrong_sections(environment: dict[str, Any]) -> Iterator[str]:
         numbers = load if isinstance(load, list) and load else [load]
         if not all(isinstance(number, int | float) for number in numbers):
             yield f"{name!r} of its load is not a number"
+
+
+def refuse_large_integers(content: Any) -> None:
+    """In whatever can be JSON. Raises CorruptFile."""
+    if isinstance(content, int) and abs(content) > LARGEST_UNSIGNED:
+        raise CorruptFile("it has a whole number of more than 64 bits")
+    if isinstance(content, dict | list):
+        for value in content.values() if isinstance(content, dict) else content:
+            refuse_large_integers(value)
 
 
 def _refuse_deep_nesting(level: list[Any]) -> None:

@@ -277,7 +277,7 @@ class Launcher:
 
 
 class Server:
-    """The runner's handle on the warm server process."""
+    """The runner's handle on the warm server process, by its watcher."""
 
     def __init__(self, environment: dict[str, str], preload: Sequence[str]) -> None:
         # A packet socket keeps a request and its descriptors together.
@@ -294,7 +294,6 @@ class Server:
             start_new_session=True,
         )
         theirs.close()
-        self.pid = self._process.pid
         self.is_lost = False
         greeting = self.receive(START_S)
         if "error" in greeting:
@@ -302,7 +301,8 @@ class Server:
                 f"the measuring process could not start ({greeting['error']}); "
                 "try: python -c 'import torch'"
             )
-        self.threads: int | None = greeting.get("threads")
+        self.pid: int = greeting["pid"]
+        self.threads: int | None = greeting["threads"]
 
     def fork(self, descriptors: list[int], patience_s: float) -> ForkedProcess:
         with suppress(ConnectionError):  # it is gone, as `receive` will find
@@ -330,9 +330,8 @@ class Server:
         return content
 
     def _lose(self, what: str) -> ServerLost:
-        """End what is left of it; its worker ends with it."""
+        """End what is left of it, and its worker."""
         self.is_lost = True
-        self._process.kill()
         self.close()
         return ServerLost(f"the server that starts worker processes {what}")
 
@@ -340,14 +339,13 @@ class Server:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Closing the connection ends it."""
+        """End it, with all that it and its workers have started."""
         self._connection.close()
-        try:
-            self._process.wait(ENDING_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        for end in (self._process.terminate, self._process.kill):
+            end()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDING_S)
+                return
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flopwatch.errors import SuiteError, UsageError
+from flopwatch.errors import CorruptFile, SuiteError, UsageError
+from flopwatch.records.record import LARGEST_UNSIGNED, refuse_large_integers
 from flopwatch.suites.case import digest, format_value
 
 if TYPE_CHECKING:
@@ -117,10 +118,11 @@ def list_values(suite: str, axis: str, values: Sequence[Any]) -> list[Any]:
     """The values as JSON will give them back, so that a case has one id before and after."""
     try:
         listed: list[Any] = json.loads(json.dumps(list(values), allow_nan=False))
-    except (TypeError, ValueError):
+        refuse_large_integers(listed)
+    except (TypeError, ValueError, CorruptFile):
         raise SuiteError(
             f"axis {axis!r} of suite {suite!r} has a value that JSON cannot hold; use text, "
-            "numbers, true/false, or lists of them (for a dtype, its name)"
+            "numbers of up to 64 bits, true/false, or lists of them (for a dtype, its name)"
         ) from None
     if not listed:
         raise SuiteError(f"axis {axis!r} of suite {suite!r} has no values")
@@ -210,6 +212,13 @@ def parse_value(text: str, own: Sequence[Any]) -> Any:
     raise ValueError(f"{text!r} is not of the kind of {format_value(own[0])}")
 
 
+def _parse_int(text: str, own: Sequence[Any]) -> int:
+    number = int(text)
+    if abs(number) > LARGEST_UNSIGNED:  # nor can a record hold it
+        raise ValueError
+    return number
+
+
 def _parse_float(text: str, own: Sequence[Any]) -> float:
     number = float(text)
     if not math.isfinite(number):  # JSON, and so a case, cannot hold it
@@ -230,7 +239,7 @@ def _parse_switch(text: str, own: Sequence[Any]) -> bool:
 
 PARSERS: dict[type, Callable[[str, Sequence[Any]], Any]] = {
     bool: _parse_switch,
-    int: lambda text, own: int(text),
+    int: _parse_int,
     float: _parse_float,
     list: _parse_list,
     str: lambda text, own: text,

@@ -1,4 +1,4 @@
-"""Limits of a worker process: memory, threads, its lifetime.
+"""Limits of a process, a worker's above all: memory, threads, its lifetime.
 
 Garbage collection outside of samples.
 
@@ -18,7 +18,8 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -31,10 +32,10 @@ SPARE_BYTES = 32 * 2**20
 """A process with less than this left cannot start a few threads."""
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies, however it dies (Linux)."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
@@ -71,16 +72,32 @@ def lift_memory() -> int | None:
     return limit_bytes
 
 
+@contextmanager
+def limiting_memory(spare_bytes: int) -> Iterator[None]:
+    """Meanwhile this process may take so much more than it holds."""
+    soft_bytes, most_bytes = resource.getrlimit(resource.RLIMIT_DATA)
+    held_bytes = count_held_bytes()
+    if held_bytes is not None and soft_bytes == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_DATA, (held_bytes + spare_bytes, most_bytes))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft_bytes, most_bytes))
+
+
+def count_held_bytes(statm: Path = STATM) -> int | None:
+    """Private writable memory of this process; None where that is not known."""
+    try:
+        return int(statm.read_text().split()[DATA_FIELD]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError, MemoryError):
+        return None
+
+
 def describe_shortage(limit_bytes: int | None, statm: Path = STATM) -> str | None:
     """That this process has next to nothing left of what it may take; None where it has, or where
     that is not known."""
-    if limit_bytes is None:
-        return None
-    try:
-        used_bytes = int(statm.read_text().split()[DATA_FIELD]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError, MemoryError):
-        return None
-    if used_bytes < limit_bytes - SPARE_BYTES:
+    used_bytes = None if limit_bytes is None else count_held_bytes(statm)
+    if limit_bytes is None or used_bytes is None or used_bytes < limit_bytes - SPARE_BYTES:
         return None
     return (
         f"its process holds {used_bytes / 2**20:.0f} MiB and may hold {limit_bytes / 2**20:.0f} "

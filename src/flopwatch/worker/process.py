@@ -56,6 +56,9 @@ from flopwatch.worker.turns import Turns
 NUM_DESCRIPTORS = 5
 """At the most."""
 LONGEST_PARAMS_BYTES = 2**20
+DESCRIBING_BYTES = 2 * 2**30
+"""What loading a suite may take in any case: a limit that is too low for torch is a row of each
+case, and must not end the run before the first one."""
 
 
 def run_worker(descriptors: Sequence[int]) -> None:
@@ -84,6 +87,8 @@ def run_worker(descriptors: Sequence[int]) -> None:
 
 
 def describe(request: Describe, channel: Channel) -> None:
+    limit_bytes = request.settings.memory_limit_bytes
+    limits.limit_memory(None if limit_bytes is None else max(limit_bytes, DESCRIBING_BYTES))
     suite = load_suite(Path(request.suite_path))
     chosen_values, device = _add_ranks(suite, request), request.settings.device
     wanted: Any = {"quick": request.quick, "preset": request.preset, "device": device}

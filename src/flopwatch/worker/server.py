@@ -7,7 +7,8 @@ worker, with the worker's descriptors attached; it answers with the worker's pid
 that has ended, with its exit code.
 
 Processes that a worker leaves behind become children of the server, which kills them, in whatever
-session they are.
+session they are. Should the server itself be killed, they become children of its watcher, a process
+that only waits for the end of the server or of the runner, and then ends all that is left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from typing import NoReturn
 
 import psutil
 
@@ -31,6 +33,29 @@ MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """What systems count the largest resident size in."""
 ORPHANS_S = 5.0
 """Killing what a worker has left behind takes milliseconds, unless a process waits for a device."""
+WATCHED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+"""Signals that the watcher waits for; the first is the runner's end."""
+
+
+def watch(server: int) -> NoReturn:
+    """Wait for the end of the server or of the runner, then end what is left of the server, with
+    all that it and its workers have started, and end as it has."""
+    limits.die_with_parent(signal.SIGTERM)
+    while signal.sigwait(WATCHED) == signal.SIGCHLD and not _has_ended(server):
+        pass  # it was stopped, or goes on
+    os.kill(server, signal.SIGKILL)  # it was not reaped: the number is still its own
+    _, status = os.waitpid(server, 0)
+    _kill_orphans()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _has_ended(server: int) -> bool:
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, server, options) is not None
 
 
 def serve(connection: socket.socket) -> None:
@@ -91,9 +116,16 @@ def _send(connection: socket.socket, **content: object) -> None:
 def main() -> None:
     """``python -m flopwatch.worker.server DESCRIPTOR [MODULE ...]``: import the modules, serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides what Ctrl-C means
-    limits.die_with_parent()
     limits.adopt_orphans()
     connection = socket.socket(fileno=int(sys.argv[1]))
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    server = os.fork()  # before anything is imported, so that the watcher stays small
+    if server:
+        connection.close()
+        watch(server)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    limits.die_with_parent()
+    limits.adopt_orphans()  # which is not inherited
     try:
         for module in sys.argv[2:]:
             __import__(module)
@@ -101,7 +133,7 @@ def main() -> None:
         _send(connection, error=f"{type(error).__name__}: {error}"[:PACKET_BYTES])
         return
     gc.freeze()  # keeps the collector from touching, and so copying, the shared pages
-    _send(connection, threads=limits.count_threads())
+    _send(connection, pid=os.getpid(), threads=limits.count_threads())
     serve(connection)
 
 

@@ -11,7 +11,13 @@ import re
 from typing import Any
 
 from flopwatch.errors import UsageError
-from flopwatch.records.foreign import find_printed, make_published, name_run, parse_figure
+from flopwatch.records.foreign import (
+    find_printed,
+    make_published,
+    name_run,
+    parse_count,
+    parse_figure,
+)
 from flopwatch.records.record import Record
 from flopwatch.suites.case import Case
 
@@ -60,7 +66,10 @@ def _describe_table(said: str) -> dict[str, Any]:
     steps = WARMUP.search(said)
     if steps is None:
         return {"warmup_steps": USUAL_WARMUP_STEPS}
-    return {"warmup_steps": 0 if steps[1].lower() == "no" else int(steps[1])}
+    try:
+        return {"warmup_steps": 0 if steps[1].lower() == "no" else parse_count(steps[1])}
+    except ValueError:
+        raise UsageError("it has a number of warm-up steps that is too large; mend it") from None
 
 
 def _make_record(

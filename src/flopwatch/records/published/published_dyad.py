@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.layers import registry
-from flopwatch.records.foreign import make_published, name_run, parse_figure
+from flopwatch.records.foreign import make_published, name_run, parse_count, parse_figure
 from flopwatch.records.record import Record
 from flopwatch.suites.case import Case
 
@@ -25,8 +25,8 @@ BATCH = re.compile(r"Batch Size - (\d+), seq_len - (\d+)")
 BLOCK = re.compile(r"-{3,} *\w.*-{3,}$")
 TIMES = re.compile(r"total avg: (\S+), fwd_avg: (\S+), bwd_avg: (\S+)$")
 NAME = re.compile(
-    r"(?P<kind>sparse|dense)(?:[-_](?P<blocks>\d+))?(?:[-_](?P<form>out|d)_?T)?"
-    r"(?:[-_](?P<size>\d+m))?(?: hidden_size (?P<width>\d+))?",
+    r"(?P<kind>sparse|dense)(?:[-_](?P<blocks>\d{1,9}))?(?:[-_](?P<form>out|d)_?T)?"
+    r"(?:[-_](?P<size>\d+m))?(?: hidden_size (?P<width>\d{1,9}))?",
     re.IGNORECASE,
 )
 SPEEDUP = re.compile(r"(\d+) - (\d+\.\d+)$")
@@ -65,7 +65,7 @@ def read_dyad(text: str) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate((line.strip() for line in text.splitlines()), 1):
         if found := BATCH.search(line):
-            batch = [int(found[1]), int(found[2])]
+            batch = _parse_batch(number, found)
         elif BLOCK.match(line):
             block = line
         elif found := TIMES.match(line):
@@ -90,12 +90,19 @@ def read_dyad(text: str) -> list[Record]:
     return records
 
 
+def _parse_batch(number: int, found: re.Match[str]) -> list[int]:
+    try:
+        return [parse_count(count) for count in found.groups()]
+    except ValueError:
+        raise UsageError(f"line {number} has a batch that is too large; mend it") from None
+
+
 def _make_records(run: str, row: Figures) -> list[Record]:
     parsed = NAME.fullmatch(row.name)
     if parsed is None:
         raise UsageError(
-            f"line {row.line} has times of {row.name!r}, which is no name of the DYAD benchmark; "
-            "it has Dense, Sparse, Sparse_8, Sparse_out_T and the like"
+            f"line {row.line} has times of {row.name!r:.60}, which is no name of the DYAD "
+            "benchmark; it has Dense, Sparse, Sparse_8, Sparse_out_T and the like"
         )
     is_dense = parsed["kind"].lower() == "dense"
     casts = ["off"] if row.block else ["published"]

@@ -14,7 +14,7 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.training_job import LinearLayer
 from flopwatch.layers import registry
 from flopwatch.records.foreign import make_published, name_run
-from flopwatch.records.record import Record
+from flopwatch.records.record import LARGEST_INT, Record
 from flopwatch.suites.case import Case
 
 STANDARD, ROWWISE, GLOBAL, CASTS = (
@@ -99,10 +99,10 @@ def _parse(number: int, line: str) -> dict[str, Any]:
     for key in (*DIMENSIONS, *times):
         value = found.get(key)
         kind = int if key in DIMENSIONS else int | float
-        if not isinstance(value, kind) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, kind) or isinstance(value, bool) or not 0 < value < LARGEST_INT:
             raise UsageError(
-                f"line {number} has {value!r} for {key!r}; a line of the SwitchBack benchmark has "
-                "a number above 0 there"
+                f"line {number} has {value!r:.40} for {key!r}; a line of the SwitchBack benchmark "
+                "has a number above 0 there"
             )
     return dict(found)
 
