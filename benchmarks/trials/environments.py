@@ -25,7 +25,7 @@ suite = flopwatch.Suite("tiny", axes={"n": [1]}, variants=["a", "b"])
 def build(case):
     return lambda: sum(range(100))
 """
-RUN = "run tiny.py --out out.jsonl --case-budget 20ms --timeout 20s"
+RUN = "run tiny.py --out out.jsonl --case-budget 20ms --timeout 20s --memory-limit 2G"
 SHOW = "show published:dyad"
 PREDICT = "predict --model 7b --seq-len 2048 --micro-batch 4 --hardware 8xA100-80GB"
 QUERY = 'query "SELECT 1" tiny.jsonl'

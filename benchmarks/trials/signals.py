@@ -59,7 +59,7 @@ def build(case):
     return lambda: distributed.all_reduce(x.clone())
 """
 LEAVE = 'subprocess.Popen(("sleep", "600"), start_new_session=True)'
-OPTIONS = ("--case-budget", "30ms", "--timeout", "5s")
+OPTIONS = ("--case-budget", "30ms", "--timeout", "5s", "--memory-limit", "2G")
 STARTED_S = 60.0
 RUNNER_SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGSTOP", "SIGQUIT")
 CHILD_SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGSTOP", "SIGSEGV", "SIGINT")

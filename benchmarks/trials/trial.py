@@ -19,8 +19,8 @@ from pathlib import Path
 
 MARK = "FLOPWATCH_TRIAL"
 FLOPWATCH = (sys.executable, "-m", "flopwatch")
-PATIENCE_S = 90.0
-"""Far more than any of the commands needs here: what takes longer hangs."""
+PATIENCE_S = 240.0
+"""Far more than any of the commands needs, even on a busy machine: what takes longer hangs."""
 ENDING_S = 3.0
 """How long processes may take to end after the command has."""
 CODES = (0, 1, 2, 3, 4, 130, 141)

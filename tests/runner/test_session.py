@@ -62,6 +62,7 @@ def write_suite(tmp_path: Path) -> Write:
 
 def run(path: Path, watcher: SilentWatcher | None = None, **options: Any) -> session.Report:
     settings = options.pop("settings", QUICK)
+    options.setdefault("memory_limit_bytes", 3 * 2**30)  # none may take all of the memory
     return session.run(
         session.Options(
             suite=str(path), settings=settings, out=path.parent / "out.jsonl", **options
