@@ -395,8 +395,8 @@ def _describe_machine(matched: Matched) -> list[str]:
     if ratio is None:
         return []
     return [
-        f"all cases, baselines included, {describe_size(ratio)}: the machine was in another state, and moved "
-        "these rows; `flopwatch compare` goes by ratios to the baseline"
+        f"all cases, baselines included, {describe_size(ratio)}: the machine was in another state, "
+        "and moved these rows; `flopwatch compare` goes by ratios to the baseline"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Warnings above the tables of two runs: what else than the code of one case may have moved them."""
+"""Warnings above the tables of two runs: what else than a case's own code may have moved it."""
 
 from __future__ import annotations
 
