@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,8 @@ def test_an_interval_wider_than_was_asked_for_says_why() -> None:
     assert (
         "from 30 samples, and ±2.0 % was asked for (the time budget was spent)" in warning.sentence
     )
+    free = find([replace(record, settings=Settings())], "few-samples")
+    assert "from 30 samples (the time budget was spent)" in free.sentence
 
 
 def test_nobody_asked_others_for_a_precision_or_for_threads() -> None:

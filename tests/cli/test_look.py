@@ -23,6 +23,7 @@ from flopwatch.output.breakdown_tables import MOST_CASES, make_page_sheets
 from flopwatch.output.page import render_page
 from flopwatch.records.record import SCHEMA, Record, encode
 from tests.analysis.test_step_breakdown import make_job, make_layer
+from tests.analysis.test_verdicts import sample
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
 from tests.plot_tools import BREAKDOWN, add_peaks, make_step
@@ -121,6 +122,21 @@ def test_jobs_and_what_has_no_peaks(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "ddp transfer between ranks 2.00 ms 20.0 % 2.00 ms network measured" in out
     assert "ddp computing 6.50 ms 65.0 % unknown measured" in out
     assert "run `flopwatch peaks`, then measure again, and matmuls have rows" in out
+
+
+def test_a_machine_in_another_state_moves_all_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (
+        [
+            sample(ns * machine, name, seed=seed)
+            for name, ns in (("dense", 1e6), ("fast", 5e5), ("slow", 2e6))
+        ]
+        for seed, machine in ((1, 1.0), (2, 0.1))
+    )
+    assert run(write(tmp_path / "old.jsonl", old), write(tmp_path / "new.jsonl", new)) == 0
+    words = "all cases, baselines included, took 90 % less time: the machine was in another state"
+    assert words in capsys.readouterr().out
 
 
 def test_two_files(steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ def test_groups_of_its_own_size_count_most() -> None:
 
 
 def test_the_runs_own_budget_ends_it_after_what_was_begun() -> None:
-    """Sampling keeps to it. What takes long to build and check does not, and is not cut short."""
+    """Sampling keeps to it. Building and checking what was begun are not cut short."""
 
     def estimate_within(budget_s: float, groups: Sequence[Group]) -> Estimate:
         fitted = fit_budget(budget_s, groups, SETTINGS)

@@ -158,9 +158,11 @@ def find_few_samples(cases: Sequence[Case]) -> Iterator[Finding]:
         if width > ROUNDING * wanted and not case.is_foreign:
             why = STOPS.get(stop or "")
             reached = "is too noisy" if width > 1 else f"is known to ±{_percent(width)}"
+            # Without a target, sampling is to end with verdicts, which need no such width.
+            asked = f", and ±{_percent(wanted)} was asked for" if target else ""
             yield case.found(
-                f"its {name} {reached} from {time.samples} samples, and ±{_percent(wanted)} was "
-                f"asked for{f' ({why})' if why else ''}",
+                f"its {name} {reached} from {time.samples} samples{asked}"
+                f"{f' ({why})' if why else ''}",
                 size=width,
                 cause="wide",
             )

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flopwatch.analysis.comparable import Matched
 from flopwatch.analysis.hardware_limits import Operation
+from flopwatch.analysis.run_shifts import find_shifts, key_of
+from flopwatch.analysis.statistics import THRESHOLD
 from flopwatch.analysis.step_breakdown import (
     BreakdownRow,
     Moved,
@@ -20,6 +23,7 @@ from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import label_columns
 from flopwatch.output.compare_json import differences_as_dict
 from flopwatch.output.compare_tables import count_differences, describe_left
+from flopwatch.output.run_warnings import describe_size
 from flopwatch.output.tables import (
     Column,
     Item,
@@ -375,10 +379,24 @@ def describe_moved(moved: Moved) -> list[str]:
         "only in the new results": matched.only_new,
     }
     return [
+        *_describe_machine(matched),
         *count_differences([one.differences for one in movements]),
         *remarks,
         *describe_left(left),
         *([NOISE] if movements else []),
+    ]
+
+
+def _describe_machine(matched: Matched) -> list[str]:
+    """Times are by the clock here: where all of them moved alike, that is hardly the code."""
+    newest = [pair.new[-1] for pair in matched.pairs]
+    yardsticks = {key_of(record) for record in newest if record.variant == record.baseline}
+    ratio = find_shifts(matched.pairs, yardsticks, THRESHOLD).machine
+    if ratio is None:
+        return []
+    return [
+        f"all cases, baselines included, {describe_size(ratio)}: the machine was in another state, "
+        "and moved these rows; `flopwatch compare` goes by ratios to the baseline"
     ]
 
 

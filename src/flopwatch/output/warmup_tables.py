@@ -91,13 +91,13 @@ def _count_needed(known: Sequence[Warmup]) -> str:
     most = max(warmup.enough or 0 for warmup in known)
     cases = plural(len(known), "case")
     unsure = sum(not warmup.is_sure for warmup in known)
-    doubt = f", though times vary too much to be sure in {unsure} of them" if unsure else ""
+    warning = f", though times vary too much to be sure in {unsure} of them" if unsure else ""
     if most == 0:
-        return f"no step has to be discarded in {cases}{doubt}"
+        return f"no step has to be discarded in {cases}{warning}"
     if most == 1:
-        return f"discard one step: that is enough in {cases}{doubt}"
+        return f"discard one step: that is enough in {cases}{warning}"
     more = sum((warmup.enough or 0) > 1 for warmup in known)
-    return f"discard {most} steps: one is not enough in {more} of {cases}{doubt}"
+    return f"discard {most} steps: one is not enough in {more} of {cases}{warning}"
 
 
 def _name_absent(records: Sequence[Record]) -> str:

@@ -245,9 +245,9 @@ def _speedup_lines(entries: Sequence[Entry]) -> list[str]:
     for width, entry in sorted(zip(widths, known, strict=True), key=lambda pair: pair[0]):
         # Models of one width would look the same.
         model = f" ({_model(entry.record)})" if widths.count(width) > 1 else ""
-        doubt = ", unclear" if entry.is_unclear else ""
+        mark = ", unclear" if entry.is_unclear else ""
         fairness = f", {NOT_COMPARABLE}" if entry.row.differences else ""
-        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{doubt}{fairness}")
+        lines.append(f"{width:.0f} - {entry.speedup:.2f}{model}{mark}{fairness}")
     return [*lines, ""]
 
 

@@ -265,8 +265,8 @@ def _format(column: Column, entry: Entry) -> str:
         failed = column.key == SPEED and entry.record.status != "ok"
         return entry.record.status if failed else ""
     # What follows from a time that is not known well is marked; other numbers are exact.
-    doubt = IMPRECISE.sign if column.form and find_missing(entry.row) and not entry.printed else ""
-    return f"{value:{column.form}}{doubt}"
+    mark = IMPRECISE.sign if column.form and find_missing(entry.row) and not entry.printed else ""
+    return f"{value:{column.form}}{mark}"
 
 
 def _describe_peaks(entries: Sequence[Entry]) -> list[str]:
