@@ -43,8 +43,9 @@ EVERYTHING_PUBLISHED = (Path("published"),)
               help="plain: the usual tables. published: exactly what the benchmark that the suite "
                    "repeats prints. Others: the layout of one benchmark, and the usual tables."
               )  # fmt: skip
-@click.option("--columns", metavar="A,B,C", type=options.ColumnNames(),
-              help="Print one table with these columns; `--columns help` lists them.")  # fmt: skip
+@options.verbose
+@options.quiet
+@options.columns
 @options.where
 @click.option("--sort", metavar="A,-B", type=options.ColumnNames(),
               help="Sort by these columns; a minus means descending.")  # fmt: skip
@@ -61,19 +62,22 @@ def show(
     context: click.Context,
     /,
     results: tuple[Path, ...],
+    verbose: bool,
+    quiet: bool,
     warmup: bool,
     form: str,
     skip_corrupt: bool,
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Show RESULTS as tables: the newest record of every case.
+    """Show RESULTS: the answer, and a table of the newest record of every case.
 
     RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
     lists the published benchmarks.
 
     \b
     flopwatch show results/activations.jsonl
+    flopwatch show results/activations.jsonl -v
     flopwatch show results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
     flopwatch show results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
     flopwatch show results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
@@ -85,10 +89,11 @@ def show(
     flopwatch show published:dyad --layout published
     """
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.console import print_sheets
+    from flopwatch.output.console import print_answers, print_remarks, print_sheets
     from flopwatch.output.table_request import WRITERS, Request, answer
     from flopwatch.records.published import find_sources
 
+    options.refuse_two_lengths(context)
     form = choose_format(form, as_json)
     if results == EVERYTHING_PUBLISHED:
         refuse_idle(context, "`show published` is a list", "results", "form", "as_json")
@@ -113,17 +118,20 @@ def show(
         return
     found = answer(rows, Request(**asked), form)
     text = "" if form == TERMINAL else WRITERS[form](found)
-    sheets = found.make_sheets() if form == TERMINAL else []
+    is_brief = form == TERMINAL and found.rows is not None and not verbose
+    sheets = found.make_sheets() if form == TERMINAL and not is_brief else []
     for remark in found.remarks:
         print_remark(f"flopwatch: {remark}")
     for line in found.lines if form == TERMINAL else ():
         print_lines(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
+    if is_brief and found.rows:
+        print_answers(found.rows, is_quiet=quiet, is_sorted=asked["sort"] is not None)
     is_plain = form == TERMINAL and asked["layout"] == "plain"
-    for source in find_sources(records):
+    for source in () if quiet else find_sources(records):
         for remark in source.list_remarks():
-            print_lines(remark) if is_plain else print_remark(f"flopwatch: {remark}")
+            print_remarks([remark]) if is_plain else print_remark(f"flopwatch: {remark}")
 
 
 def list_published(form: str) -> None:
@@ -212,16 +220,31 @@ def choose_format(form: str, as_json: bool) -> str:
     return "json" if as_json else form
 
 
-def print_records(records: Sequence[Record], as_json: bool) -> None:
+def print_records(
+    records: Sequence[Record],
+    *,
+    more: str,
+    verbose: bool = False,
+    quiet: bool = False,
+    columns: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """What a run has found. `more` is the command that shows the rest."""
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.console import print_rows
+    from flopwatch.output.case_tables import make_all_sheets
+    from flopwatch.output.console import print_answers, print_sheets
     from flopwatch.output.layouts import lay_out_plain
+    from flopwatch.output.table_request import Request, answer
 
     rows = summarize(records)
     if as_json:
         print_json(lay_out_plain(rows).content)
-        return
-    print_rows(rows)
+    elif columns is not None:
+        print_sheets(answer(rows, Request(columns=columns), TERMINAL).make_sheets())
+    elif verbose:
+        print_sheets(make_all_sheets(rows))
+    else:
+        print_answers(rows, more=more, is_quiet=quiet)
 
 
 NOTHING_TO_EXPLAIN = (

@@ -158,8 +158,11 @@ def describe_records(records: Sequence[Record]) -> str:
     return f"{text} ({plural(max(rounds), 'round')})" if rounds else text
 
 
-def make_watcher(console: Console) -> PlainWatcher:
-    return TerminalWatcher(console) if console.is_terminal else PlainWatcher(console)
+def make_watcher(console: Console, *, is_quiet: bool = False) -> PlainWatcher:
+    """Quiet: on a terminal there is still the bar, which leaves no trace."""
+    if console.is_terminal:
+        return TerminalWatcher(console, is_quiet=is_quiet)
+    return PlainWatcher(console, is_quiet=is_quiet)
 
 
 def list_groups(preview: Preview) -> list[str]:
