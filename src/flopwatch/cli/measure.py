@@ -169,7 +169,7 @@ def run(
         more=f"flopwatch show {shlex.quote(str(report.out))} -v",
         verbose=verbose, quiet=quiet, columns=columns, as_json=as_json,
     )  # fmt: skip
-    watcher.say(f"records: {report.out}")
+    watcher.remark(f"records: {report.out}")
     if report.interrupted:
         sys.exit(130)
     sys.exit(1 if has_failed(report.judged) else 0)

@@ -48,6 +48,8 @@ training jobs."""
 MOST_ROWS = 40
 """Of the narrow table: with more, the sentences above it would leave the screen."""
 MOST_WARNINGS = 4
+IDLE = ("speedup", "verdict")
+"""Where nothing was compared."""
 MOST_BREAK_EVENS = 2
 MOST_WINNERS = 4
 
@@ -236,7 +238,7 @@ def _group(rows: Sequence[Row]) -> list[list[Row]]:
 def _choose_columns(rows: Sequence[Row]) -> list[Column[Row]]:
     """Without what says nothing here: speedups and verdicts where nothing was compared."""
     is_compared = any(row.speedup is not None for row in rows)
-    idle = () if is_compared else ("speedup", "verdict")
+    idle = () if is_compared else IDLE
     shown = [c for c in case_columns(rows) if c.kind in SHOWN and c.name not in idle]
     return [replace(column, **CHANGED.get(column.name, {})) for column in shown]
 
@@ -253,7 +255,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 def _list_hidden(tables: Sequence[Sequence[Row]], sheets: Sequence[Sheet]) -> list[str]:
-    shown = {column.name for sheet in sheets for column in sheet.columns}
+    shown = {*IDLE, *(column.name for sheet in sheets for column in sheet.columns)}
     every = [column for rows in tables for column in case_columns(rows)]
     return list(dict.fromkeys(column.title for column in every if column.name not in shown))
 

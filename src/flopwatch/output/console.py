@@ -51,8 +51,7 @@ def print_answers(
     rows: Sequence[Row], *, more: str = "-v", is_quiet: bool = False, is_sorted: bool = False
 ) -> None:
     """Results, the answer first. `more` is what shows the rest; quiet: nothing but the answer."""
-    console = open_stdout()
-    width = min(console.width, NARROW)
+    console, width = open_stdout(), find_width()
     if not rows:
         open_stderr().print("no records")
     answers = answer_suites(rows, is_sorted=is_sorted)
@@ -72,11 +71,8 @@ def print_answers(
 def _print_answer(
     console: Console, answer: SuiteAnswer, width: int, more: str, *, is_quiet: bool
 ) -> None:
-    for line in wrap(printable(answer.title), width, break_on_hyphens=False):
-        _print_line(console, line, "bold")
-    for sentence in answer.sentences:
-        for line in wrap(printable(sentence), width, break_on_hyphens=False):
-            _print_line(console, line)
+    print_sentences([answer.title], "bold")
+    print_sentences(answer.sentences)
     if is_quiet:
         return
     short = [shorten(sheet, MOST_ROWS_OF_ANSWER, more) for sheet in answer.sheets]
@@ -88,6 +84,17 @@ def _print_answer(
     if answer.hidden:
         hidden = f"more with {more}: {', '.join(answer.hidden)}"
         _print_line(console, f"  {shorten_text(hidden, width - 2, placeholder=' …')}", "dim")
+
+
+def print_sentences(sentences: Sequence[str], style: str = "") -> None:
+    """An answer, in lines that are no wider than people like to read."""
+    console, width = open_stdout(), find_width()
+    for sentence in sentences:
+        # A name or a command that is broken in two is of no use to anybody.
+        for line in wrap(
+            printable(sentence), width, break_on_hyphens=False, break_long_words=False
+        ):
+            _print_line(console, line, style)
 
 
 def _print_drawn(console: Console, drawn: Group) -> None:
@@ -146,6 +153,11 @@ def print_remarks(remarks: Sequence[str]) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table of values of which nothing is known."""
     print_sheets([make_value_sheet(columns, rows)])
+
+
+def find_width() -> int:
+    """Of an answer."""
+    return min(open_stdout().width, NARROW)
 
 
 def open_stdout() -> Console:
