@@ -9,7 +9,8 @@ mkdir -p $results
 export FLOPWATCH_PEAKS=$results/machine.peaks  # what the suites are compared with
 
 # As wide as the terminal, and no wider than reads well.
-columns=$(tput cols 2>/dev/null || echo 100)
+columns=100
+if [ -t 1 ]; then columns=$(tput cols 2>/dev/null || echo 100); fi
 export COLUMNS=$((columns < 100 ? columns : 100))
 bold= plain=
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$(tput bold || true) plain=$(tput sgr0 || true); fi

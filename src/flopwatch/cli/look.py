@@ -24,6 +24,7 @@ from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
     from flopwatch.output.plots import Plot
+    from flopwatch.output.table_request import Answer
     from flopwatch.records.record import Record
 
 TERMINAL = "terminal"
@@ -89,7 +90,7 @@ def show(
     flopwatch show published:dyad --layout published
     """
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.console import print_answers, print_remarks, print_sheets
+    from flopwatch.output.console import print_remarks, print_sheets
     from flopwatch.output.table_request import WRITERS, Request, answer
     from flopwatch.records.published import find_sources
 
@@ -117,21 +118,33 @@ def show(
         print_values(*describe_columns(rows), form)
         return
     found = answer(rows, Request(**asked), form)
+    sources = [] if quiet else [r for one in find_sources(records) for r in one.list_remarks()]
+    if form == TERMINAL and found.rows is not None:
+        _print_plain(found, verbose=verbose, quiet=quiet, is_sorted=asked["sort"] is not None)
+        print_remarks(sources)
+        return
     text = "" if form == TERMINAL else WRITERS[form](found)
-    is_brief = form == TERMINAL and found.rows is not None and not verbose
-    sheets = found.make_sheets() if form == TERMINAL and not is_brief else []
+    sheets = found.make_sheets() if form == TERMINAL else []
     for remark in found.remarks:
         print_remark(f"flopwatch: {remark}")
     for line in found.lines if form == TERMINAL else ():
         print_lines(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
-    if is_brief and found.rows:
-        print_answers(found.rows, is_quiet=quiet, is_sorted=asked["sort"] is not None)
-    is_plain = form == TERMINAL and asked["layout"] == "plain"
-    for source in () if quiet else find_sources(records):
-        for remark in source.list_remarks():
-            print_remarks([remark]) if is_plain else print_remark(f"flopwatch: {remark}")
+    for remark in sources:
+        print_remark(f"flopwatch: {remark}")
+
+
+def _print_plain(found: Answer, *, verbose: bool, quiet: bool, is_sorted: bool) -> None:
+    """The answer first, or all tables."""
+    from flopwatch.output.console import print_answers, print_sheets
+
+    for remark in () if quiet else found.remarks:
+        print_remark(f"flopwatch: {remark}")
+    if verbose:
+        print_sheets(found.make_sheets())
+    elif found.rows:
+        print_answers(found.rows, is_quiet=quiet, is_sorted=is_sorted)
 
 
 def list_published(form: str) -> None:

@@ -158,11 +158,12 @@ def peaks(
         return
     from flopwatch.devices.instruction_sets import probe
     from flopwatch.devices.measured_peaks import append, find_file
-    from flopwatch.output.console import print_sentences, print_sheets
+    from flopwatch.output.console import print_sentences, print_sheets, print_warnings
     from flopwatch.output.device_tables import (
         answer_peaks,
         as_dict,
         list_best_sheets,
+        list_matmul_remarks,
         list_sheets,
     )
     from flopwatch.runner.peaks import choose_options, describe_time, measure_peaks
@@ -180,6 +181,7 @@ def peaks(
         options.print_json(as_dict(found))
     else:
         print_sentences(answer_peaks(found))
+        print_warnings(list_matmul_remarks(found))
     if not as_json and not quiet:
         click.echo()
         print_sheets(list_sheets(found) if verbose else list_best_sheets(found))

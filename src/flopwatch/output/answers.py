@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
-from textwrap import shorten
 from typing import Any
 
 from flopwatch.analysis.break_even import AXIS, BreakEven, find_break_evens
@@ -28,8 +27,8 @@ from flopwatch.output.headlines import (
     has_interval,
     join_words,
     list_differing_axes,
-    name_row,
     name_place,
+    name_row,
 )
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.tables import Column, Kind, Mark, Sheet, choose_axes, divide, group_by
@@ -39,7 +38,6 @@ from flopwatch.output.units import (
     format_ratio,
     format_speedup,
     plural,
-    printable,
 )
 
 SHOWN: tuple[Kind, ...] = ("word", "number", "throughput")
@@ -48,6 +46,7 @@ training jobs."""
 MOST_ROWS = 40
 """Of the narrow table: with more, the sentences above it would leave the screen."""
 MOST_WARNINGS = 4
+LESS_ASKED_FOR = ("hfu",)
 IDLE = ("speedup", "verdict")
 """Where nothing was compared."""
 MOST_BREAK_EVENS = 2
@@ -117,8 +116,8 @@ def _describe_best(compared: Sequence[Row], axes: set[str]) -> str:
     top = max(best, key=find_speedup)
     assert top.speedup is not None
     return (
-        f"None of {len(variants)} variants is clearly faster than {top.record.baseline}: the first, "
-        f"{top.record.variant} at {format_speedup(top.speedup)}{name_place(top, axes, ' for')}, is "
+        f"None of {len(variants)} variants is clearly faster than {top.record.baseline}: the "
+        f"first, {top.record.variant} at {format_speedup(top.speedup)}{name_place(top, axes, ' for')}, is "
         f"{top.verdict}."
     )
 
@@ -195,7 +194,9 @@ def _describe_job(rows: Sequence[Row], axes: set[str]) -> list[str]:
     used = best.utilisation
     facts = [f"{format_count(best.tokens_per_s or 0.0)} tokens/s"]
     if used is not None and used.mfu is not None:
-        facts.append(f"{100 * find_mfu(best):.1f} % MFU ({used.convention}, peak {used.peak_source})")
+        facts.append(
+            f"{100 * find_mfu(best):.1f} % MFU ({used.convention}, peak {used.peak_source})"
+        )
     if best.record.peak_memory_bytes:
         facts.append(f"{format_bytes(best.record.peak_memory_bytes)} at its peak")
     return [f"{name_row(best, axes)} has the highest throughput: {', '.join(facts)}."]
@@ -238,7 +239,7 @@ def _group(rows: Sequence[Row]) -> list[list[Row]]:
 def _choose_columns(rows: Sequence[Row]) -> list[Column[Row]]:
     """Without what says nothing here: speedups and verdicts where nothing was compared."""
     is_compared = any(row.speedup is not None for row in rows)
-    idle = () if is_compared else IDLE
+    idle = (*LESS_ASKED_FOR, *(() if is_compared else IDLE))
     shown = [c for c in case_columns(rows) if c.kind in SHOWN and c.name not in idle]
     return [replace(column, **CHANGED.get(column.name, {})) for column in shown]
 
@@ -265,7 +266,7 @@ def list_conditions(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(describe_conditions(row.record) for row in rows))
 
 
-def list_warnings(rows: Sequence[Row], width: int) -> list[str]:
+def list_warnings(rows: Sequence[Row]) -> list[str]:
     """Failures and warnings, a line each, the most important first. What there is to say of others'
     results is said by their source."""
     own = [row for row in rows if not is_foreign(row.record)]
@@ -273,15 +274,14 @@ def list_warnings(rows: Sequence[Row], width: int) -> list[str]:
     kinds = group_by(find_warnings(list(records.values())), lambda warning: warning.kind)
     lines = [
         *(
-            f"! {failure.status}: {_name_some(failure.cases)}: {failure.reason}"
+            f"{_name_some(failure.cases)}: {failure.status}: {failure.reason}"
             for failure in group_failures(rows)
         ),
-        *(f"! {_describe_warnings(alike)}" for alike in kinds),
+        *map(_describe_warnings, kinds),
     ]
     left = len(lines) - MOST_WARNINGS
-    more = [f"! and {left} more: `flopwatch check` lists them"] if left > 0 else []
-    shown = [*lines[:MOST_WARNINGS], *more]
-    return [shorten(printable(line), width, placeholder=" …") for line in shown]
+    more = [f"and {left} more: `flopwatch check` lists them"] if left > 0 else []
+    return [*lines[:MOST_WARNINGS], *more]
 
 
 def _describe_warnings(alike: Sequence[ResultWarning]) -> str:

@@ -30,7 +30,7 @@ from flopwatch.output.answers import (
 )
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import DISPENSABLE, VERDICT_STYLES, Sheet
-from flopwatch.output.units import printable, wrap_remarks
+from flopwatch.output.units import INDENT, printable, wrap_remarks
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
@@ -62,10 +62,8 @@ def print_answers(
     if rows and not is_quiet:
         console.print()
         conditions = list_conditions(rows)
-        for line in conditions if len(conditions) == 1 else []:
-            _print_line(console, shorten_text(line, width, placeholder=" …"), "dim")
-        for line in list_warnings(rows, width):
-            _print_line(console, line, "yellow")
+        print_shortened(conditions if len(conditions) == 1 else [], "dim")
+        print_warnings(list_warnings(rows))
 
 
 def _print_answer(
@@ -78,12 +76,13 @@ def _print_answer(
     short = [shorten(sheet, MOST_ROWS_OF_ANSWER, more) for sheet in answer.sheets]
     for sheet in (part for one in short for part in fit(one, width)):
         console.print()
-        _print_drawn(console, draw(sheet, width))
-        for line in wrap_remarks(sheet.remarks, width):
+        print_sentences([sheet.title], "bold")
+        _print_drawn(console, draw(replace(sheet, title="", conditions=""), width))
+        conditions = [sheet.conditions] if sheet.conditions else []
+        for line in wrap_remarks([*conditions, *sheet.remarks], width):
             _print_line(console, line, "dim")
     if answer.hidden:
-        hidden = f"more with {more}: {', '.join(answer.hidden)}"
-        _print_line(console, f"  {shorten_text(hidden, width - 2, placeholder=' …')}", "dim")
+        print_shortened([f"more with {more}: {', '.join(answer.hidden)}"], "dim", INDENT)
 
 
 def print_sentences(sentences: Sequence[str], style: str = "") -> None:
@@ -95,6 +94,19 @@ def print_sentences(sentences: Sequence[str], style: str = "") -> None:
             printable(sentence), width, break_on_hyphens=False, break_long_words=False
         ):
             _print_line(console, line, style)
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """A line each."""
+    print_shortened([f"! {warning}" for warning in warnings], "yellow")
+
+
+def print_shortened(sentences: Sequence[str], style: str = "", indent: str = "") -> None:
+    """A line each, cut between words where it is too long."""
+    console, width = open_stdout(), find_width() - len(indent)
+    for sentence in sentences:
+        text = shorten_text(printable(sentence), width, placeholder=" …")
+        _print_line(console, f"{indent}{text}", style)
 
 
 def _print_drawn(console: Console, drawn: Group) -> None:
@@ -123,9 +135,7 @@ def print_sheets(whole: Sequence[Sheet]) -> None:
         print_remarks(sheet.remarks)
 
 
-def shorten(
-    sheet: Sheet, most: int = MOST_ROWS, rest_in: str = "--format csv and --json"
-) -> Sheet:
+def shorten(sheet: Sheet, most: int = MOST_ROWS, rest_in: str = "--format csv and --json") -> Sheet:
     """The first rows of a sheet that nobody reads to its end, and that takes long to draw."""
     rows = sum(map(len, sheet.items))
     if rows <= most:

@@ -128,10 +128,7 @@ def answer_peaks(peaks: Peaks) -> list[str]:
     ]
     ranks = f"Collectives over {peaks.exchanges[0].ranks} ranks" if peaks.exchanges else ""
     found = {"Matmuls reach": rates, "Memory, beyond the caches:": passes, f"{ranks}:": links}
-    return [
-        *(f"{what} {', '.join(values)}." for what, values in found.items() if values),
-        *(f"! {remark}" for remark in _list_matmul_remarks(peaks)),
-    ]
+    return [f"{what} {', '.join(values)}." for what, values in found.items() if values]
 
 
 def list_best_sheets(peaks: Peaks) -> list[Sheet]:
@@ -230,7 +227,7 @@ def _make_best_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
         columns=columns,
         items=[peaks.matmuls],
         conditions=_describe(peaks),
-        remarks=_list_matmul_remarks(peaks),
+        remarks=list_matmul_remarks(peaks),
     )
 
 
@@ -247,7 +244,7 @@ def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
     return [number("nominal", "FLOP/s", find), Column("of it", share)]
 
 
-def _list_matmul_remarks(peaks: Peaks) -> list[str]:
+def list_matmul_remarks(peaks: Peaks) -> list[str]:
     """What could not be measured, is emulated, was seen only once, or was disturbed."""
     plain, other_work = peaks.find_peak("float32"), peaks.background_share
     bests = {curve.dtype: curve.best for curve in peaks.matmuls}

@@ -202,10 +202,9 @@ def describe_range(rows: Sequence[Row], axes: set[str]) -> str:
         unclear = " no clear difference," if low.verdict == "unclear" else ""
         below = f", below the threshold of {100 * THRESHOLD:g} %" if low.verdict in SLIGHT else ""
         return f"{pair}{unclear} {format_speedup(low.speedup)}{below}{fairness}."
-    return (
-        f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}{name_place(low, axes)} to "
-        f"{format_speedup(high.speedup)}{name_place(high, axes)}; {_count_verdicts(rows)}."
-    )
+    ends = [f"{format_speedup(low.speedup)}{name_place(low, axes)}",
+            f"{format_speedup(high.speedup)}{name_place(high, axes)}"]  # fmt: skip
+    return f"{variant} over {baseline}{fairness}: {' to '.join(ends)}; {_count_verdicts(rows)}."
 
 
 def name_place(row: Row, axes: set[str], word: str = " at") -> str:
@@ -265,8 +264,8 @@ def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     )
     counted = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
     return [
-        f"Fastest: {join_words(counted)} of {plural(len(groups), 'group')} (by medians; the baseline "
-        "where nothing is clearly faster)."
+        f"Fastest: {join_words(counted)} of {plural(len(groups), 'group')} (by medians; the "
+        "baseline where nothing is clearly faster)."
     ]
 
 
@@ -294,9 +293,9 @@ def _describe_break_evens(rows: Sequence[Row], axes: set[str]) -> list[str]:
             f"see the tables of speedup by {AXIS}."
         ]
     return [
-        f"{name_row(break_even.rows[0], axes - {AXIS})} is faster {describe_break_even(break_even)}."
-        for break_even in found
-        if break_even.paying
+        f"{name_row(one.rows[0], axes - {AXIS})} is faster {describe_break_even(one)}."
+        for one in found
+        if one.paying
     ]
 
 

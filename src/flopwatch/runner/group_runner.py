@@ -337,9 +337,7 @@ def _run_once(
         return _blame(builder, worker, failure, suspect)
 
 
-def _show(
-    report: Report, group: Group, watcher: Watcher, records: Mapping[str, Record]
-) -> None:
+def _show(report: Report, group: Group, watcher: Watcher, records: Mapping[str, Record]) -> None:
     match report:
         case Samples(progress=progress) if progress is not None:
             watcher.progress(progress, records)

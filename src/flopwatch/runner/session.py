@@ -268,7 +268,9 @@ def _measure_what_is_left(
         fitted = fit_budget(options.budget_s, groups, context.settings)
         left, answered = _resume(groups, known, replace(context, settings=fitted))
         if answered:
-            watcher.remark(f"{len(answered)} cases are in {out} already; --rerun measures them again")
+            watcher.remark(
+                f"{len(answered)} cases are in {out} already; --rerun measures them again"
+            )
         for sentence in describe_misfits(misfits):
             watcher.say(sentence)
         history = known or read_history(out, context.environment)
