@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `make bench` runs: a short tour of flopwatch at a size that suits a laptop. Each stop is a
-# command that you can repeat, its answer in a few lines, and what to try next.
+# command that you can repeat, its answer in a few lines, and what to try next. Options are passed on
+# to every `flopwatch run`: `bash benchmarks/tour.sh --threads 1`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 flopwatch=.venv/bin/flopwatch
@@ -37,7 +38,7 @@ next "peaks H100-SXM"
 # --rerun, since repeating the tour should measure again, where `flopwatch run` resumes.
 while IFS=$'\t' read -r suite summary; do
     stop "$summary" "run $suite --quick -q"
-    $flopwatch run "$suite" --quick -q --rerun --out "$results/$suite.jsonl" </dev/null
+    $flopwatch run "$suite" --quick -q --rerun --out "$results/$suite.jsonl" "$@" </dev/null
     next "show $results/$suite.jsonl"
 done < <($flopwatch run --list --json | .venv/bin/python -c \
     'import json, sys; [print(s["name"], s["summary"], sep="\t") for s in json.load(sys.stdin)]')

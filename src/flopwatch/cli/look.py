@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import (
     print_json,
     print_lines,
@@ -37,7 +38,7 @@ EVERYTHING_PUBLISHED = (Path("published"),)
 """In place of results: which published benchmarks there are."""
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @click.option("--layout", type=click.Choice([*LAYOUTS, AS_PUBLISHED]), default="plain",
               show_default=True,
@@ -71,9 +72,9 @@ def show(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Show RESULTS: the answer, and a table of the newest record of every case.
+    """Show RESULTS: the answer, and a narrow table.
 
-    RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
+    The newest record of every case is shown; -v shows all tables. RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
     lists the published benchmarks.
 
     \b
@@ -171,7 +172,7 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
         print_lines(line)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("sql")
 @options.any_results
 @output_format
@@ -265,7 +266,7 @@ NOTHING_TO_EXPLAIN = (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.where
 @options.most("cases of a table (--json has all).")
@@ -359,7 +360,7 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
     print_remarks(describe_moved(moved))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.out("-: standard output. An earlier report is replaced; other files are not.",
              or_stdout=True, required=True)  # fmt: skip
@@ -387,7 +388,7 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
     print_remark(f"wrote {out}")
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
               help="The plot to draw; --list has the names.  [default: the most informative of "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--low-precision", is_flag=True,
               help="Show what 16 bits do to a sum, and what autocast does to a small model."
               )  # fmt: skip
@@ -103,7 +104,7 @@ def _print_one(one: Advice, indent: str = "") -> None:
         click.echo(f"{indent}      {line}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, metavar="[DEVICE]",
                 type=options.Word(list_known=options.list_devices))  # fmt: skip
 @options.only_list("the nominal peaks of all known devices.")

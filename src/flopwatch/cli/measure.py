@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.job_options import JobCommand, compile_option, job_options, make_job
 from flopwatch.cli.look import print_records
 from flopwatch.cli.options import print_json, print_remark, refuse_idle
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from flopwatch.worker.messages import RankPlace
 
 
-class Remembered(click.Command):
+class Remembered(Command):
     """Keeps the words that the command was called with: records store them, to repeat the run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.job_options import (
     PARALLELISM,
     JobCommand,
@@ -319,7 +320,7 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     print_found(as_json, report.mfu_as_dict(found), report.list_mfu_sheets(found, with_parts=parts))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.any_results
 @options.skip_corrupt
 @options.as_json
@@ -353,7 +354,7 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     print_found(as_json, report.validation_as_dict(found), report.list_validation_sheets(found))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.out("Calibrations are appended.  [default: FLOPWATCH_CALIBRATION, or with the peaks]")
 @options.skip_corrupt

@@ -115,10 +115,10 @@ def _describe_best(compared: Sequence[Row], axes: set[str]) -> str:
         return describe_range(best, axes)
     top = max(best, key=find_speedup)
     assert top.speedup is not None
+    size = f"{format_speedup(top.speedup)}{name_place(top, axes, ' for')}"
     return (
         f"None of {len(variants)} variants is clearly faster than {top.record.baseline}: the "
-        f"first, {top.record.variant} at {format_speedup(top.speedup)}{name_place(top, axes, ' for')}, is "
-        f"{top.verdict}."
+        f"first, {top.record.variant} at {size}, is {top.verdict}."
     )
 
 
