@@ -43,9 +43,9 @@ while IFS=$'\t' read -r suite summary; do
 done < <($flopwatch run --list --json | .venv/bin/python -c \
     'import json, sys; [print(s["name"], s["summary"], sep="\t") for s in json.load(sys.stdin)]')
 
-stop "Where does the time of a training step go?" "explain $results/steps.jsonl --most 1"
-$flopwatch explain $results/steps.jsonl --most 1
-next "explain $results/steps.jsonl --roofline"
+stop "Where does the time of a training step go?" "explain $results/steps.jsonl -q"
+$flopwatch explain $results/steps.jsonl -q
+next "explain $results/steps.jsonl --most 1"
 
 hardware=8xA100-80GB,8xH100-SXM
 job="--model 7b --seq-len 2048 --micro-batch 4 --hardware $hardware"

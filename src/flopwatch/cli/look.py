@@ -74,8 +74,8 @@ def show(
 ) -> None:
     """Show RESULTS: the answer, and a narrow table.
 
-    The newest record of every case is shown; -v shows all tables. RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
-    lists the published benchmarks.
+    The newest record of every case is shown. RESULTS are files, or published:NAME, which every
+    command reads; `flopwatch show published` lists the published benchmarks.
 
     \b
     flopwatch show results/activations.jsonl
@@ -273,13 +273,18 @@ NOTHING_TO_EXPLAIN = (
 @click.option("--roofline", is_flag=True,
               help="Also compare phases and regions with their limits.")  # fmt: skip
 @options.skip_corrupt
+@options.quiet
 @options.as_json
+@click.pass_context
 def explain(
+    context: click.Context,
+    /,
     results: tuple[Path, ...],
     where: str | None,
     most: int,
     roofline: bool,
     skip_corrupt: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Break the measured time down, or its change between two files.
@@ -295,17 +300,20 @@ def explain(
     flopwatch explain results/steps.jsonl --json | jq '.[].rows[] | [.name, .share]'
     flopwatch plot results/steps.jsonl --plot breakdown
     """
+    options.refuse_two_lengths(context)
     if len(results) > 2:
         raise click.UsageError(
             f"explain takes one file or two, an old and a new one, and got {len(results)}"
         )
     if len(results) == 2 and roofline:
         raise click.UsageError("--roofline is for one file; explain the new one by itself")
+    if quiet and (len(results) == 2 or roofline):
+        raise click.UsageError("--quiet is for the breakdown of one file; leave it out")
     sides = [_select(read_records([file], skip_corrupt), where) for file in results]
     if len(sides) == 2:
         _explain_change(sides, most, as_json)
     else:
-        _explain(sides[0], most, roofline, as_json)
+        _explain(sides[0], most, roofline, quiet, as_json)
 
 
 def _select(records: Sequence[Record], where: str | None) -> list[Row]:
@@ -321,20 +329,26 @@ def _select(records: Sequence[Record], where: str | None) -> list[Row]:
     return measured
 
 
-def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> None:
+def _explain(rows: Sequence[Row], most: int, roofline: bool, quiet: bool, as_json: bool) -> None:
     from flopwatch.output.breakdown_tables import (
         as_dict,
         explain_rows,
         make_breakdown_sheets,
         make_roof_sheets,
     )
-    from flopwatch.output.console import print_sheets
+    from flopwatch.output.job_answers import answer_breakdowns
 
+    explained = explain_rows(rows)
+    roofs = make_roof_sheets(rows, most) if roofline and not as_json else []
+    options.print_found(
+        as_json,
+        [as_dict(one) for one in explained] if as_json else None,
+        [] if as_json or quiet else [*make_breakdown_sheets(rows, most), *roofs],
+        answer_breakdowns(explained),
+        quiet=quiet,
+    )
     if as_json:
-        print_json([as_dict(one) for one in explain_rows(rows)])
         return
-    roofs = make_roof_sheets(rows, most) if roofline else []
-    print_sheets([*make_breakdown_sheets(rows, most), *roofs])
     if roofline and not roofs:
         print_remark("flopwatch: no phase has FLOPs, bytes and limits, so there is no roofline")
 

@@ -331,13 +331,23 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
     return [record for one in contents for record in one.records]
 
 
-def print_found(as_json: bool, content: Any, sheets: Sequence[Sheet]) -> None:
-    """An answer, as JSON or as tables."""
-    from flopwatch.output.console import print_sheets
+def print_found(
+    as_json: bool,
+    content: Any,
+    sheets: Sequence[Sheet],
+    answer: Sequence[str] = (),
+    *,
+    quiet: bool = False,
+) -> None:
+    """As JSON, or as an answer in sentences and its tables; quiet: without those."""
+    from flopwatch.output.console import print_sentences, print_sheets
 
     if as_json:
         print_json(content)
-    else:
+        return
+    print_sentences(answer)
+    if not quiet:
+        print_sentences([""] if answer else [])
         print_sheets(sheets)
 
 

@@ -76,7 +76,7 @@ def _print_answer(
     short = [shorten(sheet, MOST_ROWS_OF_ANSWER, more) for sheet in answer.sheets]
     for sheet in (part for one in short for part in fit(one, width)):
         console.print()
-        print_sentences([sheet.title], "bold")
+        print_sentences([sheet.title] if sheet.title else [], "bold")
         _print_drawn(console, draw(replace(sheet, title="", conditions=""), width))
         conditions = [sheet.conditions] if sheet.conditions else []
         for line in wrap_remarks([*conditions, *sheet.remarks], width):
@@ -90,9 +90,8 @@ def print_sentences(sentences: Sequence[str], style: str = "") -> None:
     console, width = open_stdout(), find_width()
     for sentence in sentences:
         # A name or a command that is broken in two is of no use to anybody.
-        for line in wrap(
-            printable(sentence), width, break_on_hyphens=False, break_long_words=False
-        ):
+        text = printable(sentence)
+        for line in wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]:
             _print_line(console, line, style)
 
 
