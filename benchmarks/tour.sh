@@ -1,30 +1,60 @@
 #!/usr/bin/env bash
-# What `make bench` runs: a short tour of all suites at a size that suits a laptop.
+# What `make bench` runs: a short tour of flopwatch at a size that suits a laptop. Each stop is a
+# command that you can repeat, its answer in a few lines, and what to try next. Options are passed on
+# to every `flopwatch run`: `bash benchmarks/tour.sh --threads 1`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 flopwatch=.venv/bin/flopwatch
+results=results/tour
+mkdir -p $results
+export FLOPWATCH_PEAKS=$results/machine.peaks  # what the suites are compared with
 
-echo "== flopwatch doctor"
+# As wide as the terminal, and no wider than reads well.
+columns=100
+if [ -t 1 ]; then columns=$(tput cols 2>/dev/null || echo 100); fi
+export COLUMNS=$((columns < 100 ? columns : 100))
+bold= plain=
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$(tput bold || true) plain=$(tput sgr0 || true); fi
+
+stop() {  # a heading, and the command that is run
+    printf '\n%s%s%s\n$ flopwatch %s\n' "$bold" "$1" "$plain" "$2"
+}
+
+next() {
+    printf 'next: flopwatch %s\n' "$1"
+}
+
+echo "A tour in a few minutes: what this machine can do, what the suites find, and a page of it all."
+
+stop "Is this machine fit for measuring?" "doctor"
 $flopwatch doctor
+next "doctor -v"
 
-mkdir -p results/tour
-export FLOPWATCH_PEAKS=results/tour/machine.peaks  # what the suites are compared with
-
-echo "== flopwatch peaks --quick"
-$flopwatch peaks --quick
+stop "What can it do at best?" "peaks --quick -q"
+$flopwatch peaks --quick -q
+next "peaks H100-SXM"
 
 # Into a folder of its own, so that these quick results do not mix with careful ones; and with
 # --rerun, since repeating the tour should measure again, where `flopwatch run` resumes.
-for suite in $($flopwatch run --list --json | .venv/bin/python -c \
-    'import json, sys; print(*(suite["name"] for suite in json.load(sys.stdin)))'); do
-    echo "== flopwatch run $suite --quick"
-    $flopwatch run "$suite" --quick --rerun --out "results/tour/$suite.jsonl"
-done
+while IFS=$'\t' read -r suite summary; do
+    stop "$summary" "run $suite --quick -q"
+    $flopwatch run "$suite" --quick -q --rerun --out "$results/$suite.jsonl" "$@" </dev/null
+    next "show $results/$suite.jsonl"
+done < <($flopwatch run --list --json | .venv/bin/python -c \
+    'import json, sys; [print(s["name"], s["summary"], sep="\t") for s in json.load(sys.stdin)]')
 
-echo "== flopwatch explain results/tour/steps.jsonl --most 1"
-$flopwatch explain results/tour/steps.jsonl --most 1
+stop "Where does the time of a training step go?" "explain $results/steps.jsonl -q"
+$flopwatch explain $results/steps.jsonl -q
+next "explain $results/steps.jsonl --most 1"
 
-echo "== flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM --micro-batch 4"
-$flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM --micro-batch 4
+hardware=8xA100-80GB,8xH100-SXM
+job="--model 7b --seq-len 2048 --micro-batch 4 --hardware $hardware"
+stop "How fast would a model of 7B parameters train on hardware that you don't have?" "predict $job"
+$flopwatch predict $job
+next "plan --model 7b --seq-len 2048 --hardware 64xH100-SXM"
 
-$flopwatch report results/tour/*.jsonl -o report.html
+stop "All of it as a page" "report $results/*.jsonl -o report.html"
+$flopwatch report $results/*.jsonl -o report.html
+next "check $results/*.jsonl"
+echo
+echo "Open report.html. For a function of your own: flopwatch run --new my_suite.py"

@@ -124,14 +124,11 @@ def test_the_table_of_regions_follows_that_of_cases() -> None:
         console.print(draw(part))
     expected = """\
         demo size=4, inside
-         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-                                    each
-          region        variant     call        ±    share   FLOP/s   limit              speedup   verdict
-         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-          forward/ffn   dense     510 µs   ±2.0 %   40.0 %   1.23 k                                baseline
-          forward/ffn   fast      319 µs   ±2.0 %   25.0 %      980   2.00x   1.60x [1.60, 1.60]   faster
-          forward/ffn   other     510 µs   ±2.0 %   50.0 %   1.23 k           1.00x [1.00, 1.00]   same, not comparable
-         ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+                                       each
+        region       variant  calls    call       ±   share  FLOP/s  limit             speedup  verdict
+        forward/ffn  dense        8  510 µs  ±2.0 %  40.0 %  1.23 k                             baseline
+        forward/ffn  fast         8  319 µs  ±2.0 %  25.0 %     980  2.00x  1.60x [1.60, 1.60]  faster
+        forward/ffn  other        8  510 µs  ±2.0 %  50.0 %  1.23 k         1.00x [1.00, 1.00]  same, not comparable
     """
     assert isinstance(console.file, io.StringIO)
     drawn = [line.rstrip() for line in console.file.getvalue().splitlines()]

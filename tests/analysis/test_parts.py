@@ -96,17 +96,14 @@ def test_phases_that_the_baseline_lacks_have_a_table_of_their_own() -> None:
     ]
     expected = """\
         switchback level=layer tokens=64 shape=768x3072 dtype=float32, parts
-         ───────────────────────────────────────────────────────────
-          variant          part              time        ±    share
-         ───────────────────────────────────────────────────────────
-          parts:standard   standard_fwd   10.2 ms   ±2.0 %   31.7 %
-          parts:standard   standard_gx    10.7 ms   ±2.0 %   33.3 %
-          parts:standard   standard_gw    11.2 ms   ±2.0 %   34.9 %
-         ───────────────────────────────────────────────────────────
-          parts:casts      cast_x          510 µs   ±2.0 %   22.2 %
-          parts:casts      cast_w          765 µs   ±2.0 %   33.3 %
-          parts:casts      cast_g         1.02 ms   ±2.0 %   44.4 %
-         ───────────────────────────────────────────────────────────
+        variant         part             time       ±   share
+        parts:standard  standard_fwd  10.2 ms  ±2.0 %  31.7 %
+        parts:standard  standard_gx   10.7 ms  ±2.0 %  33.3 %
+        parts:standard  standard_gw   11.2 ms  ±2.0 %  34.9 %
+
+        parts:casts     cast_x         510 µs  ±2.0 %  22.2 %
+        parts:casts     cast_w         765 µs  ±2.0 %  33.3 %
+        parts:casts     cast_g        1.02 ms  ±2.0 %  44.4 %
     """
     assert drawn([parts], 120) == textwrap.dedent(expected).splitlines()
 
@@ -225,14 +222,11 @@ def test_the_table_of_wholes_and_sums_is_exactly_this() -> None:
     (sheet,) = make_whole_sheets(summarize(ALL))
     expected = """\
         switchback level=layer tokens=64 shape=768x3072 dtype=float32, whole and sum of parts
-         ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-                                          sum of
-          variant                whole     parts              speedup      speedup of sums             difference   the whole takes
-         ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-          dense                30.6 ms   32.1 ms                                              −4.8 % [−4.8, −4.8]   less than the sum
-          switchback:rowwise   24.5 ms   25.5 ms   1.25x [1.25, 1.25]   1.26x [1.26, 1.26]    −4.0 % [−4.0, −4.0]   less than the sum
-          switchback:global    22.4 ms   20.4 ms   1.36x [1.36, 1.36]   1.58x [1.58, 1.58]   +10.0 % [10.0, 10.0]   more than the sum
-         ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+                                      sum of
+        variant               whole    parts             speedup     speedup of sums            difference  the whole takes
+        dense               30.6 ms  32.1 ms                                           −4.8 % [−4.8, −4.8]  less than the sum
+        switchback:rowwise  24.5 ms  25.5 ms  1.25x [1.25, 1.25]  1.26x [1.26, 1.26]   −4.0 % [−4.0, −4.0]  less than the sum
+        switchback:global   22.4 ms  20.4 ms  1.36x [1.36, 1.36]  1.58x [1.58, 1.58]  +10.0 % [10.0, 10.0]  more than the sum
         speedup: of the whole layer over dense; of sums: of its parts over dense's parts, the published way; difference: of the whole from the sum
     """
     assert drawn([sheet], 160) == textwrap.dedent(expected).splitlines()

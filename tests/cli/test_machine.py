@@ -9,7 +9,11 @@ from tests.cli.test_main import assert_refused, flopwatch
 
 
 def test_doctor(tmp_path: Path) -> None:
-    result = flopwatch("doctor", cwd=tmp_path)
+    brief = flopwatch("doctor", cwd=tmp_path)
+    assert brief.returncode == 0
+    assert "instruction set" not in brief.stdout
+    assert max(map(len, brief.stdout.splitlines())) <= 100
+    result = flopwatch("doctor", "-v", cwd=tmp_path)
     assert result.returncode == 0
     for word in ("torch", "instruction set", "cores", "allocator"):
         assert word in result.stdout

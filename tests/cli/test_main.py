@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from glob import glob
 from pathlib import Path
 
 import click
@@ -14,8 +15,13 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from flopwatch.cli.help_texts import SECTIONS
 from flopwatch.cli.job_options import JOB
 from flopwatch.cli.main import MOVED, RENAMED_OPTIONS, cli
+from flopwatch.records.published import load
+from flopwatch.records.record import Record, encode
+from tests.output.test_case_tables import sampled
+from tests.plot_tools import BREAKDOWN
 
 
 def flopwatch(
@@ -47,7 +53,7 @@ def test_help_is_short_and_has_every_command_in_a_section(tmp_path: Path) -> Non
     assert max(map(len, lines)) <= 100
     sections = [line.removesuffix(":") for line in lines if line.endswith(":")]
     assert sections == [
-        "Options", "Measure", "Look", "Judge", "Predict", "Machine", "Exchange",
+        "Examples", "Options", "Measure", "Look", "Judge", "Predict", "Machine", "Exchange",
     ]  # fmt: skip
     assert len(cli.commands) <= 21
     for name in cli.commands:
@@ -185,6 +191,79 @@ def test_examples_in_help_run(words: list[str]) -> None:
     assert result.stdout
 
 
+READING = ("show", "explain", "plot", "report", "query", "compare", "check", "export")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results that examples name."""
+    folder = tmp_path_factory.mktemp("workspace")
+    (folder / "results").mkdir()
+    (folder / "upload").mkdir()
+    contents = {
+        "old": make_cases("mine", ["plain", "fast"]),
+        "new": make_cases("mine", ["plain", "fast"], run_id="2"),
+        "results/activations": make_cases("activations", ["relu", "gelu"]),
+        "results/bench": make_cases("bench", ["a", "b"]),
+        "results/dyad": make_cases("dyad", ["dense", "dyad:auto:4"]),
+        "results/steps": BREAKDOWN,
+        "results/training": load("mosaic"),
+        "results/switchback": load("switchback"),
+    }
+    for name, records in contents.items():
+        path = folder / f"{name}.jsonl"
+        path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return folder
+
+
+def make_cases(suite: str, variants: list[str], **changes: object) -> list[Record]:
+    """Each variant twice as fast as the one before, at two numbers of tokens."""
+    return [
+        sampled(
+            1e6 / 2**place, 2e6 / 2**place, suite=suite, variant=variant, baseline=variants[0],
+            case_id=f"{suite}{variant}{tokens}", group_id=f"{suite}{tokens}",
+            params={"shape": [64, 64], "tokens": tokens}, **changes,
+        )
+        for tokens in (512, 1024)
+        for place, variant in enumerate(variants)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        words for name, words in EXAMPLES
+        if name == words[1] and name in READING and not any("published" in word for word in words)
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_examples_that_read_results_run(
+    words: list[str], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    files = [file for word in words[1:] for file in (sorted(glob(word)) or [word])]
+    result = CliRunner().invoke(cli, files, catch_exceptions=False)
+    # Warnings that spoil a number are what `check` finds.
+    assert result.exit_code in ((0, 1) if words[1] == "check" else (0,)), result.stderr
+    assert result.output or "-o" in words
+
+
+def test_options_of_a_long_help_are_in_sections() -> None:
+    for name in ("run", "predict", "show", "compare", "ab"):
+        with click.Context(cli.commands[name]) as context:
+            text = cli.commands[name].get_help(context)
+        titles = re.findall(r"^(\S.*):$", text, flags=re.M)
+        assert titles[0] == "Examples"
+        assert titles[-1] == "Output"
+        assert len(titles) > 2, name
+    known = {option for names in SECTIONS.values() for option in names}
+    options = {
+        each.opts[-1] for command in cli.commands.values() for each in command.params
+        if isinstance(each, click.Option)
+    }  # fmt: skip
+    assert known <= options
+
+
 def complete(*words: str) -> list[str]:
     """What a shell is offered for the last word."""
     *before, last = words
@@ -196,6 +275,8 @@ def complete(*words: str) -> list[str]:
 def test_shells_complete_names() -> None:
     assert complete("pr") == ["predict", "profile"]
     assert complete("run", "act") == ["activations"]
+    assert complete("run", "dyad", "--columns", "variant,speedup_l") == ["variant,speedup_low"]
+    assert complete("run", "dyad", "--device", "c") == ["cpu", "cuda"]
     assert complete("predict", "--seq") == ["--seq-len"]
     assert "gpt-125m" in complete("predict", "--model", "gpt-1")
     assert complete("predict", "--model", "1b,gpt-125") == ["1b,gpt-125m"]

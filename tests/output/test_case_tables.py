@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
+import threading
 from dataclasses import replace
 from operator import itemgetter
 
@@ -20,6 +22,7 @@ from flopwatch.output.progress import (
     TimeLeft,
     describe_progress,
     describe_records,
+    list_estimates,
     make_watcher,
 )
 from flopwatch.output.tables import Column, Sheet
@@ -87,15 +90,12 @@ def drawn(records: list[Record], width: int) -> list[str]:
 def test_the_table_is_exactly_this(records: list[Record]) -> None:
     expected = """\
         demo dtype=float32
-         ────────────────────────────────────────────────────────────────────────────────────────────────────
-          size   variant   forward   backward     total        ±   bandwidth              speedup   verdict
-         ────────────────────────────────────────────────────────────────────────────────────────────────────
-          4      dense     1.00 ms    2.00 ms   3.00 ms   ±1.0 %   2.00 GB/s                        baseline
-          4      fast       500 µs    1.00 ms   1.50 ms   ±1.0 %               2.00x [2.00, 2.00]   faster
-         ────────────────────────────────────────────────────────────────────────────────────────────────────
-          8      dense     4.00 ms    8.00 ms   12.0 ms   ±1.0 %                                    baseline
-          8      fast                               oom
-         ────────────────────────────────────────────────────────────────────────────────────────────────────
+        size  variant  forward  backward    total       ±  bandwidth             speedup  verdict
+        4     dense    1.00 ms   2.00 ms  3.00 ms  ±1.0 %  2.00 GB/s                      baseline
+        4     fast      500 µs   1.00 ms  1.50 ms  ±1.0 %             2.00x [2.00, 2.00]  faster
+
+        8     dense    4.00 ms   8.00 ms  12.0 ms  ±1.0 %                                 baseline
+        8     fast                            oom
         cpu, 1 thread, hot cache, allocator retain
     """
     assert drawn(records, 120) == textwrap.dedent(expected).splitlines()
@@ -138,12 +138,12 @@ def columns(records: list[Record], width: int) -> str:
 
 
 def test_a_narrow_terminal_does_without_some_columns(records: list[Record]) -> None:
-    assert columns(records, 102) == (
+    assert columns(records, 90) == (
         "size variant forward backward total ± bandwidth speedup verdict"
     )
-    assert columns(records, 101) == "size variant forward backward total ± speedup verdict"
-    assert columns(records, 78) == "size variant total ± speedup verdict"
-    assert columns(records, 60) == "size variant total speedup verdict"
+    assert columns(records, 89) == "size variant forward backward total ± speedup verdict"
+    assert columns(records, 70) == "size variant total ± speedup verdict"
+    assert columns(records, 52) == "size variant total speedup verdict"
 
 
 @pytest.fixture
@@ -163,13 +163,10 @@ def described(records: list[Record]) -> list[Record]:
 def test_what_is_known_of_a_group_is_in_its_table(described: list[Record]) -> None:
     expected = """\
         demo size=4 dtype=float32
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-                                                                                     peak
-          variant   forward   backward     total        ±   FLOP/s   bandwidth     memory   parameters   limit              speedup   verdict
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-          dense     1.00 ms    2.00 ms   3.00 ms   ±1.0 %   8.00 G   2.00 GB/s   3.73 GiB         240M                                baseline
-          fast       500 µs    1.00 ms   1.50 ms   ±1.0 %   4.00 G                954 MiB        60.0M   4.00x   2.00x [2.00, 2.00]   faster
-         ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+                                                                            peak
+        variant  forward  backward    total       ±  FLOP/s  bandwidth    memory  parameters  limit             speedup  verdict
+        dense    1.00 ms   2.00 ms  3.00 ms  ±1.0 %  8.00 G  2.00 GB/s  3.73 GiB        240M                             baseline
+        fast      500 µs   1.00 ms  1.50 ms  ±1.0 %  4.00 G              954 MiB       60.0M  4.00x  2.00x [2.00, 2.00]  faster
         cpu, 1 thread, hot cache, allocator retain
     """
     assert drawn(described, 160) == textwrap.dedent(expected).splitlines()
@@ -182,17 +179,17 @@ def test_what_is_known_of_a_group_is_in_its_table(described: list[Record]) -> No
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (136, "forward backward total ± FLOP/s bandwidth peak memory parameters limit"),
-        (130, "forward backward total ± FLOP/s bandwidth peak memory limit"),
-        (120, "forward backward total ± FLOP/s bandwidth limit"),
-        (110, "forward backward total ± peak memory limit"),
-        (100, "forward backward total ± limit"),
-        (86, "forward backward total ±"),
-        (80, "total ± limit"),
+        (121, "forward backward total ± FLOP/s bandwidth peak memory parameters limit"),
+        (109, "forward backward total ± FLOP/s bandwidth peak memory limit"),
+        (99, "forward backward total ± FLOP/s bandwidth limit"),
+        (90, "forward backward total ± peak memory limit"),
+        (80, "forward backward total ± limit"),
+        (73, "forward backward total ±"),
         (70, "total ± limit"),
-        (64, "total ±"),
-        (61, "total limit"),
-        (60, "total"),
+        (61, "total ± limit"),
+        (54, "total ±"),
+        (53, "total limit"),
+        (46, "total"),
     ],
 )
 def test_columns_give_way_by_their_importance(
@@ -210,7 +207,7 @@ def test_behind_every_text_is_its_value(described: list[Record]) -> None:
     assert fast["speedup"] == pytest.approx(2)
     assert (fast["peak memory"], fast["parameters"], fast["limit"]) == (10**9, 60e6, 4)
     assert (dense["speedup"], dense["verdict"]) == (None, None)
-    (narrow,) = fit(sheet, 60)
+    (narrow,) = fit(sheet, 46)
     assert [len(cells) for cells in narrow.values[0]] == [len(narrow.headings)] * 2
 
 
@@ -271,22 +268,16 @@ def test_other_axes_make_another_sheet(records: list[Record]) -> None:
 def test_a_very_narrow_terminal_has_a_table_a_group(records: list[Record]) -> None:
     expected = """\
         demo dtype=float32 size=4
-         ───────────────────────────────────────────────────
-          variant     total              speedup   verdict
-         ───────────────────────────────────────────────────
-          dense     3.00 ms                        baseline
-          fast      1.50 ms   2.00x [2.00, 2.00]   faster
-         ───────────────────────────────────────────────────
+        variant    total             speedup  verdict
+        dense    3.00 ms                      baseline
+        fast     1.50 ms  2.00x [2.00, 2.00]  faster
         demo dtype=float32 size=8
-         ────────────────────────────────────────
-          variant     total   speedup   verdict
-         ────────────────────────────────────────
-          dense     12.0 ms             baseline
-          fast          oom
-         ────────────────────────────────────────
+        variant    total  speedup  verdict
+        dense    12.0 ms           baseline
+        fast         oom
         cpu, 1 thread, hot cache, allocator retain
     """
-    assert drawn(records, 53) == textwrap.dedent(expected).splitlines()
+    assert drawn(records, 46) == textwrap.dedent(expected).splitlines()
 
 
 def test_what_is_not_comparable_is_told_beside_the_verdict(records: list[Record]) -> None:
@@ -430,9 +421,10 @@ def test_plain_progress_is_a_line_a_group() -> None:
     watcher = make_watcher(console)
     assert type(watcher) is PlainWatcher
     with watcher:
-        watcher.begin([GROUP, GROUP], Settings(), ESTIMATE)
+        other = replace(GROUP, params={"size": 8})
+        watcher.begin([GROUP, other], Settings(), ESTIMATE)
         watcher.begin_group(GROUP)
-        watcher.progress(make_progress(3))
+        watcher.progress(make_progress(3), {})
         watcher.end_group(GROUP, [make_record(), make_record(status="oom", **FAILED)])
     assert isinstance(console.file, io.StringIO)
     line = console.file.getvalue()
@@ -440,20 +432,84 @@ def test_plain_progress_is_a_line_a_group() -> None:
     assert line.endswith("left\n")
 
 
-def test_terminal_progress_shows_group_precision_and_time_left() -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    watcher = make_watcher(console)
-    assert isinstance(watcher, TerminalWatcher)
-    with watcher:
+def test_a_log_hears_of_a_long_group_now_and_then_and_a_quiet_one_never() -> None:
+    def watch(*, is_quiet: bool) -> list[str]:
+        clock, console = Ticks(), Console(file=io.StringIO(), width=80)
+        watcher = PlainWatcher(console, is_quiet=is_quiet, now_s=clock)
         watcher.begin([GROUP], Settings(), ESTIMATE)
         watcher.begin_group(GROUP)
-        watcher._drawn_s = 0.0
-        watcher.progress(make_progress(30, 10, 0.031))
+        for _ in range(4):
+            clock.now_s += 20.0
+            watcher.progress(make_progress(30, 10, 0.031), {})
+        watcher.end_group(GROUP, [make_record()])
+        watcher.remark("as expected")
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().splitlines()
+
+    first, second, *rest = watch(is_quiet=False)
+    assert first.startswith("1/1 size=4: ±3.1 % (aim: a settled verdict), about ")
+    assert second.startswith("1/1 size=4: ±3.1 %")
+    assert rest == ["1/1 size=4: 1 ok (20 rounds)", "as expected"]
+    assert watch(is_quiet=True) == []
+
+
+class Ticks:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def watch_terminal(width: int) -> str:
+    """What a terminal has got, at the end of a group's sampling."""
+    clock = Ticks()
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    watcher = TerminalWatcher(console, now_s=clock)
+    groups = [GROUP, replace(GROUP, params={"size": 8})]
+    records = {"a": sampled(1e6, 2e6, variant="a", baseline="a"),
+               "b": sampled(0.5e6, 1e6, variant="b", baseline="a"),
+               "c": make_record(variant="c", status="oom", **FAILED)}  # fmt: skip
+    with watcher:
+        watcher.begin(groups, Settings(), ESTIMATE)
+        watcher.begin_group(GROUP)
+        clock.now_s += 1.0
+        watcher.progress(make_progress(30, 10, 0.031), records)
+        assert not any(thread.name.startswith("rich") for thread in threading.enumerate())
+        assert threading.active_count() == 1
     assert isinstance(console.file, io.StringIO)
-    drawn = console.file.getvalue()
-    assert "size=4" in drawn
-    assert "±3.1 % (aim: a settled verdict)" in drawn
+    return console.file.getvalue()
+
+
+def test_terminal_progress_shows_variants_precision_and_time_left() -> None:
+    drawn = watch_terminal(80)
+    assert "1/2 size=4: ±3.1 % (aim: a settled verdict)" in drawn
+    assert "a   3.00 ms" in drawn
+    assert "b   1.50 ms   2.00x" in drawn
     assert "about 20 to 45 s left" in drawn
+
+
+def test_terminal_progress_is_cut_to_the_width_and_gone_at_the_end() -> None:
+    drawn = watch_terminal(30)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]", drawn)]
+    assert max(map(len, lines)) <= 30
+    assert any(line.endswith("…") for line in lines)
+    assert drawn.endswith("\x1b[2K")
+
+
+def test_before_warm_up_is_over_no_variant_is_said_to_be_faster() -> None:
+    records = {"a": sampled(1e6, 2e6, variant="a", baseline="a"),
+               "b": sampled(0.5e6, 1e6, variant="b", baseline="a")}  # fmt: skip
+    assert list_estimates(make_progress(30), records) == ["a   3.00 ms", "b   1.50 ms"]
+    many = {f"v{n}": replace(records["b"], variant=f"v{n}") for n in range(20)}
+    assert list_estimates(make_progress(30, 10), many)[-1] == "and 12 more"
+
+
+def test_a_terminal_without_a_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_watcher(Console(file=io.StringIO(), force_terminal=True))) is PlainWatcher
 
 
 def test_progress_sentences() -> None:

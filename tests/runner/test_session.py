@@ -38,7 +38,11 @@ class SilentWatcher:
     def begin_group(self, group: Any) -> None:
         self.groups.append(group.label)
 
-    def progress(self, progress: dict[str, Any]) -> None: ...
+    def progress(self, progress: Any, records: Any) -> None: ...
+
+    def remark(self, sentence: str) -> None:
+        self.say(sentence)
+
     def end_group(self, group: Any, records: Any) -> None: ...
     def say(self, sentence: str) -> None:
         self.said.append(sentence)

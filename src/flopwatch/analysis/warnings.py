@@ -42,6 +42,8 @@ class ResultWarning:
     cases: tuple[Record, ...]
     """That it concerns, the worst first."""
     sentence: str
+    fact: str
+    """The sentence without the names of cases: what is known of the worst of them."""
     advice: str
 
 
@@ -230,6 +232,7 @@ def _join(name: str, kind: Kind, findings: Sequence[Finding]) -> ResultWarning:
         severity=kind.severity,
         cases=cases,
         sentence=f"{count}{name_case(worst.record)}: {worst.fact}",
+        fact=worst.fact,
         advice=worst.advice or kind.advice,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.judge import NOTHING, decide_gate
 from flopwatch.cli.options import print_json, print_lines, print_remark
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 FOLDER = Path("results/ab")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("base")
 @click.argument("head", required=False)
 @click.option("--suite", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import print_remark, read_records
 from flopwatch.errors import UsageError
 
@@ -21,7 +22,7 @@ RECORDS = "flopwatch"
 EXPORTS = [RECORDS, "pyperf", "pytorch", "github-action-smaller", "github-action-bigger"]
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.format_option(IMPORTS, "[default: recognised]")
 @options.out("Records are appended.", required=True)
@@ -58,7 +59,7 @@ def _on_one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.format_option(EXPORTS, "", required=True)
 @options.out("Existing files are not overwritten.  [default: -, standard output]",

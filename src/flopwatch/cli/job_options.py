@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import (
     Word,
     choose_from,
@@ -21,7 +22,7 @@ from flopwatch.jobs.parallelism import SHARDINGS, Parallelism
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import ATTENTIONS, OPTIMIZERS, RECOMPUTES, TrainingJob
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def list_models() -> Iterable[str]:
@@ -87,7 +88,7 @@ PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
 SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 
-class JobCommand(click.Command):
+class JobCommand(Command):
     """Of a job, whose model is an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -106,11 +107,11 @@ def job_options(
     many: Iterable[str] = (),
     read: Callable[[str, str], Any] | None = None,
     **defaults: Any,
-) -> Callable[[Command], Command]:
+) -> Callable[[Decorated], Decorated]:
     """Options of a training job by their names. Of `many`, comma-separated lists are read; `read`
     stands in for what reads the words of each option."""
 
-    def add(command: Command) -> Command:
+    def add(command: Decorated) -> Decorated:
         for name in reversed(names):
             option, default = JOB[name], defaults.get(_name_field(name))
             command = click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import print_json, print_lines, print_remark, read_records
 from flopwatch.errors import UsageError
 
@@ -24,7 +25,7 @@ OF_TWO = {"relative", "absolute"}
 OF_GATE = {"despite", "allow_unclear"}
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @click.option("--with", "published", metavar="published:NAME",
               type=options.Word(list_known=options.list_publications),
@@ -297,7 +298,7 @@ MOST_WIDTH = 110
 """Longer lines of prose are hard to read."""
 
 
-@click.command()
+@click.command(cls=Command)
 @options.any_results
 @options.only_list("all kinds of warnings, and how each is found.")
 @click.option("--ignore", multiple=True, metavar="KIND",

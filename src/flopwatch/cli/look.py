@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import (
     print_json,
     print_lines,
@@ -27,6 +28,7 @@ from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
     from flopwatch.output.plots import Plot
+    from flopwatch.output.table_request import Answer
     from flopwatch.records.record import Record
 
 TERMINAL = "terminal"
@@ -39,15 +41,16 @@ EVERYTHING_PUBLISHED = (Path("published"),)
 """In place of results: which published benchmarks there are."""
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @click.option("--layout", type=click.Choice([*LAYOUTS, AS_PUBLISHED]), default="plain",
               show_default=True,
               help="plain: the usual tables. published: exactly what the benchmark that the suite "
                    "repeats prints. Others: the layout of one benchmark, and the usual tables."
               )  # fmt: skip
-@click.option("--columns", metavar="A,B,C", type=options.ColumnNames(),
-              help="Print one table with these columns; `--columns help` lists them.")  # fmt: skip
+@options.verbose
+@options.quiet
+@options.columns
 @options.where
 @click.option("--sort", metavar="A,-B", type=options.ColumnNames(),
               help="Sort by these columns; a minus means descending.")  # fmt: skip
@@ -64,19 +67,22 @@ def show(
     context: click.Context,
     /,
     results: tuple[Path, ...],
+    verbose: bool,
+    quiet: bool,
     warmup: bool,
     form: str,
     skip_corrupt: bool,
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Show RESULTS as tables: the newest record of every case.
+    """Show RESULTS: the answer, and a narrow table.
 
-    RESULTS are files, or published:NAME, which every command reads; `flopwatch show published`
-    lists the published benchmarks.
+    The newest record of every case is shown. RESULTS are files, or published:NAME, which every
+    command reads; `flopwatch show published` lists the published benchmarks.
 
     \b
     flopwatch show results/activations.jsonl
+    flopwatch show results/activations.jsonl -v
     flopwatch show results/dyad.jsonl --where "tokens >= 1024 and variant like 'dyad%'"
     flopwatch show results/dyad.jsonl --columns shape,variant,total_ns,speedup --sort -speedup
     flopwatch show results/dyad.jsonl --pivot row=variant,col=tokens,value=speedup
@@ -88,10 +94,11 @@ def show(
     flopwatch show published:dyad --layout published
     """
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.console import print_sheets
+    from flopwatch.output.console import print_remarks, print_sheets
     from flopwatch.output.table_request import WRITERS, Request, answer
     from flopwatch.records.published import find_sources
 
+    options.refuse_two_lengths(context)
     form = choose_format(form, as_json)
     if results == EVERYTHING_PUBLISHED:
         refuse_idle(context, "`show published` is a list", "results", "form", "as_json")
@@ -115,6 +122,11 @@ def show(
         print_values(*describe_columns(rows), form)
         return
     found = answer(rows, Request(**asked), form)
+    sources = [] if quiet else [r for one in find_sources(records) for r in one.list_remarks()]
+    if form == TERMINAL and found.rows is not None:
+        _print_plain(found, verbose=verbose, quiet=quiet, is_sorted=asked["sort"] is not None)
+        print_remarks(sources)
+        return
     text = "" if form == TERMINAL else WRITERS[form](found)
     sheets = found.make_sheets() if form == TERMINAL else []
     for remark in found.remarks:
@@ -123,10 +135,20 @@ def show(
         print_lines(line)
     click.echo(text, nl=False)
     print_sheets(sheets)
-    is_plain = form == TERMINAL and asked["layout"] == "plain"
-    for source in find_sources(records):
-        for remark in source.list_remarks():
-            print_lines(remark) if is_plain else print_remark(f"flopwatch: {remark}")
+    for remark in sources:
+        print_remark(f"flopwatch: {remark}")
+
+
+def _print_plain(found: Answer, *, verbose: bool, quiet: bool, is_sorted: bool) -> None:
+    """The answer first, or all tables."""
+    from flopwatch.output.console import print_answers, print_sheets
+
+    for remark in () if quiet else found.remarks:
+        print_remark(f"flopwatch: {remark}")
+    if verbose:
+        print_sheets(found.make_sheets())
+    elif found.rows:
+        print_answers(found.rows, is_quiet=quiet, is_sorted=is_sorted)
 
 
 def list_published(form: str) -> None:
@@ -155,7 +177,7 @@ def show_warmup(rows: Sequence[Row], form: str) -> None:
     print_sheets(found.sheets)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("sql")
 @options.any_results
 @output_format
@@ -247,16 +269,31 @@ def choose_format(form: str, as_json: bool) -> str:
     return "json" if as_json else form
 
 
-def print_records(records: Sequence[Record], as_json: bool) -> None:
+def print_records(
+    records: Sequence[Record],
+    *,
+    more: str,
+    verbose: bool = False,
+    quiet: bool = False,
+    columns: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """What a run has found. `more` is the command that shows the rest."""
     from flopwatch.analysis.summary import summarize
-    from flopwatch.output.console import print_rows
+    from flopwatch.output.case_tables import make_all_sheets
+    from flopwatch.output.console import print_answers, print_sheets
     from flopwatch.output.layouts import lay_out_plain
+    from flopwatch.output.table_request import Request, answer
 
     rows = summarize(records)
     if as_json:
         print_json(lay_out_plain(rows).content)
-        return
-    print_rows(rows)
+    elif columns is not None:
+        print_sheets(answer(rows, Request(columns=columns), TERMINAL).make_sheets())
+    elif verbose:
+        print_sheets(make_all_sheets(rows))
+    else:
+        print_answers(rows, more=more, is_quiet=quiet)
 
 
 NOTHING_TO_EXPLAIN = (
@@ -264,20 +301,25 @@ NOTHING_TO_EXPLAIN = (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.where
 @options.most("cases of a table (--json has all).")
 @click.option("--roofline", is_flag=True,
               help="Also compare phases and regions with their limits.")  # fmt: skip
 @options.skip_corrupt
+@options.quiet
 @options.as_json
+@click.pass_context
 def explain(
+    context: click.Context,
+    /,
     results: tuple[Path, ...],
     where: str | None,
     most: int,
     roofline: bool,
     skip_corrupt: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Break the measured time down, or its change between two files.
@@ -293,17 +335,20 @@ def explain(
     flopwatch explain results/steps.jsonl --json | jq '.[].rows[] | [.name, .share]'
     flopwatch plot results/steps.jsonl --plot breakdown
     """
+    options.refuse_two_lengths(context)
     if len(results) > 2:
         raise click.UsageError(
             f"explain takes one file or two, an old and a new one, and got {len(results)}"
         )
     if len(results) == 2 and roofline:
         raise click.UsageError("--roofline is for one file; explain the new one by itself")
+    if quiet and (len(results) == 2 or roofline):
+        raise click.UsageError("--quiet is for the breakdown of one file; leave it out")
     sides = [_select(read_records([file], skip_corrupt), where) for file in results]
     if len(sides) == 2:
         _explain_change(sides, most, as_json)
     else:
-        _explain(sides[0], most, roofline, as_json)
+        _explain(sides[0], most, roofline, quiet, as_json)
 
 
 def _select(records: Sequence[Record], where: str | None) -> list[Row]:
@@ -319,20 +364,26 @@ def _select(records: Sequence[Record], where: str | None) -> list[Row]:
     return measured
 
 
-def _explain(rows: Sequence[Row], most: int, roofline: bool, as_json: bool) -> None:
+def _explain(rows: Sequence[Row], most: int, roofline: bool, quiet: bool, as_json: bool) -> None:
     from flopwatch.output.breakdown_tables import (
         as_dict,
         explain_rows,
         make_breakdown_sheets,
         make_roof_sheets,
     )
-    from flopwatch.output.console import print_sheets
+    from flopwatch.output.job_answers import answer_breakdowns
 
+    explained = explain_rows(rows)
+    roofs = make_roof_sheets(rows, most) if roofline and not as_json else []
+    options.print_found(
+        as_json,
+        [as_dict(one) for one in explained] if as_json else None,
+        [] if as_json or quiet else [*make_breakdown_sheets(rows, most), *roofs],
+        answer_breakdowns(explained),
+        quiet=quiet,
+    )
     if as_json:
-        print_json([as_dict(one) for one in explain_rows(rows)])
         return
-    roofs = make_roof_sheets(rows, most) if roofline else []
-    print_sheets([*make_breakdown_sheets(rows, most), *roofs])
     if roofline and not roofs:
         print_remark("flopwatch: no phase has FLOPs, bytes and limits, so there is no roofline")
 
@@ -358,7 +409,7 @@ def _explain_change(sides: Sequence[Sequence[Row]], most: int, as_json: bool) ->
     print_remarks(describe_moved(moved))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.out("-: standard output. An earlier report is replaced; other files are not.",
              or_stdout=True, required=True)  # fmt: skip
@@ -386,7 +437,7 @@ def report(results: tuple[Path, ...], out: Path, title: str, skip_corrupt: bool)
     print_remark(f"wrote {out}")
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @click.option("--plot", "name", metavar="NAME", type=options.Word(list_known=options.list_plots),
               help="The plot to draw; --list has the names.  [default: the most informative of "

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
+    from flopwatch.runner.doctor import Advice, Diagnosis
     from flopwatch.settings import Device
 
 # Written out: to read them from `devices.matmul_rates` would make every `--help` slower.
@@ -19,19 +23,21 @@ DTYPES = ["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 SEVERITY_COLOURS = {"good": "green", "note": "blue", "warn": "yellow"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--low-precision", is_flag=True,
               help="Show what 16 bits do to a sum, and what autocast does to a small model."
               )  # fmt: skip
 @options.device("With --low-precision.  [default: cuda where torch finds one]")
+@options.verbose
 @options.as_json
-def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
+def doctor(low_precision: bool, device: Device | None, verbose: bool, as_json: bool) -> None:
     """Check whether this machine is fit for measuring.
 
-    What it is, what makes its timings unsteady, and what to change.
+    What makes its timings unsteady, and what to change; with -v, all that is known of it.
 
     \b
     flopwatch doctor
+    flopwatch doctor -v
     flopwatch doctor --json > machine.json
     flopwatch doctor --low-precision --device cpu
     """
@@ -42,7 +48,7 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
         raise click.UsageError("--device says where --low-precision looks; add --low-precision")
     from dataclasses import asdict
 
-    from flopwatch.runner.doctor import diagnose, measure_jitter
+    from flopwatch.runner.doctor import describe_machine, diagnose, measure_jitter
     from flopwatch.runner.session import read_environment
 
     jitter = measure_jitter()  # while nothing of ours is running yet
@@ -53,19 +59,52 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
         content = {"environment": environment, "jitter": asdict(jitter), "advice": advice}
         options.print_json(content)
         return
+    if verbose:
+        print_diagnosis(diagnosis)
+    else:
+        print_advice(describe_machine(environment), diagnosis.advice)
+
+
+def print_diagnosis(diagnosis: Diagnosis) -> None:
     for title, rows in diagnosis.facts:
         click.echo(click.style(title, bold=True))
         for name, value in rows:
             click.echo(f"  {name:26} {value}")
     click.echo(click.style("Advice", bold=True))
     for one in diagnosis.advice:
-        mark = click.style(f"{one.severity:5}", fg=SEVERITY_COLOURS[one.severity])
-        click.echo(
-            f"  {mark} {one.topic}: {one.finding}" + (f" {one.action}" if one.action else "")
-        )
+        _print_one(one, "  ")
 
 
-@click.command()
+def print_advice(machine: str, advice: Sequence[Advice]) -> None:
+    """What the machine is, and what to change; of what is good, only the names."""
+    from flopwatch.output.console import print_sentences
+    from flopwatch.output.units import plural
+
+    bad = [one for one in advice if one.severity == "warn"]
+    things = plural(len(bad), "thing")
+    verdict = f"{things} to change before you measure:" if bad else "Fit for measuring."
+    print_sentences([f"{machine}. {verdict}"])
+    for one in advice:
+        if one.severity != "good":
+            _print_one(one)
+    good = [one.topic for one in advice if one.severity == "good"]
+    if good:
+        print_sentences([f"good: {', '.join(good)} (-v has the details)"])
+
+
+def _print_one(one: Advice, indent: str = "") -> None:
+    """Wrapped below its first word, as wide as the terminal is."""
+    from flopwatch.output.console import find_width
+
+    text = f"{one.topic}: {one.finding}" + (f" {one.action}" if one.action else "")
+    lines = wrap(text, find_width() - len(indent) - 6, break_on_hyphens=False)
+    mark = click.style(f"{one.severity:5}", fg=SEVERITY_COLOURS[one.severity])
+    click.echo(f"{indent}{mark} {lines[0]}")
+    for line in lines[1:]:
+        click.echo(f"{indent}      {line}")
+
+
+@click.command(cls=Command)
 @click.argument("name", required=False, metavar="[DEVICE]",
                 type=options.Word(list_known=options.list_devices))  # fmt: skip
 @options.only_list("the nominal peaks of all known devices.")
@@ -80,6 +119,8 @@ def doctor(low_precision: bool, device: Device | None, as_json: bool) -> None:
              "file.  [default: $FLOPWATCH_PEAKS, or in your cache]")  # fmt: skip
 @options.device()
 @options.threads
+@options.verbose
+@options.quiet
 @options.as_json
 @click.pass_context
 def peaks(
@@ -88,6 +129,8 @@ def peaks(
     name: str | None,
     only_list: bool,
     out: Path | None,
+    verbose: bool,
+    quiet: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -105,6 +148,7 @@ def peaks(
     flopwatch peaks "NVIDIA A100-SXM4-80GB" --json
     flopwatch peaks --list
     """
+    options.refuse_two_lengths(context)
     if name is not None or only_list:
         options.refuse_idle(
             context,
@@ -115,7 +159,14 @@ def peaks(
         return
     from flopwatch.devices.instruction_sets import probe
     from flopwatch.devices.measured_peaks import append, find_file
-    from flopwatch.output.device_tables import as_dict, list_sheets
+    from flopwatch.output.console import print_sentences, print_sheets, print_warnings
+    from flopwatch.output.device_tables import (
+        answer_peaks,
+        as_dict,
+        list_best_sheets,
+        list_matmul_remarks,
+        list_sheets,
+    )
     from flopwatch.runner.peaks import choose_options, describe_time, measure_peaks
 
     if given["device"] == "cuda" and not probe().cuda_devices:
@@ -123,11 +174,20 @@ def peaks(
     chosen = choose_options(**given)
     path = out or find_file()
     append(path, [])  # before the minutes that this takes
-    click.echo(describe_time(chosen), err=True)
+    if not quiet:
+        click.echo(describe_time(chosen), err=True)
     found = measure_peaks(chosen)
     append(path, [found])
-    options.print_found(as_json, as_dict(found), list_sheets(found))
-    click.echo(f"kept in {path}", err=True)
+    if as_json:
+        options.print_json(as_dict(found))
+    else:
+        print_sentences(answer_peaks(found))
+        print_warnings(list_matmul_remarks(found))
+    if not as_json and not quiet:
+        click.echo()
+        print_sheets(list_sheets(found) if verbose else list_best_sheets(found))
+    if not quiet:
+        click.echo(f"kept in {path}", err=True)
 
 
 def print_nominal_peaks(name: str | None, as_json: bool) -> None:

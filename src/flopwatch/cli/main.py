@@ -20,6 +20,7 @@ import click
 
 from flopwatch import __version__
 from flopwatch.cli import ab, exchange, judge, look, machine, measure, options, predict
+from flopwatch.cli.help_texts import write_help_text
 from flopwatch.errors import FlopwatchError, UsageError
 
 MOVED = {
@@ -58,6 +59,9 @@ class Sections(click.Group):
         self.sections[title] = commands
         for command in commands:
             self.add_command(command)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_help_text(self.help or "", formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.commands))

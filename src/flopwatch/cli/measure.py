@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.job_options import JobCommand, compile_option, job_options, make_job
 from flopwatch.cli.look import print_records
 from flopwatch.cli.options import print_json, print_remark, refuse_idle
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from flopwatch.worker.messages import RankPlace
 
 
-class Remembered(click.Command):
+class Remembered(Command):
     """Keeps the words that the command was called with: records store them, to repeat the run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -91,6 +93,9 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True,
               help="Seed of the inputs and of the order within rounds.")  # fmt: skip
 @options.skip_corrupt
+@options.verbose
+@options.quiet
+@options.columns
 @options.as_json
 @click.pass_context
 def run(
@@ -99,10 +104,13 @@ def run(
     only_list: bool,
     template: Path | None,
     dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+    columns: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Measure a suite, built-in or your own.
+    """Measure a suite, built-in or your own, and print the answer.
 
     SUITE is the name of a built-in suite (--list) or a file, such as --new writes.
 
@@ -121,6 +129,7 @@ def run(
     flopwatch run training --model small --seq-len 256 --micro-batch 4 --sharding none,full
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
+    options.refuse_two_lengths(context)
     if only_list:
         refuse_idle(context, "--list names the suites, and --dry-run the cases of one",
                     "only_list", "as_json")  # fmt: skip
@@ -155,10 +164,14 @@ def run(
     if dry_run:
         _print_preview(session.preview(asked), as_json)
         return
-    with make_watcher(open_stderr()) as watcher:
+    with make_watcher(open_stderr(), is_quiet=quiet) as watcher:
         report = session.run(asked, watcher)
-    print_records([*report.answered, *report.measured], as_json)
-    watcher.say(f"records: {report.out}")
+    print_records(
+        [*report.answered, *report.measured],
+        more=f"flopwatch show {shlex.quote(str(report.out))} -v",
+        verbose=verbose, quiet=quiet, columns=columns, as_json=as_json,
+    )  # fmt: skip
+    watcher.remark(f"records: {report.out}")
     if report.interrupted:
         sys.exit(130)
     sys.exit(1 if has_failed(report.judged) else 0)

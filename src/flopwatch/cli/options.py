@@ -225,6 +225,18 @@ def refuse_gate_contradictions(context: click.Context) -> None:
         )
 
 
+def refuse_two_lengths(context: click.Context) -> None:
+    """-v, -q and tables of one's own say how much is printed: one of them does."""
+    lengths = ("verbose", "quiet", "columns", "pivot", "layout", "as_json", "form", "warmup")
+    given = {field: option for field, option in list_given(context).items() if field in lengths}
+    for field in ("quiet", "verbose"):
+        others = [option for other, option in given.items() if other != field]
+        if field in given and others:
+            raise click.UsageError(
+                f"{given[field]} and {others[0]} ask for different things; take one", context
+            )
+
+
 def refuse_idle(context: click.Context, reason: str, *used: str) -> None:
     """Whatever has no effect, for that reason: all that is given but the fields that are used."""
     idle = [option for field, option in list_given(context).items() if field not in used]
@@ -235,6 +247,12 @@ def refuse_idle(context: click.Context, reason: str, *used: str) -> None:
 RESULTS = Results(list_known=list_publications)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+verbose = click.option("-v", "--verbose", is_flag=True,
+                       help="Print all tables, with all columns and remarks.")  # fmt: skip
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print the answer only, without a table.")
+columns = click.option("--columns", metavar="A,B,C", type=ColumnNames(),
+                       help="Print one table with these columns; `flopwatch show RESULTS --columns "
+                            "help` lists them.")  # fmt: skip
 skip_corrupt = click.option("--skip-corrupt", is_flag=True, help="Skip unreadable lines.")
 where = click.option("--where", metavar="CONDITION",
                      help="Only cases that match an SQL condition over the columns that `flopwatch "
@@ -313,13 +331,23 @@ def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Reco
     return [record for one in contents for record in one.records]
 
 
-def print_found(as_json: bool, content: Any, sheets: Sequence[Sheet]) -> None:
-    """An answer, as JSON or as tables."""
-    from flopwatch.output.console import print_sheets
+def print_found(
+    as_json: bool,
+    content: Any,
+    sheets: Sequence[Sheet],
+    answer: Sequence[str] = (),
+    *,
+    quiet: bool = False,
+) -> None:
+    """As JSON, or as an answer in sentences and its tables; quiet: without those."""
+    from flopwatch.output.console import print_sentences, print_sheets
 
     if as_json:
         print_json(content)
-    else:
+        return
+    print_sentences(answer)
+    if not quiet:
+        print_sentences([""] if answer else [])
         print_sheets(sheets)
 
 

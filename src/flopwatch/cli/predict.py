@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwatch.cli import options
+from flopwatch.cli.help_texts import Command
 from flopwatch.cli.job_options import (
     PARALLELISM,
     JobCommand,
@@ -55,6 +56,7 @@ FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
               help="Predict every row of a CSV file.")  # fmt: skip
 @click.option("--parameters", "with_parameters", is_flag=True,
               help="Also print the parameters of the cost model, with their meanings.")  # fmt: skip
+@options.quiet
 @options.as_json
 @click.pass_context
 def predict(
@@ -62,6 +64,7 @@ def predict(
     /,
     table: Path | None,
     with_parameters: bool,
+    quiet: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -84,10 +87,12 @@ def predict(
         options.refuse_idle(context, "--rows has its jobs from the table", *FOR_TABLES)
         predict_rows(table, given["stack"], given["network_gbit"], as_json)
         return
+    options.refuse_two_lengths(context)
     refuse_two_batches(context)
     require(given, "--model", "--seq-len", "--hardware", "--micro-batch")
     refuse_network_here(given)
     from flopwatch.output import prediction_tables as report
+    from flopwatch.output.job_answers import answer_predictions
     from flopwatch.prediction.job_lists import AXES, predict_lists
 
     found, refusals = predict_lists(
@@ -101,6 +106,8 @@ def predict(
         as_json,
         [report.as_dict(each) for each in found],
         report.list_sheets(found, with_parameters=with_parameters, refusals=refusals),
+        answer_predictions(found),
+        quiet=quiet,
     )
     for refusal in refusals if as_json else ():
         click.echo(f"left out: {refusal}", err=True)
@@ -161,11 +168,13 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
               help="Price of a device per hour, to compute the cost of the training.")  # fmt: skip
 @click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
               help="Number of configurations to show.")  # fmt: skip
+@options.quiet
 @options.as_json
 @click.pass_context
 def plan(
     context: click.Context,
     /,
+    quiet: bool,
     as_json: bool,
     shown: int,
     budget_tokens: float | None,
@@ -186,8 +195,10 @@ def plan(
     refuse_two_batches(context)
     refuse_network_here(given)
     from flopwatch import api
+    from flopwatch.output.job_answers import answer_plan
     from flopwatch.output.prediction_tables import list_plan_sheets
 
+    options.refuse_two_lengths(context)
     found = api.plan(
         make_job(given),
         global_batch_tokens=find_batch_tokens(given) or 4e6,
@@ -197,7 +208,8 @@ def plan(
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
-    print_found(as_json, found.to_dict(), list_plan_sheets(found))
+    sheets = list_plan_sheets(found)
+    print_found(as_json, found.to_dict(), sheets, answer_plan(found), quiet=quiet)
 
 
 @click.command(cls=JobCommand)
@@ -319,7 +331,7 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     print_found(as_json, report.mfu_as_dict(found), report.list_mfu_sheets(found, with_parts=parts))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.any_results
 @options.skip_corrupt
 @options.as_json
@@ -353,7 +365,7 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     print_found(as_json, report.validation_as_dict(found), report.list_validation_sheets(found))
 
 
-@click.command()
+@click.command(cls=Command)
 @options.results
 @options.out("Calibrations are appended.  [default: FLOPWATCH_CALIBRATION, or with the peaks]")
 @options.skip_corrupt

@@ -9,20 +9,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from textwrap import shorten as shorten_text
 from textwrap import wrap
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from flopwatch import env
 from flopwatch.analysis.summary import Row
-from flopwatch.output.case_tables import make_all_sheets
+from flopwatch.output.answers import (
+    MOST_ROWS as MOST_ROWS_OF_ANSWER,
+)
+from flopwatch.output.answers import (
+    SuiteAnswer,
+    answer_suites,
+    list_conditions,
+    list_warnings,
+)
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import DISPENSABLE, VERDICT_STYLES, Sheet
-from flopwatch.output.units import printable, wrap_remarks
+from flopwatch.output.units import INDENT, printable, wrap_remarks
 
 WIDE = 200
 """Columns where stdout is not a terminal: nobody's tables should be cut in a pipe."""
@@ -30,16 +38,86 @@ MOST_LINES = 2
 """Of a heading."""
 MOST_ROWS = 1000
 """Of a table in a terminal."""
+NARROW = 100
+"""Columns of an answer, however wide the terminal is."""
+GAP = 2
+"""Between columns: a table has no lines, as that of `flopwatch.compare` has none."""
 LEAST_WORDS = 24
 """Characters that a column of words has at least, if it has so many: a name in pieces of three is
 no name."""
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    """Results, as tables that fit the terminal, with what there is to remark."""
-    print_sheets(make_all_sheets(rows))
+def print_answers(
+    rows: Sequence[Row], *, more: str = "-v", is_quiet: bool = False, is_sorted: bool = False
+) -> None:
+    """Results, the answer first. `more` is what shows the rest; quiet: nothing but the answer."""
+    console, width = open_stdout(), find_width()
     if not rows:
         open_stderr().print("no records")
+    answers = answer_suites(rows, is_sorted=is_sorted)
+    for position, one in enumerate(answers):
+        if position:
+            console.print()
+        _print_answer(console, one, width, more, is_quiet=is_quiet)
+    if rows and not is_quiet:
+        console.print()
+        conditions = list_conditions(rows)
+        print_shortened(conditions if len(conditions) == 1 else [], "dim")
+        print_warnings(list_warnings(rows))
+
+
+def _print_answer(
+    console: Console, answer: SuiteAnswer, width: int, more: str, *, is_quiet: bool
+) -> None:
+    print_sentences([answer.title], "bold")
+    print_sentences(answer.sentences)
+    if is_quiet:
+        return
+    short = [shorten(sheet, MOST_ROWS_OF_ANSWER, more) for sheet in answer.sheets]
+    for sheet in (part for one in short for part in fit(one, width)):
+        console.print()
+        print_sentences([sheet.title] if sheet.title else [], "bold")
+        _print_drawn(console, draw(replace(sheet, title="", conditions=""), width))
+        conditions = [sheet.conditions] if sheet.conditions else []
+        for line in wrap_remarks([*conditions, *sheet.remarks], width):
+            _print_line(console, line, "dim")
+    if answer.hidden:
+        print_shortened([f"more with {more}: {', '.join(answer.hidden)}"], "dim", INDENT)
+
+
+def print_sentences(sentences: Sequence[str], style: str = "") -> None:
+    """An answer, in lines that are no wider than people like to read."""
+    console, width = open_stdout(), find_width()
+    for sentence in sentences:
+        # A name or a command that is broken in two is of no use to anybody.
+        text = printable(sentence)
+        for line in wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]:
+            _print_line(console, line, style)
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """A line each."""
+    print_shortened([f"! {warning}" for warning in warnings], "yellow")
+
+
+def print_shortened(sentences: Sequence[str], style: str = "", indent: str = "") -> None:
+    """A line each, cut between words where it is too long."""
+    console, width = open_stdout(), find_width() - len(indent)
+    for sentence in sentences:
+        text = shorten_text(printable(sentence), width, placeholder=" …")
+        _print_line(console, f"{indent}{text}", style)
+
+
+def _print_drawn(console: Console, drawn: Group) -> None:
+    """Without the spaces at the ends of lines."""
+    with console.capture() as captured:
+        console.print(drawn)
+    for line in captured.get().splitlines():
+        console.file.write(f"{line.rstrip()}\n")
+
+
+def _print_line(console: Console, line: str, style: str = "") -> None:
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_sheets(whole: Sequence[Sheet]) -> None:
@@ -52,23 +130,25 @@ def print_sheets(whole: Sequence[Sheet]) -> None:
     for position, sheet in enumerate(sheets):
         if position:
             console.print()
-        console.print(draw(sheet, console.width))
+        _print_drawn(console, draw(sheet, console.width))
         print_remarks(sheet.remarks)
 
 
-def shorten(sheet: Sheet) -> Sheet:
+def shorten(sheet: Sheet, most: int = MOST_ROWS, rest_in: str = "--format csv and --json") -> Sheet:
     """The first rows of a sheet that nobody reads to its end, and that takes long to draw."""
     rows = sum(map(len, sheet.items))
-    if rows <= MOST_ROWS:
+    if rows <= most:
         return sheet
-    items = []
-    left = MOST_ROWS
+    items: list[Sequence[Any]] = []
+    left = most
     for group in sheet.items:
+        if items and len(group) > left:  # of what is compared, all or nothing
+            break
         items.append(group[:left])
         left -= len(items[-1])
-        if left == 0:
-            break
-    cut = f"the first {MOST_ROWS:,} of {rows:,} rows; --format csv and --json have all"
+    shown = most - left
+    have = "have" if " and " in rest_in else "has"
+    cut = f"the first {shown:,} of {rows:,} rows; {rest_in} {have} all"
     return replace(sheet, items=items, remarks=[*sheet.remarks, cut])
 
 
@@ -82,6 +162,11 @@ def print_remarks(remarks: Sequence[str]) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table of values of which nothing is known."""
     print_sheets([make_value_sheet(columns, rows)])
+
+
+def find_width() -> int:
+    """Of an answer."""
+    return min(open_stdout().width, NARROW)
 
 
 def open_stdout() -> Console:
@@ -156,7 +241,7 @@ def _divide(narrow: Sheet, whole: Sheet, shared: int) -> list[Sheet]:
         map("=".join, zip(whole.headings[:shared], g[0], strict=False)) for g in whole.groups
     ]
     parts = [
-        replace(narrow, title=" ".join([whole.title, *words]), items=[group])
+        replace(narrow, title=" ".join(filter(None, [whole.title, *words])), items=[group])
         for words, group in zip(shared_labels, whole.items, strict=True)
     ]
     return _keep_last(parts)
@@ -197,7 +282,7 @@ def _narrow(sheet: Sheet, shown: Sequence[int]) -> Sheet:
 
 def _add_widths(widths: Iterable[int]) -> int:
     """Of a table with columns of these widths."""
-    return 1 + sum(3 + width for width in widths)
+    return max(0, sum(GAP + width for width in widths) - GAP)
 
 
 def _measure(sheet: Sheet) -> list[int]:
@@ -266,7 +351,7 @@ def draw(sheet: Sheet, width: int | None = None) -> Group:
 
 
 def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
-    table = Table(header_style="bold", box=box.HORIZONTALS)
+    table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, GAP // 2))
     whole = _measure(sheet)
     for position, lines in enumerate(_break_headings(sheet)):
         is_word = sheet.columns[position].is_word
@@ -280,13 +365,13 @@ def _draw_table(sheet: Sheet, widths: Sequence[int]) -> Table:
             width=widths[position] if is_folded else None,
             overflow="fold" if is_folded else "ellipsis",
         )
-    has_groups = any(len(group) > 1 for group in sheet.groups)  # else a line after every row
-    for items, group in zip(sheet.items, sheet.groups, strict=True):
+    has_groups = any(len(group) > 1 for group in sheet.groups)  # else a gap after every row
+    for position, (items, group) in enumerate(zip(sheet.items, sheet.groups, strict=True)):
+        if position and has_groups:
+            table.add_row()
         for item, cells in zip(items, group, strict=True):
             styles = (VERDICT_STYLES.get(column.tone(item) or "", "") for column in sheet.columns)
             table.add_row(*map(_text, cells, styles))
-        if has_groups:
-            table.add_section()
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +24,7 @@ from flopwatch.devices.measured_peaks import (
 )
 from flopwatch.jobs.precision import Peak
 from flopwatch.output.tables import Column, Kind, Sheet, Unit, number
-from flopwatch.output.units import format_bytes, format_ratio, plural
+from flopwatch.output.units import format_bytes, format_rate, format_ratio, plural
 
 EXPLANATION = (
     "10^12 operations in a second, dense, sums in float32; GB as makers count; links with both "
@@ -104,6 +105,39 @@ COUNTED = (
     "Counted is every array once, read or written. Where a CPU first fetches what it is about to "
     "overwrite, it moves half as much again in a copy, and a third more in a triad."
 )
+
+
+def answer_peaks(peaks: Peaks) -> list[str]:
+    """The best of everything, in a sentence each."""
+    rates = [
+        f"{format_rate(curve.best.flops_per_s, 'FLOP/s')} in {curve.dtype}"
+        for curve in peaks.matmuls
+        if curve.best is not None
+    ]
+    streams = {kernel: peaks.find_bandwidth(kernel) for kernel in KERNELS}
+    passes = [
+        f"{kernel} {format_rate(best.bytes_per_s, 'B/s')}"
+        for kernel, best in streams.items()
+        if best is not None
+    ]
+    buses = {operation: peaks.find_exchange(operation) for operation in BUS_PASSES}
+    links = [
+        f"{operation} {format_rate(best.bus_bytes_per_s, 'B/s')}"
+        for operation, best in buses.items()
+        if best is not None
+    ]
+    ranks = f"Collectives over {peaks.exchanges[0].ranks} ranks" if peaks.exchanges else ""
+    found = {"Matmuls reach": rates, "Memory, beyond the caches:": passes, f"{ranks}:": links}
+    return [f"{what} {', '.join(values)}." for what, values in found.items() if values]
+
+
+def list_best_sheets(peaks: Peaks) -> list[Sheet]:
+    """The usual ones: what was reached at which size is in `list_sheets`."""
+    nominal = find_device(peaks.setup.gpu_name) if peaks.setup.gpu_name else None
+    return [
+        replace(_make_best_sheet(peaks, nominal), remarks=[]),  # the answer has them
+        _make_memory_sheet(peaks, nominal),
+    ]
 
 
 def list_sheets(peaks: Peaks) -> list[Sheet]:
@@ -193,7 +227,7 @@ def _make_best_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
         columns=columns,
         items=[peaks.matmuls],
         conditions=_describe(peaks),
-        remarks=_list_matmul_remarks(peaks),
+        remarks=list_matmul_remarks(peaks),
     )
 
 
@@ -210,7 +244,7 @@ def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
     return [number("nominal", "FLOP/s", find), Column("of it", share)]
 
 
-def _list_matmul_remarks(peaks: Peaks) -> list[str]:
+def list_matmul_remarks(peaks: Peaks) -> list[str]:
     """What could not be measured, is emulated, was seen only once, or was disturbed."""
     plain, other_work = peaks.find_peak("float32"), peaks.background_share
     bests = {curve.dtype: curve.best for curve in peaks.matmuls}

@@ -9,7 +9,7 @@ from statistics import median
 
 from flopwatch.analysis.break_even import AXIS, find_break_evens
 from flopwatch.analysis.quality import assess
-from flopwatch.analysis.statistics import THRESHOLD, Verdict
+from flopwatch.analysis.statistics import THRESHOLD, Estimate, Verdict
 from flopwatch.analysis.summary import Row, is_foreign
 from flopwatch.output.case_tables import describe_break_even
 from flopwatch.output.columns import NOT_COMPARABLE, OF_PEAK
@@ -59,17 +59,17 @@ def describe_whole(rows: Sequence[Row]) -> list[str]:
     """What was measured, when, on what, and what failed."""
     if not rows:
         return ["There are no records."]
-    own, foreign = _part(rows)
+    own, foreign = split_foreign(rows)
     others = f"{plural(len(foreign), 'case')} of {_join_suites(foreign)} measured by others: "
     return [
         *([_count_own(own)] if own else []),
         *([f"{others}published, or imported."] if foreign else []),
         _describe_machines(rows),
-        *([ALONE] if sum(map(_has_interval, rows)) > 1 else []),
+        *([ALONE] if sum(map(has_interval, rows)) > 1 else []),
     ]
 
 
-def _part(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+def split_foreign(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """What was measured here, and what others have measured."""
     own = [row for row in rows if not is_foreign(row.record)]
     return own, [row for row in rows if is_foreign(row.record)]
@@ -87,7 +87,7 @@ def _count_own(rows: Sequence[Row]) -> str:
 
 
 def _join_suites(rows: Sequence[Row]) -> str:
-    return _join(list(dict.fromkeys(row.record.suite for row in rows)))
+    return join_words(list(dict.fromkeys(row.record.suite for row in rows)))
 
 
 def _describe_machines(rows: Sequence[Row]) -> str:
@@ -121,7 +121,7 @@ def group_failures(rows: Sequence[Row]) -> list[Failure]:
             suite=group[0].record.suite,
             status=group[0].record.status,
             reason=group[0].record.message or "",
-            cases=[_name(row, row.record.params) for row in group],
+            cases=[name_row(row, row.record.params) for row in group],
         )
         for group in groups
     ]
@@ -130,7 +130,7 @@ def group_failures(rows: Sequence[Row]) -> list[Failure]:
 
 def describe_suite(rows: Sequence[Row]) -> list[str]:
     """The findings of one suite: the main ones first; those of others after your own."""
-    own, foreign = _part(rows)
+    own, foreign = split_foreign(rows)
     by_others = (
         [f"Measured by others: {sentence}" for sentence in _find(foreign)] if foreign else []
     )
@@ -138,9 +138,9 @@ def describe_suite(rows: Sequence[Row]) -> list[str]:
 
 
 def _find(rows: Sequence[Row]) -> list[str]:
-    axes = _differing_axes(rows)
+    axes = list_differing_axes(rows)
     return [
-        *(_describe_speedups(rows, axes) or _describe_times(rows, axes)),
+        *(_describe_speedups(rows, axes) or describe_times(rows, axes)),
         *_describe_fastest(rows),
         *_describe_unclear(rows),
         *_describe_break_evens(rows, axes),
@@ -150,7 +150,7 @@ def _find(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _differing_axes(rows: Sequence[Row]) -> set[str]:
+def list_differing_axes(rows: Sequence[Row]) -> set[str]:
     """Axes with more than one value in these rows."""
     values: dict[str, set[str]] = {}
     for row in rows:
@@ -165,7 +165,7 @@ def _place(row: Row, axes: set[str]) -> str:
     return " ".join(f"{axis}={format_value(params[axis])}" for axis in params if axis in axes)
 
 
-def _name(row: Row, axes: set[str] | Mapping[str, object]) -> str:
+def name_row(row: Row, axes: set[str] | Mapping[str, object]) -> str:
     return " ".join(filter(None, [row.record.variant, _place(row, set(axes))]))
 
 
@@ -175,22 +175,22 @@ def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
         (row for row in rows if row.speedup is not None),
         lambda row: (row.record.variant, row.record.baseline, bool(row.differences)),
     )
-    ordered = sorted(compared, key=lambda found: -median(map(_speedup, found)))
-    sentences = [_describe_range(found, axes) for found in ordered[:MOST_LISTED]]
+    ordered = sorted(compared, key=lambda found: -median(map(find_speedup, found)))
+    sentences = [describe_range(found, axes) for found in ordered[:MOST_LISTED]]
     left = len(ordered) - MOST_LISTED
     if left > 0:
         sentences.append(f"{plural(left, 'other variant')} less fast than these: see the tables.")
     return sentences
 
 
-def _speedup(row: Row) -> float:
+def find_speedup(row: Row) -> float:
     assert row.speedup is not None
     return row.speedup.value
 
 
-def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
+def describe_range(rows: Sequence[Row], axes: set[str]) -> str:
     """Of one variant over one baseline."""
-    low, high = min(rows, key=_speedup), max(rows, key=_speedup)
+    low, high = min(rows, key=find_speedup), max(rows, key=find_speedup)
     variant, baseline = low.record.variant, low.record.baseline
     fairness = f" ({NOT_COMPARABLE})" if low.differences else ""
     assert low.speedup is not None
@@ -202,33 +202,32 @@ def _describe_range(rows: Sequence[Row], axes: set[str]) -> str:
         unclear = " no clear difference," if low.verdict == "unclear" else ""
         below = f", below the threshold of {100 * THRESHOLD:g} %" if low.verdict in SLIGHT else ""
         return f"{pair}{unclear} {format_speedup(low.speedup)}{below}{fairness}."
-    return (
-        f"{variant} over {baseline}{fairness}: {format_speedup(low.speedup)}{_where(low, axes)} to "
-        f"{format_speedup(high.speedup)}{_where(high, axes)}; {_count_verdicts(rows)}."
-    )
+    ends = [f"{format_speedup(low.speedup)}{name_place(low, axes)}",
+            f"{format_speedup(high.speedup)}{name_place(high, axes)}"]  # fmt: skip
+    return f"{variant} over {baseline}{fairness}: {' to '.join(ends)}; {_count_verdicts(rows)}."
 
 
-def _where(row: Row, axes: set[str]) -> str:
+def name_place(row: Row, axes: set[str], word: str = " at") -> str:
     place = _place(row, axes)
-    return f" at {place}" if place else ""
+    return f"{word} {place}" if place else ""
 
 
-def _has_interval(row: Row) -> bool:
+def has_interval(row: Row) -> bool:
     return row.speedup is not None and row.speedup.low is not None
 
 
 def _count_verdicts(rows: Sequence[Row]) -> str:
-    if not any(map(_has_interval, rows)):
+    if not any(map(has_interval, rows)):
         return f"{plural(len(rows), 'case')}, no intervals"
     counts = Counter(row.verdict for row in rows)
     if len(counts) == 1:
         all_of_them = "both cases" if len(rows) == 2 else f"all {plural(len(rows), 'case')}"
         return f"{next(iter(counts))} in {all_of_them}"
     listed = [f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
-    return f"{_join(listed)} of {plural(len(rows), 'case')}"
+    return f"{join_words(listed)} of {plural(len(rows), 'case')}"
 
 
-def _describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
+def describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
     """Where nothing was compared."""
     timed = [(row, row.total_ns) for row in rows if row.total_ns is not None]
     if not timed:
@@ -236,35 +235,44 @@ def _describe_times(rows: Sequence[Row], axes: set[str]) -> list[str]:
     timed.sort(key=lambda timing: timing[1].value)
     shortest, longest = timed[0], timed[-1]
     extremes = [
-        f"{_name(row, axes)} takes {format_time(total_ns.value)} {format_interval(total_ns)}"
+        f"{name_row(row, axes)} takes {format_time(total_ns.value)}{_describe_width(total_ns)}"
         for row, total_ns in ((shortest, longest) if len(timed) > 1 else timed)
     ]
     return [f"{', '.join(extremes)}."]
 
 
+def _describe_width(estimate: Estimate) -> str:
+    """
+    >>> _describe_width(Estimate(value=1.0, low=None, high=None, samples=1))
+    ' (single value)'
+    """
+    text = format_interval(estimate)
+    return f" {text}" if text.startswith("±") else f" ({text})"
+
+
 def _describe_fastest(rows: Sequence[Row]) -> list[str]:
     """Which variant won how many groups; a variant wins by its verdict, else the baseline does."""
     groups = group_by(
-        (row for row in rows if _has_interval(row) and not row.differences),
+        (row for row in rows if has_interval(row) and not row.differences),
         lambda row: (row.record.group_id, row.record.baseline, row.conditions_digest),
     )
     if len(groups) < 2 or max(map(len, groups)) < 2:
         return []
-    fastest = [max(group, key=_speedup) for group in groups]
+    fastest = [max(group, key=find_speedup) for group in groups]
     winners = Counter(
         row.record.variant if row.verdict == "faster" else row.record.baseline for row in fastest
     )
     counted = [f"{variant} in {count}" for variant, count in winners.most_common(MOST_LISTED)]
     return [
-        f"Fastest: {_join(counted)} of {plural(len(groups), 'group')} (by medians; the baseline "
-        "where nothing is clearly faster)."
+        f"Fastest: {join_words(counted)} of {plural(len(groups), 'group')} (by medians; the "
+        "baseline where nothing is clearly faster)."
     ]
 
 
 def _describe_unclear(rows: Sequence[Row]) -> list[str]:
     compared = [row for row in rows if row.speedup is not None]
     of_all = f" of {plural(len(compared), 'comparison')}"
-    bare = sum(not _has_interval(row) for row in compared)
+    bare = sum(not has_interval(row) for row in compared)
     wide = sum(row.verdict == "unclear" for row in compared) - bare
     return [
         f"{number:,}{of_all} {'has' if number == 1 else 'have'} no verdict: {why}."
@@ -285,9 +293,9 @@ def _describe_break_evens(rows: Sequence[Row], axes: set[str]) -> list[str]:
             f"see the tables of speedup by {AXIS}."
         ]
     return [
-        f"{_name(break_even.rows[0], axes - {AXIS})} is faster {describe_break_even(break_even)}."
-        for break_even in found
-        if break_even.paying
+        f"{name_row(one.rows[0], axes - {AXIS})} is faster {describe_break_even(one)}."
+        for one in found
+        if one.paying
     ]
 
 
@@ -308,7 +316,7 @@ def _describe_throughput(rows: Sequence[Row], axes: set[str]) -> list[str]:
         return []
     tokens_per_s, best = max(known, key=lambda each: each[0])
     rate = f"{format_count(tokens_per_s)} tokens/s{_bracket_interval(best)}"
-    return [f"Highest throughput: {rate}, by {_name(best, axes)}."]
+    return [f"Highest throughput: {rate}, by {name_row(best, axes)}."]
 
 
 def _bracket_interval(row: Row) -> str:
@@ -320,12 +328,12 @@ def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
     """MFU of training jobs, of others the part of the peak."""
     jobs = [row for row in rows if row.utilisation and row.utilisation.mfu is not None]
     if jobs:
-        best, worst = max(jobs, key=_mfu), min(jobs, key=_mfu)
+        best, worst = max(jobs, key=find_mfu), min(jobs, key=find_mfu)
         assert best.utilisation is not None
-        span = f"{100 * _mfu(worst):.1f} % to " if len(jobs) > 1 else ""
+        span = f"{100 * find_mfu(worst):.1f} % to " if len(jobs) > 1 else ""
         return [
-            f"MFU: {span}{100 * _mfu(best):.1f} %{_bracket_interval(best)}, the most by "
-            f"{_name(best, axes)}; convention "
+            f"MFU: {span}{100 * find_mfu(best):.1f} %{_bracket_interval(best)}, the most by "
+            f"{name_row(best, axes)}; convention "
             f"{best.utilisation.convention}, peak {best.utilisation.peak_source}."
         ]
     sentences = []
@@ -336,17 +344,17 @@ def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
             best = max(known, key=lambda row: row.of_peak[standard].share)
             share = f"{100 * best.of_peak[standard].share:.1f} %"
             reach = _bracket_interval(best)
-            sentences.append(f"At most {share} {title}{reach}, by {_name(best, axes)}.")
+            sentences.append(f"At most {share} {title}{reach}, by {name_row(best, axes)}.")
     return sentences
 
 
-def _mfu(row: Row) -> float:
+def find_mfu(row: Row) -> float:
     return (row.utilisation.mfu if row.utilisation else None) or 0.0
 
 
-def _join(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """
-    >>> _join(["a", "b", "c"])
+    >>> join_words(["a", "b", "c"])
     'a, b and c'
     """
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

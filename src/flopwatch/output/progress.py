@@ -1,21 +1,32 @@
-"""A run on stderr: what it would do, and its progress, as a live line on a terminal and plain lines
+"""A run on stderr: what it would do, and its progress, as live lines on a terminal and plain lines
 elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.console import Group as RichGroup
+from rich.live import Live
+from rich.text import Text
 
+from flopwatch.devices.environment import LoadWatch
 from flopwatch.output.background_load import warn_of_load
-from flopwatch.output.units import format_half_width, plural
+from flopwatch.output.units import (
+    format_half_width,
+    format_ratio,
+    format_time,
+    plural,
+    printable,
+)
 from flopwatch.records.record import Record
 from flopwatch.runner.durations import Estimate, update
 from flopwatch.runner.schedule import Group, format_filters
 from flopwatch.settings import Settings
+from flopwatch.suites.case import label
 from flopwatch.worker.sampling import Progress as SamplingProgress
 
 if TYPE_CHECKING:
@@ -23,6 +34,10 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 """Drawing costs processor time that the worker should have."""
+LINE_EVERY_S = 30.0
+"""Of a log, while one group is measured."""
+LOAD_EVERY_S = 5.0
+MOST_ESTIMATES = 8
 OVERTIME = 0.2
 """Of the time that a group has taken so far: what it is expected to take at the least."""
 
@@ -62,31 +77,82 @@ def describe_progress(progress: SamplingProgress, target_interval: float | None)
     return f"{reached} (aim: {aim})"
 
 
-class PlainWatcher:
-    """One line a group, for logs and pipes."""
+class Load:
+    """What other processes take of the cores, read now and then: that costs milliseconds."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._now_s = LoadWatch(), now_s
+        self._read_s = now_s()
+        self.share: float | None = None
+
+    def text(self) -> str:
+        if self._now_s() - self._read_s >= LOAD_EVERY_S:
+            self._read_s = self._now_s()
+            self.share = self._watch.read_share()
+        return "" if self.share is None else f"others use {100 * self.share:.0f} % of the cores"
+
+
+class PlainWatcher:
+    """One line a group, for logs and pipes, and one now and then while a group takes long. Quiet:
+    only what is unexpected."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        is_quiet: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._is_quiet, self._now_s = console, is_quiet, now_s
         self._done = self._total = 0
+        self._group: Group | None = None
+        self._shown_s = now_s()
 
     def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None:
         self._total = len(groups)
-        self._left = TimeLeft(estimate)
+        self._target_interval = settings.target_interval
+        self._left, self._load = TimeLeft(estimate, self._now_s), Load(self._now_s)
+        self._same = {
+            axis: value
+            for axis, value in (groups[0].params.items() if len(groups) > 1 else ())
+            if all(group.params.get(axis) == value for group in groups)
+        }
 
     def begin_group(self, group: Group) -> None:
+        self._group = group
         self._left.begin_group(group)
 
-    def progress(self, progress: SamplingProgress) -> None:
-        pass
+    def progress(self, progress: SamplingProgress, records: Mapping[str, Record]) -> None:
+        if not self._is_quiet and self._is_time(LINE_EVERY_S):
+            facts = [describe_progress(progress, self._target_interval), self._left.text()]
+            self.say(f"{self._name()}: {', '.join(filter(None, [*facts, self._load.text()]))}")
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
+        self._group = group
         self._done += 1
         self._left.end_group(group, records)
         left = "" if self._done == self._total else f", {self._left.text()}"
-        self.say(f"{self._done}/{self._total} {group.label}: {describe_records(records)}{left}")
+        if not self._is_quiet:
+            self.say(f"{self._name(self._done)}: {describe_records(records)}{left}")
+
+    def remark(self, sentence: str) -> None:
+        """What is as expected."""
+        if not self._is_quiet:
+            self.say(sentence)
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self._shown_s = self._now_s()
+
+    def _name(self, number: int | None = None) -> str:
+        """The current group, without what all groups have in common."""
+        number = self._done + 1 if number is None else number
+        params = self._group.params if self._group else {}
+        own = {axis: value for axis, value in params.items() if axis not in self._same}
+        return f"{number}/{self._total} {label(own)}".rstrip()
+
+    def _is_time(self, every_s: float) -> bool:
+        return self._now_s() - self._shown_s >= every_s
 
     def __enter__(self) -> PlainWatcher:
         return self
@@ -96,53 +162,73 @@ class PlainWatcher:
 
 
 class TerminalWatcher(PlainWatcher):
-    """A bar with the current group, its precision so far and the time left."""
+    """A few lines that are gone at the end: the current group, its variants so far, how exact they
+    are, the time left, and the load of the machine."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._bar = Progress(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-            auto_refresh=False,  # no drawing thread during the measurement
-            transient=True,
-        )
-        self._task = self._bar.add_task("starting", total=None)
-        self._group = ""
-        self._drawn_s = 0.0
+    def __init__(
+        self,
+        console: Console,
+        *,
+        is_quiet: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(console, is_quiet=is_quiet, now_s=now_s)
+        # Drawn when told, by no thread of its own: that would take time from the measurement.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None:
         super().begin(groups, settings, estimate)
-        self._target_interval = settings.target_interval
-        self._bar.update(self._task, total=len(groups))
-        self._draw("starting", force=True)
+        self._draw("starting")
 
     def begin_group(self, group: Group) -> None:
         super().begin_group(group)
-        self._group = group.label
-        self._draw("building and checking", force=True)
+        self._draw("building and checking")
 
-    def progress(self, progress: SamplingProgress) -> None:
-        self._draw(describe_progress(progress, self._target_interval))
+    def progress(self, progress: SamplingProgress, records: Mapping[str, Record]) -> None:
+        if self._is_time(REFRESH_S):
+            how_far = describe_progress(progress, self._target_interval)
+            self._draw(how_far, list_estimates(progress, records))
 
-    def end_group(self, group: Group, records: Sequence[Record]) -> None:
-        self._bar.advance(self._task)
-        super().end_group(group, records)
-
-    def _draw(self, text: str, force: bool = False) -> None:
-        now_s = time.monotonic()
-        if force or now_s - self._drawn_s >= REFRESH_S:
-            self._drawn_s = now_s
-            description = f"{self._group}  {text}  {self._left.text()}"
-            self._bar.update(self._task, description=description, refresh=True)
+    def _draw(self, how_far: str, estimates: Sequence[str] = ()) -> None:
+        self._shown_s = self._now_s()
+        head = f"{self._name()}: {how_far}" if self._group else how_far
+        foot = ", ".join(filter(None, [self._left.text(), self._load.text()]))
+        lines = [head, *(f"  {line}" for line in estimates), f"  {foot}"]
+        texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines]
+        self._live.update(RichGroup(*texts), refresh=True)
 
     def __enter__(self) -> TerminalWatcher:
-        self._bar.start()
+        self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._live.stop()
+
+
+def list_estimates(progress: SamplingProgress, records: Mapping[str, Record]) -> list[str]:
+    """A line a variant: its median so far, and how much faster than the baseline that is. No
+    verdicts: those are for the end."""
+    first = progress.warmup_rounds or 0
+    middles_ns = {
+        variant: median(totals[first:] or totals)
+        for variant, record in records.items()
+        if record.status == "ok" and (totals := _list_totals_ns(record))
+    }
+    base = next((records[variant].baseline for variant in middles_ns), "")
+    is_warm = progress.warmup_rounds is not None  # before that, ratios mislead
+    width = max(map(len, middles_ns), default=0)
+    lines = []
+    for variant, middle_ns in middles_ns.items():
+        ratio = ""
+        if is_warm and variant != base and base in middles_ns:
+            ratio = f"{format_ratio(middles_ns[base] / middle_ns):>8}"
+        lines.append(f"{variant:{width}}  {format_time(middle_ns):>8}{ratio}")
+    left = len(lines) - MOST_ESTIMATES
+    return [*lines[:MOST_ESTIMATES], *([f"and {left} more"] if left > 0 else [])]
+
+
+def _list_totals_ns(record: Record) -> list[float]:
+    return [sum(phases) for phases in zip(*record.samples_ns.values(), strict=False)]
 
 
 def describe_records(records: Sequence[Record]) -> str:
@@ -159,8 +245,11 @@ def describe_records(records: Sequence[Record]) -> str:
     return f"{text} ({plural(max(rounds), 'round')})" if rounds else text
 
 
-def make_watcher(console: Console) -> PlainWatcher:
-    return TerminalWatcher(console) if console.is_terminal else PlainWatcher(console)
+def make_watcher(console: Console, *, is_quiet: bool = False) -> PlainWatcher:
+    """Quiet: on a terminal progress is still shown, since it leaves no trace."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return TerminalWatcher(console, is_quiet=is_quiet)
+    return PlainWatcher(console, is_quiet=is_quiet)
 
 
 def list_groups(preview: Preview) -> list[str]:

@@ -57,6 +57,8 @@ class Answer:
     make_values: Callable[[], tuple[list[str], list[list[Value]]]]
     """Headings and rows."""
     make_objects: Callable[[], list[dict[str, Any]]]
+    rows: Sequence[Row] | None = None
+    """What a terminal answers about in sentences, with its sheets on request; None: sheets only."""
     lines: list[str] = field(default_factory=list)
     """What a terminal shows before the sheets."""
     remarks: list[str] = field(default_factory=list)
@@ -130,6 +132,7 @@ def _answer_plain(rows: Sequence[Row], known: Columns, request: Request, is_shee
         make_sheets=lambda: make_sheets(shown),
         make_values=lambda: (list(known), _list_values(rows, known.values())),
         make_objects=lambda: make_printout(rows, PLAIN).content,
+        rows=shown,
         remarks=remarks,
     )
 

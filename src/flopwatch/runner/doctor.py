@@ -14,9 +14,11 @@ from typing import Any
 
 from flopwatch.devices.advice import Advice, Jitter, examine, measure_jitter
 from flopwatch.devices.environment import look_up
-from flopwatch.output.units import format_bytes, format_rate, format_time
+from flopwatch.output.units import format_bytes, format_rate, format_time, plural
 
-__all__ = ["Advice", "Diagnosis", "Jitter", "diagnose", "examine", "measure_jitter"]
+__all__ = [
+    "Advice", "Diagnosis", "Jitter", "describe_machine", "diagnose", "examine", "measure_jitter",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +40,27 @@ def diagnose(environment: Mapping[str, Any], jitter: Jitter | None) -> Diagnosis
     if jitter is not None:
         facts.append(("Clock", _show_jitter(jitter)))
     return Diagnosis(facts=facts, advice=examine(environment, jitter))
+
+
+def describe_machine(environment: Mapping[str, Any]) -> str:
+    """In a line: what it is, and what it runs."""
+    get = partial(look_up, environment)
+    gpus, cores = get("torch.gpu.count"), get("machine.usable_cores")
+    facts = [
+        f"{gpus} x {get('torch.gpu.name')}" if gpus else None,
+        get("machine.cpu_model"),
+        plural(cores, "usable core") if cores else None,
+        _show_memory(get("machine.memory_available_bytes"), get("machine.memory_total_bytes")),
+        get("software.os"),
+        f"torch {get('torch.version')}" if get("torch.version") else None,
+    ]
+    return ", ".join(str(fact) for fact in facts if fact)
+
+
+def _show_memory(free: float | None, total: float | None) -> str | None:
+    if free is None or total is None:
+        return None
+    return f"{format_bytes(free)} of {format_bytes(total)} free"
 
 
 def _is_known(value: Any) -> bool:

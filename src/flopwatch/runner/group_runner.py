@@ -82,8 +82,13 @@ class Watcher(Protocol):
 
     def begin(self, groups: Sequence[Group], settings: Settings, estimate: Estimate) -> None: ...
     def begin_group(self, group: Group) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
+    def progress(self, progress: Progress, records: Mapping[str, Record]) -> None:
+        """The records of the group so far, by variant."""
+
     def end_group(self, group: Group, records: Sequence[Record]) -> None: ...
+    def remark(self, sentence: str) -> None:
+        """What is as expected."""
+
     def say(self, sentence: str) -> None: ...
 
 
@@ -307,7 +312,7 @@ def _run_once(
         try:
             for report in worker.reports(limit_s, waiting=interrupts.raised):
                 builder.take(report)
-                _show(report, group, watcher)
+                _show(report, group, watcher, builder.records)
         except KeyboardInterrupt:
             with suppress(BrokenMessage):
                 for report in worker.terminate():
@@ -332,12 +337,12 @@ def _run_once(
         return _blame(builder, worker, failure, suspect)
 
 
-def _show(report: Report, group: Group, watcher: Watcher) -> None:
+def _show(report: Report, group: Group, watcher: Watcher, records: Mapping[str, Record]) -> None:
     match report:
         case Samples(progress=progress) if progress is not None:
-            watcher.progress(progress)
+            watcher.progress(progress, records)
         case Finished(curves=curves) if curves:
-            watcher.say(f"{group.label}: timed; taking the curves of {', '.join(curves)}")
+            watcher.remark(f"{group.label}: timed; taking the curves of {', '.join(curves)}")
 
 
 def _conclude(builder: RecordBuilder, worker: Worker | RankWorkers) -> Ending:

@@ -269,7 +269,9 @@ def _measure_what_is_left(
         fitted = fit_budget(options.budget_s, groups, context.settings)
         left, answered = _resume(groups, known, replace(context, settings=fitted))
         if answered:
-            watcher.say(f"{len(answered)} cases are in {out} already; --rerun measures them again")
+            watcher.remark(
+                f"{len(answered)} cases are in {out} already; --rerun measures them again"
+            )
         for sentence in describe_misfits(misfits):
             watcher.say(sentence)
         history = known or read_history(out, context.environment)
@@ -367,8 +369,10 @@ def _announce(
         watcher.say(idle)
     require_budget(options.budget_s, left)
     estimate = _estimate(options, left, context.launcher, context.settings, history)
-    for sentence in [str(estimate), *warn_of_load(estimate.background_share)] if left else []:
-        watcher.say(sentence)
+    if left:
+        watcher.remark(str(estimate))
+        for sentence in warn_of_load(estimate.background_share):
+            watcher.say(sentence)
     return estimate
 
 

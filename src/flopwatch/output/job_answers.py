@@ -1,0 +1,92 @@
+"""Predictions, plans and breakdowns of training jobs in a sentence each: what a terminal says
+before their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flopwatch.analysis.step_breakdown import StepBreakdown
+from flopwatch.analysis.summary import Row
+from flopwatch.output.prediction_tables import list_asked
+from flopwatch.output.units import format_bytes, format_ratio, format_share, format_time, plural
+from flopwatch.prediction.plans import DAY_S, Plan
+from flopwatch.prediction.predictions import Prediction
+
+MOST_GAINS = 2
+
+
+def answer_predictions(predictions: Sequence[Prediction]) -> list[str]:
+    """The fastest that fits, and by how much; of one, how fast it is."""
+    fitting = [each for each in predictions if each.memory.fits is not False]
+    if not fitting:
+        least = min(predictions, key=lambda each: each.memory.total_bytes)
+        who = "It" if len(predictions) == 1 else f"None of {len(predictions)} fits: the smallest"
+        return [f"{who} needs {_describe_memory(least)}."]
+    best = max(fitting, key=lambda each: each.tokens_per_s)
+    speed = f"{_describe_speed(best)}; {_describe_memory(best)}"
+    if len(predictions) == 1:
+        return [f"{_name(best, predictions)}: {speed}."]
+    slowest = min(fitting, key=lambda each: each.tokens_per_s)
+    lead = ""
+    if slowest is not best:
+        ratio = format_ratio(best.tokens_per_s / slowest.tokens_per_s)
+        lead = f", {ratio} as fast as {_name(slowest, predictions)}"
+    left = len(predictions) - len(fitting)
+    misfits = f" {left} of {len(predictions)} do not fit." if left else ""
+    return [f"{_name(best, predictions)} is the fastest{lead}: {speed}.{misfits}"]
+
+
+def _describe_speed(prediction: Prediction) -> str:
+    mfu = prediction.utilisation.mfu
+    share = "" if mfu is None else f", {format_share(mfu)} MFU"
+    ends = f"{prediction.low:,.0f} to {prediction.high:,.0f}"
+    return f"{prediction.tokens_per_s:,.0f} tokens/s (90 % interval {ends}){share}"
+
+
+def _describe_memory(prediction: Prediction) -> str:
+    fits = {True: "which fits", False: "which does not fit", None: "capacity unknown"}
+    return f"{format_bytes(prediction.memory.total_bytes)} a rank, {fits[prediction.memory.fits]}"
+
+
+def _name(prediction: Prediction, among: Sequence[Prediction]) -> str:
+    """By what the jobs differ in; one alone by its model and hardware."""
+    asked = [list_asked(each) for each in among]
+    differing = [axis for axis in asked[0] if len({str(each[axis]) for each in asked}) > 1]
+    own = list_asked(prediction)
+    return " ".join(str(own[axis]) for axis in differing or ("model", "hardware"))
+
+
+def answer_plan(plan: Plan) -> list[str]:
+    best = plan.best[0]
+    job, cost = best.job, plan.find_cost(best)
+    price = "" if cost is None else f" for {cost:,.0f}"
+    return [
+        f"Fastest: sharding {job.sharding}, recompute {job.recompute}, micro-batch "
+        f"{job.micro_batch}: {_describe_speed(best)}; {plan.find_time_s(best) / DAY_S:,.1f} days, "
+        f"{plan.find_device_hours(best):,.0f} GPU-hours{price}."
+    ]
+
+
+def answer_breakdowns(explained: Sequence[tuple[Row, StepBreakdown]]) -> list[str]:
+    """What takes most of the first of them, and where most could be gained."""
+    if not explained:
+        return []
+    row, breakdown = explained[0]
+    whole_ns = breakdown.total_ns
+    parts = [part for part in breakdown.rows if part.time_ns > 0]
+    if not parts:
+        return []
+    largest = max(parts, key=lambda part: part.time_ns)
+    gains = sorted(
+        (part for part in parts if part.gain_ns), key=lambda part: part.gain_ns or 0.0, reverse=True
+    )
+    found = [
+        f"{part.name} ({format_share((part.gain_ns or 0.0) / whole_ns)})"
+        for part in gains[:MOST_GAINS]
+    ]
+    gain = f"; most could be gained in {' and '.join(found)}" if found else ""
+    others = f", the first of {plural(len(explained), 'case')}," if len(explained) > 1 else ""
+    return [
+        f"{row.record.variant}{others} takes {format_time(whole_ns)}: the largest part is "
+        f"{largest.name}, {format_share(largest.time_ns / whole_ns)}{gain}."
+    ]
