@@ -91,15 +91,15 @@ def choose_from(*known: str) -> Callable[[str, str], str]:
 
 
 def list_devices() -> Iterable[str]:
-    from flopwatch.devices.device_table import DEVICES
+    from flopwatch.devices.device_names import list_devices
 
-    return [device.name for device in DEVICES]
+    return [device.name for device in list_devices()]
 
 
 def list_suites() -> Iterable[str]:
-    from flopwatch.suites.catalog import list_built_in
+    from flopwatch.suites.catalog import list_names
 
-    return [suite.name for suite in list_built_in()]
+    return list_names()
 
 
 def list_plots() -> Iterable[str]:
