@@ -175,8 +175,8 @@ def test_devices_are_listed_and_predicted_for(installed: Path, tmp_path: Path) -
     names = [device["name"] for device in json.loads(listed.stdout)]
     assert names[-3:] == ["Abacus-1", "Abacus-2", "B"]
     assert list_sentences(listed) == [
-        "flopwatch: the device 'again' of tiny-plugins cannot be used: there is a device 'h100 sxm' "
-        f"already{END}",
+        "flopwatch: the device 'again' of tiny-plugins cannot be used: there is a device "
+        f"'h100 sxm' already{END}",
         "flopwatch: the device 'number' of tiny-plugins cannot be used: it is no Device, nor "
         f"several (Expected `object | null`, got `int` - at `$.memory_gb`){END}",
     ]
@@ -214,7 +214,10 @@ def test_a_broken_layer_is_an_error_where_it_is_asked_for(
 
 
 def test_of_two_plugins_with_one_name_the_first_counts(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     other = tmp_path / "other-2.0.dist-info"
     other.mkdir()
@@ -227,5 +230,6 @@ def test_of_two_plugins_with_one_name_the_first_counts(
         found = find_plugins("flopwatch.layers")["low-rank"]
         assert found.value == "tiny_plugins.low_rank"
         assert load_plugin(found).make
+        assert "'low-rank' of other cannot be used: tiny-plugins has a plug-in" in caplog.text
     finally:
         find_plugins.cache_clear()

@@ -27,7 +27,7 @@ from itertools import repeat
 from typing import Any, Protocol
 
 from flopwatch.analysis.sequential import is_settled
-from flopwatch.analysis.statistics import estimate_median, is_stalled, is_steady
+from flopwatch.analysis.statistics import THRESHOLD, estimate_median, is_stalled, is_steady
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
@@ -214,6 +214,7 @@ class Sampler:
             self.round = 1
         self._baseline = baseline
         self._settings = settings
+        self._threshold = THRESHOLD
         self._target = target
         self._evict = target.evict if settings.cache == "cold" else None
         self._observer = observer or Observer()
@@ -226,8 +227,9 @@ class Sampler:
         self._steady: bool | None = None
         self._budget_s = settings.budget_s * len(workloads)
 
-    def run(self, renewal: Renewal | None = None) -> Outcome:
-        self._renewal = renewal
+    def run(self, renewal: Renewal | None = None, threshold: float = THRESHOLD) -> Outcome:
+        """Until verdicts are settled for this threshold, unless the settings say otherwise."""
+        self._renewal, self._threshold = renewal, threshold
         self._observer.begin(tuple(self.series))
         with self._collector:
             self._started_s = self._now_s()
@@ -334,7 +336,7 @@ class Sampler:
         if self._is_about_verdicts:
             width = find_widest(ratios)
             is_narrow = width is not None and width <= SETTLED_INTERVAL
-            return width, is_narrow and all(map(is_settled, ratios))
+            return width, is_narrow and all(is_settled(r, self._threshold) for r in ratios)
         width = find_widest([*times, *ratios])
         target = self._settings.target_interval or TARGET_INTERVAL
         return width, width is not None and width <= target
