@@ -121,6 +121,12 @@ def list_publications() -> Iterable[str]:
     return [f"{PUBLISHED}{name}" for name in PUBLICATIONS]
 
 
+def list_schemas() -> Iterable[str]:
+    from flopwatch.output.json_schemas import OUTPUTS
+
+    return list(OUTPUTS)
+
+
 def list_columns() -> Iterable[str]:
     """Those of all results; axes, phases and facts are known to `--columns help`."""
     from flopwatch.output.columns import list_columns
@@ -282,8 +288,8 @@ def print_found(as_json: bool, content: Any, sheets: Sequence[Sheet]) -> None:
         print_sheets(sheets)
 
 
-def print_json(content: Any) -> None:
-    click.echo(json.dumps(content, allow_nan=False))
+def print_json(content: Any, indent: int | None = None) -> None:
+    click.echo(json.dumps(content, allow_nan=False, indent=indent))
 
 
 def print_lines(text: str) -> None:
