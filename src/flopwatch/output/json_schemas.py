@@ -161,6 +161,7 @@ def read_meanings(kind: Any) -> dict[str, str]:
         and isinstance(field.target, ast.Name)
         and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
     }
 
 
