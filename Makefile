@@ -20,9 +20,10 @@ test-packages: .venv/.test
 	  || echo "no chromium: tests of pages are skipped; apt-get install chromium, as root"
 	$(BIN)/pytest -m "not gpu" tests/output/test_browser.py
 
-# The slow tests too, with coverage.
+# The slow tests too, with coverage, which must start before the package is imported: without its own
+# pytest plug-in.
 test-all: .venv/.test check test-packages
-	$(BIN)/pytest -m "not gpu" --cov --cov-report=term
+	$(BIN)/pytest -p no:flopwatch -m "not gpu" --cov --cov-report=term
 
 check: .venv/.test
 	$(BIN)/ruff format --check .

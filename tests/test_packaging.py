@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch import __version__
 from flopwatch.cli.main import cli
 from flopwatch.errors import FlopwatchError
 from flopwatch.lazy import EXTRAS, require
@@ -55,6 +56,7 @@ IN_THE_CORE = [
     ("export", "published:dyad", "--format", "flopwatch", "-o", "dyad.jsonl"),
     ("run", "--list"),
     ("run", "--new", "my_suite.py"),
+    ("schema", "record"),
 ]
 WITH_AN_EXTRA = [
     ("torch", "doctor"),
@@ -199,6 +201,11 @@ def test_every_package_of_an_extra_is_in_it() -> None:
     }  # where a package is named otherwise than imported
     for package, extra in EXTRAS.items():
         assert sold_as.get(package, package) in list_names(extras[extra])
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["version"] == __version__
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_make_installs_the_pinned_versions() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from flopwatch.lazy import load_lazily
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from flopwatch.api import flops, memory, mfu, plan, predict

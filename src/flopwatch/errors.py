@@ -8,6 +8,7 @@ FlopwatchError            one clear sentence for the user; the command line exit
 │   ├── NewerSchema       a record written by a newer flopwatch
 │   ├── RefusedRecord     a record to be stored that no reader could read
 │   └── DiskFull          the disk is full
+├── PluginError           a plug-in of another package that cannot be used
 ├── LayerError            a layer that cannot be made or put into a model; a ValueError too
 ├── WorkerError           the measuring process could not be started
 └── MissingPackage        a package of an extra is not installed; an ImportError too
@@ -53,6 +54,10 @@ class RefusedRecord(StoreError):
 
 class DiskFull(StoreError):
     """The disk is too full for the next record."""
+
+
+class PluginError(FlopwatchError):
+    """A plug-in of another package that cannot be used."""
 
 
 class LayerError(FlopwatchError, ValueError):

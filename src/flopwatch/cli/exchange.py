@@ -116,3 +116,26 @@ def _write_foreign(records: Sequence[Record], form: str) -> str:
     if not measured:
         raise UsageError("there is nothing to export: no case has a time; name other results")
     return EXPORTERS[form](measured) + "\n"
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME]",
+                type=options.Word(list_known=options.list_schemas))  # fmt: skip
+def schema(name: str | None) -> None:
+    """Print the JSON schema of records or of a command's --json.
+
+    Without NAME, lists all schemas.
+
+    \b
+    flopwatch schema
+    flopwatch schema record > record.schema.json
+    flopwatch schema compare
+    """
+    from flopwatch.output.console import print_table
+    from flopwatch.output.json_schemas import OUTPUTS, make_schema
+
+    if name is not None:
+        options.print_json(make_schema(name), indent=1)
+        return
+    rows = [(name, output.version, output.command) for name, output in OUTPUTS.items()]
+    print_table(["schema", "version", "of"], rows)

@@ -194,12 +194,11 @@ def print_nominal_peaks(name: str | None, as_json: bool) -> None:
     """Of all devices, of those that share a name, or of one, with sources."""
     from dataclasses import asdict
 
-    from flopwatch.devices.device_names import describe_unknown, find_devices
-    from flopwatch.devices.device_table import DEVICES
+    from flopwatch.devices.device_names import describe_unknown, find_devices, list_devices
     from flopwatch.output.console import print_sheets, print_table
     from flopwatch.output.device_tables import list_figures, list_names, make_sheet
 
-    chosen = DEVICES if name is None else find_devices(name)
+    chosen = list_devices() if name is None else find_devices(name)
     if not chosen:
         raise UsageError(describe_unknown(str(name)))
     if as_json:

@@ -116,7 +116,7 @@ cli.add_section(
     predict.calibrate,
 )  # fmt: skip
 cli.add_section("Machine", machine.doctor, machine.peaks)
-cli.add_section("Exchange", exchange.import_files, exchange.export)
+cli.add_section("Exchange", exchange.import_files, exchange.export, exchange.schema)
 
 
 REPLACEMENTS = {

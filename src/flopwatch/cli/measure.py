@@ -50,7 +50,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 )
 @click.argument("suite", required=False,
                 type=options.NameOrFile(list_known=options.list_suites))  # fmt: skip
-@options.only_list("the built-in suites.")
+@options.only_list("the suites, built-in and of plug-ins.")
 @click.option("--new", "template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write a commented example suite to FILE; it runs as it is.")  # fmt: skip
 # Words are not read here: the suite decides which values it accepts.
@@ -112,7 +112,7 @@ def run(
 ) -> None:
     """Measure a suite, built-in or your own, and print the answer.
 
-    SUITE is the name of a built-in suite (--list) or a file, such as --new writes.
+    SUITE is the name of a suite (--list) or a file, such as --new writes.
 
     Variants of the same case are measured side by side. What the results file already has is not
     measured again: to resume an interrupted run, repeat the command.
@@ -178,15 +178,17 @@ def run(
 
 
 def list_suites(as_json: bool) -> None:
-    from flopwatch.suites.catalog import list_built_in
+    from flopwatch.suites.catalog import list_built_in, list_plugged_in
 
-    found = list_built_in()
+    found = [*list_built_in(), *list_plugged_in()]
     if as_json:
-        print_json([{"name": suite.name, "summary": suite.summary} for suite in found])
+        names = ("name", "summary", "package")
+        print_json([{name: getattr(suite, name) for name in names} for suite in found])
         return
     width = max(len(suite.name) for suite in found)
     for suite in found:
-        click.echo(f"{suite.name:{width}}  {suite.summary}")
+        origin = "" if suite.package is None else f" ({suite.package})"
+        options.print_lines(f"{suite.name:{width}}  {suite.summary}{origin}")
 
 
 def _name_starter(place: RankPlace | None) -> list[str]:

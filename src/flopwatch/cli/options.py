@@ -91,15 +91,15 @@ def choose_from(*known: str) -> Callable[[str, str], str]:
 
 
 def list_devices() -> Iterable[str]:
-    from flopwatch.devices.device_table import DEVICES
+    from flopwatch.devices.device_names import list_devices
 
-    return [device.name for device in DEVICES]
+    return [device.name for device in list_devices()]
 
 
 def list_suites() -> Iterable[str]:
-    from flopwatch.suites.catalog import list_built_in
+    from flopwatch.suites.catalog import list_names
 
-    return [suite.name for suite in list_built_in()]
+    return list_names()
 
 
 def list_plots() -> Iterable[str]:
@@ -119,6 +119,12 @@ def list_publications() -> Iterable[str]:
     from flopwatch.records.store import PUBLISHED
 
     return [f"{PUBLISHED}{name}" for name in PUBLICATIONS]
+
+
+def list_schemas() -> Iterable[str]:
+    from flopwatch.output.json_schemas import OUTPUTS
+
+    return list(OUTPUTS)
 
 
 def list_columns() -> Iterable[str]:
@@ -351,8 +357,8 @@ def print_found(
         print_sheets(sheets)
 
 
-def print_json(content: Any) -> None:
-    click.echo(json.dumps(content, allow_nan=False))
+def print_json(content: Any, indent: int | None = None) -> None:
+    click.echo(json.dumps(content, allow_nan=False, indent=indent))
 
 
 def print_lines(text: str) -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from flopwatch.devices.device_table import DEVICES, Device
-from flopwatch.errors import UsageError
+from flopwatch.errors import FlopwatchError, PluginError, UsageError
+from flopwatch.plugins import describe, find_plugins, load_plugin, say_left_out
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COUNTED = re.compile(r"\s*(?:(?P<count>\d+)\s*[x×]\s*)?(?P<name>.*?)\s*", re.IGNORECASE | re.DOTALL)
 MISWRITTEN = re.compile(r"^$|^[^a-z]*$|^[-+.\d]+\s*[x×*]|[*×]|[x×]\d+$", re.IGNORECASE)
@@ -22,13 +30,48 @@ HINTS = 4
 """How many near names an error lists."""
 
 
+@cache
+def list_devices() -> tuple[Device, ...]:
+    """Those of the table, and those of plug-ins, of which what is wrong is left out."""
+    found = {device.name: device for device in DEVICES}
+    for plugin in find_plugins("flopwatch.devices").values():
+        try:
+            found |= {
+                device.name: device for device in _load_devices(plugin, tuple(found.values()))
+            }
+        except FlopwatchError as error:
+            say_left_out(str(error))
+    return tuple(found.values())
+
+
+def _load_devices(plugin: EntryPoint, known: tuple[Device, ...]) -> list[Device]:
+    loaded = load_plugin(plugin)
+    devices = [loaded] if isinstance(loaded, Device) else loaded
+    try:
+        # What is written by hand may have any types.
+        checked = [msgspec.convert(msgspec.to_builtins(device), Device) for device in devices]
+    except (TypeError, msgspec.ValidationError) as error:
+        raise PluginError(describe(plugin, f"it is no Device, nor several ({error})")) from None
+    taken = {_strip_short(device.name) for device in known}
+    drivers = {_strip_driver(name) for device in known for name in device.drivers}
+    for device in checked:
+        if _strip_short(device.name) in taken:
+            raise PluginError(describe(plugin, f"there is a device {device.name!r} already"))
+        if drivers & set(map(_strip_driver, device.drivers)):
+            why = f"the driver's name of {device.name!r} is that of another device"
+            raise PluginError(describe(plugin, why))
+        if not all(peak.flops_per_s > 0 for peak in device.rates.dense.values()):
+            raise PluginError(describe(plugin, f"a peak of {device.name!r} is not above 0"))
+    return checked
+
+
 def find_device(name: str) -> Device | None:
     """The device whose driver reports exactly this name, as `torch.cuda.get_device_name` does.
 
     >>> [device and device.name for device in map(find_device, ("NVIDIA L40S", "NVIDIA L400"))]
     ['L40S', None]
     """
-    return _BY_DRIVER.get(_strip_driver(name))
+    return _index_drivers().get(_strip_driver(name))
 
 
 def find_devices(name: str) -> tuple[Device, ...]:
@@ -38,7 +81,7 @@ def find_devices(name: str) -> tuple[Device, ...]:
     >>> [device.name for device in find_devices("h100")]
     ['H100-SXM', 'H100-PCIe', 'H100-NVL']
     """
-    device, candidates = find_device(name), _BY_SHORT.get(_strip_short(name), ())
+    device, candidates = find_device(name), _index_shorts().get(_strip_short(name), ())
     return candidates if device is None or len(candidates) > 1 else (device,)
 
 
@@ -104,7 +147,9 @@ def split_hardware(text: str) -> tuple[int, str]:
 def describe_unknown(name: str) -> str:
     """A sentence for an error, without its full stop."""
     known = {
-        _strip_short(name): name for device in DEVICES for name in (device.name, *device.shorts)
+        _strip_short(name): name
+        for device in list_devices()
+        for name in (device.name, *device.shorts)
     }
     near = difflib.get_close_matches(_strip_short(name), known, n=HINTS, cutoff=0.5)
     listed = " or ".join(known[short] for short in near)
@@ -124,8 +169,15 @@ def _strip_short(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-_BY_DRIVER = {_strip_driver(name): device for device in DEVICES for name in device.drivers}
-_BY_SHORT: dict[str, tuple[Device, ...]] = {}
-for _device in DEVICES:
-    for _short in {_strip_short(name) for name in (_device.name, *_device.shorts)}:
-        _BY_SHORT[_short] = (*_BY_SHORT.get(_short, ()), _device)
+@cache
+def _index_drivers() -> Mapping[str, Device]:
+    return {_strip_driver(name): device for device in list_devices() for name in device.drivers}
+
+
+@cache
+def _index_shorts() -> Mapping[str, tuple[Device, ...]]:
+    found: dict[str, tuple[Device, ...]] = {}
+    for device in list_devices():
+        for short in {_strip_short(name) for name in (device.name, *device.shorts)}:
+            found[short] = (*found.get(short, ()), device)
+    return found

@@ -11,8 +11,9 @@ The command line, the suites and the library all read specs here. A layer of you
 
     register("low-rank", lambda i, o, rank, **rest: LowRank(i, o, rank, **rest))
 
-makes ``low-rank:64`` work in the same process: register it in the suite file that measures it. This
-module does not import torch; makers do.
+makes ``low-rank:64`` work in the same process: register it in the suite file that measures it, or
+in a module that a package names as its plug-in (`plugins`). This module does not import torch;
+makers do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwatch.errors import LayerError
+from flopwatch.errors import LayerError, PluginError
+from flopwatch.plugins import describe, find_plugins, load_plugin
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,7 +101,7 @@ def parse(text: str) -> Spec:
     """Take a spec apart, and see that it can be made."""
     name, *words = text.split(":")
     if name not in KINDS:
-        raise LayerError(f"no layer is called {name!r}; there are {', '.join(KINDS)}")
+        _register_plugin(name)
     spec = Spec(kind=name, arguments=tuple(int(w) if COUNT.fullmatch(w) else w for w in words))
     kind = KINDS[name]
     try:
@@ -108,6 +110,21 @@ def parse(text: str) -> Spec:
         raise LayerError(f"{text!r} is not of the form {kind.syntax}") from None
     find_density(spec)  # it knows which arguments make sense
     return spec
+
+
+def _register_plugin(name: str) -> None:
+    """Import the module of another package that registers a layer of this name."""
+    plugins = find_plugins("flopwatch.layers")
+    if name not in plugins:
+        known = dict.fromkeys([*KINDS, *plugins])
+        raise LayerError(f"no layer is called {name!r}; there are {', '.join(known)}")
+    try:
+        load_plugin(plugins[name])
+    except PluginError as error:
+        raise LayerError(str(error)) from error
+    if name not in KINDS:
+        why = f"{plugins[name].module} does not call register({name!r}, ...)"
+        raise LayerError(describe(plugins[name], why))
 
 
 def make(

@@ -25,11 +25,13 @@ from flopwatch.suites.workload import Workload
 
 
 class WrongResult(Exception):
-    """A variant that does not agree with its reference; `check` says by how much."""
+    """A variant that does not agree with its reference; `check` says by how much, and `variant`
+    which one it is, where the reason does."""
 
-    def __init__(self, reason: str, check: Check) -> None:
+    def __init__(self, reason: str, check: Check, variant: str | None = None) -> None:
         super().__init__(reason)
         self.check = check
+        self.variant = variant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

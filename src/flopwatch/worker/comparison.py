@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flopwatch.analysis.statistics import Estimate, Verdict, is_contradicted, judge
+from flopwatch.analysis.statistics import THRESHOLD, Estimate, Verdict, is_contradicted, judge
 from flopwatch.output.background_load import describe_load
 from flopwatch.output.units import (
     format_interval,
@@ -18,6 +18,8 @@ from flopwatch.output.units import (
     format_time,
     plural,
 )
+from flopwatch.records.record import Stop
+from flopwatch.settings import Settings
 
 if TYPE_CHECKING:
     from flopwatch.worker.function_agreement import Agreement
@@ -30,6 +32,17 @@ TOO_FEW, TOO_NOISY = "too few samples", "too noisy"
 STALLED = "stalled"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawSamples:
+    """All that was sampled, as a record keeps it; lists are parallel."""
+
+    samples_ns: dict[str, list[float]]
+    """By phase."""
+    rounds: list[int]
+    calls_per_sample: list[int]
+    settings: Settings
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One function's times. `time_ns` is the median of one call, with its interval."""
@@ -40,13 +53,14 @@ class Measurement:
     """One call each, in order, warm-up first."""
     warmup_samples: int
     steady: bool
-    stop_reason: str
+    stop_reason: Stop
     calls_per_sample: int
     """How many calls the last samples are the mean of."""
     phases_ns: dict[str, Estimate] = field(default_factory=dict)
     """The median of each phase, where there are several: forward and backward."""
     background_share: float | None = None
     """Of all cores' time, what other processes took; None: not known, or in the comparison."""
+    raw: RawSamples | None = None
 
     @property
     def samples(self) -> int:
@@ -80,6 +94,8 @@ class Comparison:
     """How far results agree with the baseline's; None where they were not compared."""
     background_share: float | None = None
     """Of all cores' time, what other processes took meanwhile; None: not known."""
+    threshold: float = THRESHOLD
+    """The smallest difference that is called faster or slower."""
 
     @property
     def checked(self) -> bool:
@@ -87,7 +103,7 @@ class Comparison:
         return self.agreement is not None
 
     def verdict(self, name: str) -> Verdict:
-        return judge(self.speedups[name])
+        return judge(self.speedups[name], self.threshold)
 
     def answer(self) -> str:
         """The comparison in one sentence."""

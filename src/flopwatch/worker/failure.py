@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flopwatch.errors import FlopwatchError, Unsupported
+from flopwatch.plugins import list_packages
 from flopwatch.records.record import Cause, Status
 from flopwatch.worker import limits
 from flopwatch.worker.agreement import WrongResult
@@ -41,12 +42,13 @@ version is in the environment."""
 
 
 def digest_sources(suite_path: Path) -> dict[str, str]:
-    """Digests of the loaded modules that belong to the user's project, by path.
+    """Digests of the loaded modules that belong to the user's project or to plug-ins, by path.
 
     Paths are relative to the suite file's folder, so that records do not contain
     private paths, and can be checked from anywhere.
     """
-    named = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    modules = list(sys.modules.items())
+    named = {getattr(module, "__file__", None) for _, module in modules}
     # Thousands of modules are loaded, nearly all of them installed: sort those out as text, since
     # resolving every path would take longer than many a measurement.
     installed = tuple(_installed_folders())
@@ -55,7 +57,14 @@ def digest_sources(suite_path: Path) -> dict[str, str]:
         for file in named
         if file and (file.startswith(f"{PACKAGE}/") or not file.startswith(installed))
     }
-    chosen = sorted(file for file in files | {suite_path} if _is_subject(file, suite_path))
+    packages = list_packages()
+    plugged_in = {
+        Path(file).resolve()
+        for name, module in modules
+        if name.partition(".")[0] in packages and (file := getattr(module, "__file__", None))
+    }
+    own = {file for file in files | {suite_path} if _is_subject(file, suite_path)}
+    chosen = sorted(own | plugged_in)
     # Some modules name a file that does not exist.
     digests = {_name(file, suite_path): digest_file(file) for file in chosen}
     return {name: digest for name, digest in digests.items() if digest is not None}

@@ -150,7 +150,7 @@ class Trial:
             check = compare(values, theirs, against=sides[1], tolerance=self.tolerance, sides=sides)
         except WrongResult as error:
             reason = f"{name!r} {error}{self._explain(name, baseline, results, expected)}"
-            raise WrongResult(reason, error.check) from None
+            raise WrongResult(reason, error.check, name) from None
         assert check is not None  # the baseline has values
         return check
 

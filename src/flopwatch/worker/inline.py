@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwatch.analysis.statistics import Estimate, estimate_median, estimate_ratio
+from flopwatch.analysis.statistics import THRESHOLD, Estimate, estimate_median, estimate_ratio
 from flopwatch.devices.base import Backend, open_backend
 from flopwatch.devices.environment import ROUGHLY_S, LoadWatch
 from flopwatch.devices.system_files import read_last_level_caches_bytes
@@ -25,7 +25,7 @@ from flopwatch.output.live_line import LiveLine, open_live_line
 from flopwatch.output.units import format_duration, format_half_width
 from flopwatch.settings import Cache, Device, Settings
 from flopwatch.suites.workload import Workload
-from flopwatch.worker.comparison import Comparison, Measurement
+from flopwatch.worker.comparison import Comparison, Measurement, RawSamples
 from flopwatch.worker.inline_arguments import (
     Timed,
     check_cache,
@@ -77,6 +77,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
     tolerance: float | None = None,
     backward: bool = False,
     gradients_of: Any = None,
+    threshold: float = THRESHOLD,
     target_interval: float | None = None,
     budget_s: float | None = None,
     cache: Cache = "hot",
@@ -87,9 +88,9 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
     """Time functions side by side against the first one, until every verdict is settled; or with
     `target_interval`, until every time and every ratio is known as well as that.
 
-    Each has `budget_s`; unless given, 10 s, and long enough for 8 rounds. With a `tolerance` their
-    results must agree with the first one's, or WrongResult is raised: largest deviation over the
-    largest magnitude.
+    Each has `budget_s`; unless given, 10 s, and long enough for 8 rounds. A difference of
+    `threshold` or more is called faster or slower. With a `tolerance` their results must agree with
+    the first one's, or WrongResult is raised: largest deviation over the largest magnitude.
 
     With `backward`, gradients are computed, timed and compared, too: those of all tensors that the
     results depend on, or only `gradients_of` a module, some tensors (in a list or by name), or a
@@ -100,6 +101,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
     """
     timed = check_functions(functions)
     settings = _settings(target_interval, budget_s, cache, device, seed)
+    check_number("threshold", threshold, high=1.0, example="0.03 means 3 %")
     if tolerance is not None:
         require("torch")
         check_number("tolerance", tolerance, example="1e-3 means a thousandth of the largest value")
@@ -118,7 +120,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
         }
         agreement = None if tolerance is None else _check(candidates, tolerance, settings, line)
         workloads = {name: one.prepare() for name, one in candidates.items()}
-        measurements, totals = _sample(workloads, settings, line)
+        measurements, totals = _sample(workloads, settings, line, threshold)
         background_share = watch.read_share(shortest_s=ROUGHLY_S)
     return Comparison(
         measurements=measurements,
@@ -128,6 +130,7 @@ def compare(  # noqa: PLR0913  all but the functions are given by name
         baseline=baseline,
         agreement=agreement,
         background_share=background_share,
+        threshold=threshold,
     )
 
 
@@ -249,7 +252,10 @@ class OwnTiming:
 
 
 def _sample(
-    workloads: dict[str, Workload], settings: Settings, line: LiveLine
+    workloads: dict[str, Workload],
+    settings: Settings,
+    line: LiveLine,
+    threshold: float = THRESHOLD,
 ) -> tuple[dict[str, Measurement], dict[str, list[float]]]:
     target: Backend = open_backend(settings.device, read_last_level_caches_bytes())
     sampler = Sampler(
@@ -259,7 +265,7 @@ def _sample(
         target=OwnTiming(target),
         observer=LineObserver(line, ", ".join(workloads)),
     )
-    outcome: Outcome = sampler.run()
+    outcome: Outcome = sampler.run(threshold=threshold)
     totals = {one.variant: one.totals_ns[outcome.warmup_rounds :] for one in sampler.series}
     measurements = {
         one.variant: Measurement(
@@ -271,10 +277,21 @@ def _sample(
             stop_reason=outcome.stop_reason,
             calls_per_sample=one.calls,
             phases_ns=_estimate_phases(one, outcome.warmup_rounds),
+            raw=_keep_raw(one, settings),
         )
         for one in sampler.series
     }
     return measurements, totals
+
+
+def _keep_raw(series: Series, settings: Settings) -> RawSamples:
+    times = zip(*series.phase_ns, strict=True)
+    return RawSamples(
+        samples_ns=dict(zip(series.workload.phases, map(list, times), strict=True)),
+        rounds=series.rounds,
+        calls_per_sample=series.calls_per_sample,
+        settings=settings,
+    )
 
 
 def _estimate_phases(series: Series, warmup_rounds: int) -> dict[str, Estimate]:

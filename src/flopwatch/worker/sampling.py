@@ -27,7 +27,7 @@ from itertools import repeat
 from typing import Any, Protocol
 
 from flopwatch.analysis.sequential import is_settled
-from flopwatch.analysis.statistics import estimate_median, is_stalled, is_steady
+from flopwatch.analysis.statistics import THRESHOLD, estimate_median, is_stalled, is_steady
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
 from flopwatch.records.record import Region, Stop
@@ -236,6 +236,7 @@ class Sampler:
             self.round = 1
         self._baseline = baseline
         self._settings = settings
+        self._threshold = THRESHOLD
         self._target = target
         self._evict = target.evict if settings.cache == "cold" else None
         self._observer = observer or Observer()
@@ -249,9 +250,15 @@ class Sampler:
         self._steady: bool | None = None
         self._budget_s = settings.budget_s * len(workloads)
 
-    def run(self, renewal: Renewal | None = None, turns: Turns | None = None) -> Outcome:
-        """With `turns`, another worker takes every round, too, and the budget is for both."""
-        self._renewal = renewal
+    def run(
+        self,
+        renewal: Renewal | None = None,
+        turns: Turns | None = None,
+        threshold: float = THRESHOLD,
+    ) -> Outcome:
+        """Until verdicts are settled for this threshold, unless the settings say otherwise. With
+        `turns`, another worker takes every round, too, and the budget is for both."""
+        self._renewal, self._threshold = renewal, threshold
         self._turns = turns or Alone()
         self._observer.begin(tuple(self.series))
         with self._collector:
@@ -358,7 +365,7 @@ class Sampler:
         reached: Stop
         if self._is_about_verdicts:
             width, target, reached = find_widest(ratios), SETTLED_INTERVAL, "settled"
-            is_known = all(map(is_settled, ratios))
+            is_known = all(is_settled(one, self._threshold) for one in ratios)
         else:
             width, is_known, reached = find_widest([*times, *ratios]), True, "precise"
             target = self._settings.target_interval or TARGET_INTERVAL

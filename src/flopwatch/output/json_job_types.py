@@ -1,0 +1,227 @@
+"""The same as `json_types`, for what commands say of training jobs, of their predictions and of
+devices."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from flopwatch.devices.advice import Advice, Jitter
+from flopwatch.devices.device_table import Figure, Link, Rates
+from flopwatch.devices.measured_peaks import Peaks
+from flopwatch.jobs.flops import Passes
+from flopwatch.jobs.parallelism import Sharding
+from flopwatch.jobs.step_memory import StepMemory, Tensor
+from flopwatch.jobs.training_job import Recompute, TrainingJob
+from flopwatch.jobs.utilisation import Utilisation
+from flopwatch.output.json_types import Base, Params
+from flopwatch.prediction import cost, plans
+from flopwatch.prediction.calibration import Calibration
+from flopwatch.prediction.validation import Score, Tally
+
+
+class Job(TypedDict):
+    """A training job, as `TrainingJob.to_dict()` writes it."""
+
+
+class PredictedPart(TypedDict):
+    name: str
+    time_s: float
+    ideal_s: float
+    bound: cost.Bound
+
+
+class PredictedSpeed(TypedDict):
+    job: Job
+    device: str
+    ranks: int
+    parameters: int
+    stack: str
+    predicted_tokens_per_s: float
+    low: float
+    """Of the 90 % interval of tokens/s."""
+    high: float
+    step_s: float
+    mfu: float | None
+    hfu: float | None
+    convention: str
+    fits: bool | None
+    memory_bytes: dict[str, float]
+    available_bytes: float | None
+    parts: list[PredictedPart]
+    warnings: list[str]
+    sources: list[str]
+
+
+class Prediction(PredictedSpeed):
+    model: str
+    seq_len: int
+    hardware: str
+    micro_batch: int
+    grad_accum: int
+    recompute: Recompute
+    sharding: Sharding
+    precision: str
+    optimizer: str
+
+
+class PlannedJob(PredictedSpeed):
+    sharding: Sharding
+    recompute: Recompute
+    micro_batch: int
+    grad_accum: int
+    global_batch: int
+    global_batch_tokens: int
+    training_time_s: float
+    gpu_hours: float
+    cost: float | None
+
+
+class OtherChoice(TypedDict):
+    axis: plans.Axis
+    value: str | int
+    tokens_per_s: float | None
+    why: str
+
+
+class Plan(TypedDict):
+    model: str
+    tokens: float
+    asked_global_batch_tokens: float
+    tried: int
+    fitting: int
+    best: list[PlannedJob]
+    others: list[OtherChoice]
+
+
+class KeptTensor(TypedDict):
+    size_bytes: int
+
+
+class DetailedMemory(TypedDict):
+    """A training step in detail, where a rank has all of the model."""
+
+    tensors: list[KeptTensor]
+    activation_bytes: int
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    peak_bytes: int
+    peak: str
+    parts: dict[str, int]
+
+
+class PredictedMemory(TypedDict):
+    job: Job
+    parts: dict[str, float]
+    """Bytes."""
+    total_bytes: float
+    available_bytes: float | None
+    fits: bool | None
+    step: DetailedMemory | None
+    largest_micro_batch: int | None
+    largest_seq_len: int | None
+
+
+class ConventionUtilisation(TypedDict):
+    parameters: int | None
+    source: str
+    formulas: list[str]
+
+
+class PartAmounts(TypedDict):
+    flops: Passes
+    bytes: Passes
+
+
+class ComputedMfu(TypedDict):
+    job: Job
+    devices: int
+    device: str | None
+    dtype: str
+    peak_flops_per_s: float | None
+    peak_source: str | None
+    conventions: list[ConventionUtilisation]
+    model: str
+    seq_len: int
+    recompute: Recompute
+    parameters: int
+    active_parameters: int
+    parts: dict[str, PartAmounts]
+
+
+class Formulas(TypedDict):
+    name: str
+    source: str
+    formulas: list[str]
+
+
+class Validation(TypedDict):
+    jobs: list[Score]
+
+
+class ScoredRecord(TypedDict):
+    case_id: str
+    suite: str
+    variant: str
+    params: Params
+    measured_at: str
+    predicted_s: float
+    measured_s: float
+    is_inside: bool
+    errors: dict[str, float]
+
+
+class Scores(TypedDict):
+    records: list[ScoredRecord]
+    tallies: list[Tally]
+
+
+class FoundParameter(TypedDict):
+    name: str
+    value: float
+    error: float
+    expected: float
+    determined: float
+
+
+class FittedCalibration(TypedDict):
+    found: list[FoundParameter]
+
+
+# doctor, peaks
+
+
+class Diagnosis(TypedDict):
+    environment: dict[str, Any]
+    jitter: Jitter
+    advice: list[Advice]
+
+
+class BestPeaks(TypedDict):
+    flops_per_s: dict[str, float | None]
+    memory_bytes_per_s: dict[str, float | None]
+    bus_bytes_per_s: dict[str, float | None]
+
+
+class MeasuredPeaks(TypedDict):
+    best: BestPeaks
+
+
+class NominalDevice(TypedDict):
+    name: str
+    drivers: list[str]
+    shorts: list[str]
+    rates: Rates
+    memory_gb: Figure | None
+    bandwidth_gb_per_s: Figure | None
+    link: Link | None
+    bridge: Link | None
+
+
+BASES: dict[Any, Base] = {
+    Job: (TrainingJob, ("shape",)),
+    KeptTensor: (Tensor, ()),
+    DetailedMemory: (StepMemory, ("tensors",)),
+    ConventionUtilisation: (Utilisation, ()),
+    FittedCalibration: (Calibration, ()),
+    MeasuredPeaks: (Peaks, ()),
+}
