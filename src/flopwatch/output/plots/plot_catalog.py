@@ -16,6 +16,7 @@ from flopwatch.output.plots.curve_plots import (
 )
 from flopwatch.output.plots.loss_plots import make_losses
 from flopwatch.output.plots.plot import Plot
+from flopwatch.output.plots.prediction_plot import make_predictions
 from flopwatch.output.plots.roofline_plot import make_rooflines
 from flopwatch.output.plots.sample_plots import (
     FEWEST_SAMPLES,
@@ -107,6 +108,12 @@ KINDS: dict[str, Kind] = {
         run="flopwatch run steps --quick",
         make=make_memory,
         most=1,
+    ),
+    "predictions": Kind(
+        shows="predicted times with their intervals, over measured ones",
+        needs="cases that carry a prediction, which a calibrated machine gives them",
+        run="flopwatch peaks, flopwatch calibrate, and then flopwatch run steps --quick",
+        make=make_predictions,
     ),
     "mfu": Kind(
         shows="MFU, or the share of the peak, over size and sequence length",
