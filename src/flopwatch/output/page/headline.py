@@ -76,9 +76,8 @@ class Rival:
     @property
     def tone(self) -> str:
         """One word for all cases; unknown where there are no intervals, mixed where they differ."""
-        if not self.judged:
-            return UNKNOWN
-        tones = {TONES.get(row.verdict, UNKNOWN) for row in self.judged}
+        known = {id(row) for row in self.judged}
+        tones = {TONES.get(row.verdict, "") if id(row) in known else UNKNOWN for row in self.rows}
         return tones.pop() if len(tones) == 1 else "mixed"
 
     @property
@@ -138,7 +137,7 @@ def answer_suite(rows: Sequence[Row]) -> str:
     over = f"{best.span} over {best.baseline}"
     fairness = f", {NOT_COMPARABLE}" if best.rows[0].differences else ""
     if best.tone == UNKNOWN:
-        return f"By values without intervals, {best.name} comes first: {over}{fairness}."
+        return f"{best.name} comes first, {over}{fairness}; its interval is not known."
     if best.count("faster"):
         verdict = best.describe_verdicts()
         return f"{best.name} is the fastest: {over}, {verdict}{fairness}."
@@ -146,9 +145,12 @@ def answer_suite(rows: Sequence[Row]) -> str:
     slower = sum(TONES.get(row.verdict) == "slower" for row in judged)
     if slower == len(judged):
         return f"{best.baseline} is the fastest; {best.name} comes closest: {over}{fairness}."
-    unclear = sum(row.verdict == "unclear" for row in judged)
-    counted = f"{slower} slower, {unclear} unclear of {plural(len(judged), 'comparison')}"
-    return f"Nothing is clearly faster than {best.baseline}: {counted}."
+    counts = Counter(row.verdict for row in judged)
+    counted = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+    return (
+        f"Nothing is clearly faster than {best.baseline}: {counted} of "
+        f"{plural(len(judged), 'comparison')}."
+    )
 
 
 def list_tiles(rows: Sequence[Row]) -> list[Tile]:

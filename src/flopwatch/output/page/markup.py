@@ -1,5 +1,5 @@
-"""What sections are made of: HTML of lists, boxes, folds and plots. Every text is escaped here or by
-the caller; contents that are HTML already say so."""
+"""What sections are made of: HTML of lists, boxes, folds and plots. Every text is escaped, here or
+by the caller; contents that are HTML already say so."""
 
 from __future__ import annotations
 
@@ -88,10 +88,12 @@ def render_plots(plots: Sequence[Plot]) -> str:
 
 
 def render_plot(plot: Plot, kind: str = "") -> str:
+    """Next to its table it need not say what that says above."""
+    about = f' <span class="about">{escape(plot.subject)}</span>' if kind else ""
     zoom = f'<span class="hint"> {ZOOM}</span>' if plot.can_zoom else ""
     return (
-        f'{PLOT}{kind}"><figcaption><b>{escape(plot.title)}</b> <span class="about">'
-        f"{escape(plot.subject)}</span><br>{escape(plot.caption)}{zoom}</figcaption>"
+        f'{PLOT}{kind}"><figcaption><b>{escape(plot.title)}</b>{about}<br>'
+        f"{escape(plot.caption)}{zoom}</figcaption>"
         f'{embed_json("", plot.to_view())}<div class="drawing"><p class="quiet">{NOT_DRAWN}</p>'
         "</div></figure>"
     )

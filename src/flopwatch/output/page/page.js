@@ -36,7 +36,7 @@
   class Table {
     constructor(table) {
       this.block = table.closest(".block");
-      this.title = this.block.querySelector("h3").textContent;
+      this.title = table.caption.textContent;
       this.table = table;
       // The plot of a suite's headline belongs to its first table.
       const suite = this.block.closest(".suite");

@@ -86,7 +86,7 @@ def collect_badges(warnings: Sequence[ResultWarning]) -> Badges:
     return Badges(found)
 
 
-def render_sheet(sheet: Sheet, number: int, badges: Badges | None = None) -> str:
+def render_sheet(sheet: Sheet, number: int, badges: Badges | None = None, heading: str = "") -> str:
     """Heading, what concerns all rows, table, conditions and remarks; the number makes its ids
     unique. With badges it is a table of cases, which has columns on demand."""
     title, size = escape(sheet.title), sum(map(len, sheet.groups))
@@ -97,7 +97,7 @@ def render_sheet(sheet: Sheet, number: int, badges: Badges | None = None) -> str
     classes = " ".join(["sheet", *(f"h{place + 1}" for place in hidden)])
     all_rows = f'<p class="common">All rows: {told}</p>' if told else ""
     return (
-        f'<h3 id="table-{number}">{title}</h3>{all_rows}'
+        f'<h3 id="table-{number}">{escape(heading) or title}</h3>{all_rows}'
         f'<div class="box{" tall" if size > 30 else ""}" tabindex="0" role="region" '
         f'aria-labelledby="table-{number}"><table class="{classes}"><caption>{title}</caption>'
         f"<thead><tr>{_render_head(sheet)}</tr></thead>"

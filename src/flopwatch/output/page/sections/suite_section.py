@@ -63,7 +63,7 @@ def _render_suite(
         blocks.append(_render_cases(_add_columns(first, alike, has_extra), number, badges, left))
         for sheet in others:
             number += 1
-            blocks.append(_render_parts(sheet, number))
+            blocks.append(_render_parts(sheet, number, first.title))
         number += 1
     return (
         f'<div class="headline">{render_headline(rows)}{drawn}{more}</div>{"".join(blocks)}',
@@ -80,10 +80,15 @@ def _add_columns(sheet: Sheet, rows: Sequence[Row], has_extra: bool) -> Sheet:
 
 
 def _render_cases(sheet: Sheet, number: int, badges: Badges, plots: Sequence[Plot]) -> str:
-    return f'<div class="block">{render_sheet(sheet, number, badges)}{render_plots(plots)}</div>'
+    """Below the name of its suite, which it need not repeat."""
+    shared = sheet.title.partition(" ")[2].replace(" ", ", ")
+    table = render_sheet(sheet, number, badges, shared or "All cases")
+    return f'<div class="block">{table}{render_plots(plots)}</div>'
 
 
-def _render_parts(sheet: Sheet, number: int) -> str:
+def _render_parts(sheet: Sheet, number: int, title: str) -> str:
+    """Below a table of that title, which it need not repeat."""
+    heading = sheet.title.removeprefix(title).lstrip(" ,") or sheet.title
     rows = plural(sum(map(len, sheet.items)), "row")
-    summary = f'{escape(sheet.title)} <span class="quiet">{rows}</span>'
-    return fold(summary, render_sheet(sheet, number), kind="block")
+    summary = f'{escape(heading.capitalize())} <span class="quiet">{rows}</span>'
+    return fold(summary, render_sheet(sheet, number, heading=heading), kind="block")
