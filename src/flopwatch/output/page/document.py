@@ -47,7 +47,7 @@ def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     body = "".join(
         [
             '<a class="skip" href="#main">Skip to the results</a><div class="side">',
-            f'<p class="brand">flopwatch</p>{_render_contents(sections)}</div><main id="main">',
+            f'{_render_contents(sections)}</div><main id="main">',
             f"<header><h1>{escape(title)}</h1></header>{_render_summary(rows, sections)}",
             *(section.html for section in sections),
             f"<footer><p>flopwatch {__version__}. {FOOTER}</p></footer></main>",
@@ -115,7 +115,7 @@ def _render_contents(sections: Sequence[Section]) -> str:
         for section in sections
     )
     first = '<li><a href="#summary">Summary</a></li>'
-    return f'<nav aria-label="Contents"><ul>{first}{items}</ul></nav>'
+    return f'<nav aria-label="Contents"><p class="brand">flopwatch</p><ul>{first}{items}</ul></nav>'
 
 
 def _render_count(section: Section) -> str:

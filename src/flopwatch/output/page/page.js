@@ -186,6 +186,7 @@
       const of = matches === this.rows.length ? all : `${matches.toLocaleString("en")} of ${all}`;
       this.shown.textContent = first + of;
       this.more.textContent = left > 0 ? `show ${matches.toLocaleString("en")}` : "";
+      this.more.hidden = left <= 0;
     }
   }
 
@@ -430,6 +431,12 @@
   const SWITCH = ".role-legend-label text";
 
   function markSwitches(box) {
+    // What Vega calls a symbol has no parts for a screen reader, and needs a name.
+    for (const legend of box.querySelectorAll(".role-legend")) legend.setAttribute("role", "group");
+    for (const nameless of box.querySelectorAll("[role=graphics-symbol]:not([aria-label])")) {
+      nameless.removeAttribute("role");
+      nameless.removeAttribute("aria-roledescription");
+    }
     for (const name of box.querySelectorAll(SWITCH)) {
       name.setAttribute("role", "button");
       name.setAttribute("tabindex", "0");

@@ -99,7 +99,7 @@ def render_sheet(sheet: Sheet, number: int, badges: Badges | None = None, headin
     return (
         f'<h3 id="table-{number}">{escape(heading) or title}</h3>{all_rows}'
         f'<div class="box{" tall" if size > 30 else ""}" tabindex="0" role="region" '
-        f'aria-labelledby="table-{number}"><table class="{classes}"><caption>{title}</caption>'
+        f'aria-label="{title} (table {number})"><table class="{classes}"><caption>{title}</caption>'
         f"<thead><tr>{_render_head(sheet)}</tr></thead>"
         f"{_render_groups(sheet, badges or Badges(), common)}</table></div>{conditions}"
         f"{fold(plural(len(sheet.notes), 'note'), render_list(sheet.notes), kind='notes')}"

@@ -31,7 +31,7 @@ FIRST_NUMBER = 1_000_000
 
 def render_run_comparisons(content: Content) -> list[Section]:
     """Every suite's newest run and the last one before it that has cases of it."""
-    sections = []
+    sections: list[Section] = []
     for old, new in _list_pairs(content.records):
         judgement = compare_runs(old, new)
         if judgement.comparisons:
