@@ -227,9 +227,7 @@ class TestBadges:
             calls_per_sample=[1] * 40,
         )  # fmt: skip
         page = render_page([record, steady])
-        (number,) = re.findall(
-            r'<a class="badge spoils" href="#(warning-\d+)">drift</a>', page
-        )
+        (number,) = re.findall(r'<a class="badge spoils" href="#(warning-\d+)">drift</a>', page)
         assert f'<li id="{number}">' in page
 
     def test_what_concerns_all_rows_is_said_once(self) -> None:

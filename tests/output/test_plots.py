@@ -28,6 +28,8 @@ from flopwatch.output.plots.plot_catalog import describe_missing, make_plots
 from flopwatch.output.plots.speedup_plots import CLEAR, LIMIT, UNCLEAR, UNKNOWN
 from flopwatch.output.tables import divide
 from flopwatch.records.published import load
+from flopwatch.settings import Settings
+from flopwatch.suites.catalog import BUILT_IN, load_suite
 from tests.analysis.test_quality import DENSE, trained
 from tests.conftest import make_record
 from tests.plot_tools import (
@@ -46,6 +48,7 @@ from tests.plot_tools import (
     draw,
     encodings,
     legend,
+    make_step,
     series,
     texts,
 )
@@ -435,15 +438,54 @@ def test_the_roofline_has_slope_and_roof_and_points_below() -> None:
     assert point["tip"] == ("a\n5.00 GFLOP/s at 5.00 FLOPs a byte\n10 % of what its roof allows")
 
 
+def test_cases_that_only_move_bytes_are_below_the_memory() -> None:
+    (plot,) = draw("roofline", [add_peaks(replace(INTENSE, flops={}), 1e11, 1e10)])
+    (roof,) = plot.data["roofs"]
+    assert (roof["text"], roof["y"], roof["y2"]) == ("memory, 10.0 GB/s", 1e10, 1e10)
+    (point,) = plot.data["points"]
+    assert (point["x"], point["y"]) == (1e9, 1e9)
+    assert point["tip"].endswith("10 % of the memory's rate")
+
+
+def test_bytes_of_a_training_job_follow_from_it() -> None:
+    (plot,) = draw("roofline", [add_peaks(make_step(), 1e11, 1e10)])
+    (point,) = plot.data["points"]
+    assert 1 < point["x"] < 100
+
+
+def test_a_data_sheet_has_limits_too() -> None:
+    gpu = {"torch": {"gpu": {"name": "NVIDIA A100-SXM4-80GB"}}}
+    flops = {"call": {"bfloat16": 5e9}}
+    record = replace(INTENSE, flops=flops, environment=gpu, settings=Settings(device="cuda"))
+    (plot,) = draw("roofline", [record])
+    assert "data sheet" in plot.caption
+    assert [roof["text"] for roof in plot.data["roofs"]][1] == "bfloat16, 312 TFLOP/s"
+
+
+@pytest.mark.parametrize(
+    "suite", ["activations", "attention", "dyad", "steps", "switchback", "training"]
+)
+def test_every_suite_has_a_roofline(suite: str) -> None:
+    """Of a plain case of its own: its FLOPs, bytes and job as a run would record them."""
+    found = load_suite(BUILT_IN / f"{suite}.py")
+    case = next(case for case in found.expand(quick=True) if case.variant == found.baseline)
+    job = found.describe_job(case)
+    record = make_record(
+        suite=suite, variant=case.variant, params=dict(case.params), job=job,
+        samples_ns={phase: [MS] * 20 for phase in ("forward", "backward", "optimizer")},
+        flops=found.count_flops(case), bytes=found.count_bytes(case),
+    )  # fmt: skip
+    assert len(draw("roofline", [add_peaks(record, 1e11, 1e10)])) == 1
+
+
 @pytest.mark.parametrize(
     "record",
     [
         INTENSE,
         add_peaks(replace(INTENSE, bytes={}), 1e11, 1e10),
-        add_peaks(replace(INTENSE, flops={}), 1e11, 1e10),
         add_peaks(replace(INTENSE, flops={"call": {"int8": 1e9}}), 1e11, 1e10),
     ],
-    ids=["no peaks", "no bytes", "no flops", "another dtype"],
+    ids=["no peaks", "no bytes", "another dtype"],
 )
 def test_without_all_that_it_needs_there_is_no_roofline(record: object) -> None:
     assert draw("roofline", [record]) == []  # type: ignore[list-item]
@@ -623,8 +665,8 @@ def test_losses_of_a_job_are_drawn_over_steps_on_request_only() -> None:
         (JOBS, ["speedups", "break-even", "scaling"]),
         (SIZES, ["throughput"]),
         (GALLERY["memory"], ["memory"]),
-        (GALLERY["roofline"], ["roofline", "breakdown"]),
-        (GALLERY["breakdown"], ["parts", "breakdown"]),
+        (GALLERY["roofline"], ["breakdown", "roofline"]),
+        (GALLERY["breakdown"], ["parts", "breakdown", "roofline"]),
         (SAMPLES, []),
         ([], []),
     ],

@@ -19,7 +19,7 @@ from flopwatch.analysis.summary import Row, summarize
 from flopwatch.analysis.warnings import find_warnings
 from flopwatch.output.headlines import describe_whole
 from flopwatch.output.page.headline import answer_suite
-from flopwatch.output.page.markup import PLOT, Content, Section, embed_json
+from flopwatch.output.page.markup import PLOT, Content, Section, embed_json, fold
 from flopwatch.output.page.sections import SECTIONS
 from flopwatch.output.plots.theme import DARK, DARK_INKS, make_config
 from flopwatch.output.tables import group_by
@@ -102,7 +102,8 @@ def _render_summary(rows: Sequence[Row], sections: Sequence[Section]) -> str:
         if len(suites) > 1
     )
     listed = f'<ul class="answers">{answers}</ul>' if answers else ""
-    about = "".join(f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
+    first, *others = (f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
+    about = f"{first}{fold('How it was measured', ''.join(others))}"
     return (
         '<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">Summary</h2>'
         f'{listed}<div class="quiet">{about}</div></section>'

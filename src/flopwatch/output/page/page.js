@@ -230,6 +230,7 @@
         ? `${matches.toLocaleString("en")} of ${count(total, "row")}`
         : "";
     });
+    filter.querySelector("input").placeholder = "Filter all tables";
     controls.append(filter, found);
     document.querySelector(".side").append(controls);
   }

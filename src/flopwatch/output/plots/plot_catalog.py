@@ -25,7 +25,7 @@ from flopwatch.output.plots.sample_plots import (
 )
 from flopwatch.output.plots.speedup_plots import make_break_evens, make_speedups
 
-MOST_PLOTS = 4
+MOST_PLOTS = 5
 """Next to one table."""
 
 
@@ -86,14 +86,6 @@ KINDS: dict[str, Kind] = {
         make=make_parts,
         most=1,
     ),
-    "roofline": Kind(
-        shows="speed below what memory and arithmetic allow",
-        needs="cases that declare FLOPs and bytes, and peaks of the machine that were measured "
-        "before the run",
-        run="flopwatch peaks, and then a suite with both, such as flopwatch run --new writes",
-        make=make_rooflines,
-        most=1,
-    ),
     "breakdown": Kind(
         shows="where the time goes: matmuls, memory, ranks, and what is lost",
         needs="cases that declare FLOPs or bytes, on a device whose peak is known or was measured "
@@ -107,6 +99,14 @@ KINDS: dict[str, Kind] = {
         needs="memory that was predicted or measured",
         run="flopwatch run steps --quick",
         make=make_memory,
+        most=1,
+    ),
+    "roofline": Kind(
+        shows="speed below what memory and arithmetic allow",
+        needs="cases whose FLOPs or bytes are known, on a device whose limits are known or were "
+        "measured before the run",
+        run="flopwatch peaks, and then flopwatch run attention --quick",
+        make=make_rooflines,
         most=1,
     ),
     "predictions": Kind(

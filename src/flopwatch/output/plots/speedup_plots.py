@@ -140,6 +140,8 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
     numbers = {point["series"]: point["number"] for point in points}
     colour = series_channels(numbers)["color"]
     x, y = axis.channel(), lanes.channel()
+    if any(point["low"] is None for point in points):  # arrows need room
+        x["scale"]["padding"] = OPEN_PX + 6
     xy = {"x": x, "y": y, "color": colour, "opacity": PICKED}
     looks = _name_states(points)
     mark = {"type": "point", "size": 22 if is_shared else 60, "strokeWidth": 1.6}
