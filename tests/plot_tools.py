@@ -99,6 +99,14 @@ MEMORY = [
         calls_per_sample=[], predicted_memory_bytes={"parameters": 2.0**21},
     ),
 ]  # fmt: skip
+PREDICTED = [
+    make_record(
+        case_id=str(step_s), group_id=str(step_s), params={"size": step_s},
+        samples_ns={"call": [10 * MS] * 20},
+        prediction={"step_s": step_s, "low_s": 0.8 * step_s / 0.9, "high_s": 1.25 * step_s / 0.9},
+    )
+    for step_s in (0.009, 0.02)
+]  # fmt: skip
 LOSSES = [DENSE, trained("fast", 5e6, [5.0, 4.0, 3.0, 2.5])]
 
 
@@ -167,6 +175,7 @@ GALLERY: dict[str, list[Record]] = {
     "roofline": ROOFLINE,
     "breakdown": BREAKDOWN,
     "memory": MEMORY,
+    "predictions": PREDICTED,
     "mfu": [add_peaks(record, flops_per_s=1e12, bytes_per_s=1e10) for record in SIZES],
     "samples": SAMPLES,
     "distribution": TWO_MODES,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flopwatch.output.page import render_page
-from flopwatch.output.page.sections import embed_json
+from flopwatch.output.page.markup import embed_json
 from flopwatch.records.record import Record
 from tests.output.test_case_tables import FAILED, make_record, sampled
 from tests.output.test_page import make_evil
@@ -33,11 +33,12 @@ SIZES = (1, 2, 10, 30)
 
 def make_records() -> list[Record]:
     """Two suites, several variants at several sizes, times that texts and numbers order
-    differently, and a failure."""
+    differently, warnings, and a failure."""
     measured = [
         sampled(
             size * 1e5 / speed, size * 2e5 / speed, case_id=f"{suite}{variant}{size}", suite=suite,
             variant=variant, params={"tokens": size, "dtype": "float32"}, group_id=f"{suite}{size}",
+            steady=variant != "slow",
         )
         for suite in ("layers", "steps")
         for size in SIZES
@@ -69,10 +70,12 @@ class Visit:
 
     def column(self, name: str) -> list[str]:
         """The texts in a column of the first table, as they stand."""
-        heads = self.tab.locator("table.sheet").first.locator("thead th").all_inner_texts()
-        rows = self.tab.locator("table.sheet").first.locator("tbody tr")
-        place = [head.strip() for head in heads].index(name)
-        return [row.split("\t")[place].strip() for row in rows.all_inner_texts()]
+        script = """(table, name) => {
+            const place = [...table.tHead.rows[0].cells].findIndex(c => c.textContent === name);
+            return [...table.querySelectorAll("tbody tr")].map(row => row.cells[place].innerText);
+        }"""
+        texts = self.tab.locator("table.sheet").first.evaluate(script, name)
+        return [text.strip() for text in texts]
 
     def click_head(self, name: str) -> str | None:
         """How the column is sorted then."""
@@ -131,7 +134,7 @@ def test_a_column_is_sorted_by_its_values(visit: Visit) -> None:
     assert visit.column("total")[:3] == ["31.6 µs", "63.2 µs", "150 µs"]
     assert visit.column("total")[-1] == "crash"  # what has no time comes last
     assert visit.click_head("total") == "descending"
-    assert visit.column("total")[:2] == ["18.0 ms", "9.00 ms"]
+    assert visit.column("total")[:2] == ["18.0 ms unsteady", "9.00 ms"]
     assert visit.column("total")[-1] == "crash"
     assert visit.click_head("total") is None
     assert visit.column("total") == before  # in groups again, the baseline first
@@ -204,6 +207,7 @@ def test_plots_follow_the_filter(visit: Visit) -> None:
 def test_tips_are_shown_to_pointers_and_keys(visit: Visit) -> None:
     figure = find_plot(visit)
     plot, tip = figure.locator("svg"), visit.tab.locator(".tip")
+    visit.settle()
     assert not tip.is_visible()
     first = f"figure => {{ const {{ x, y, width, height }} = ({LIST_MARKS})(figure)[0]" \
         ".getBoundingClientRect(); return [x + width / 2, y + height / 2]; }"  # fmt: skip
@@ -260,6 +264,80 @@ def test_every_kind_is_drawn_without_a_complaint(browser: Any, tmp_path: Path, k
         tab.close()
 
 
+AXE = Path(__file__).parents[1] / "data" / "axe" / "axe.min.js"
+"""Without what is a matter of taste: best practices are no rules of WCAG."""
+FIND_BARRIERS = """() => axe.run(document, {resultTypes: ["violations"]}).then(({violations}) =>
+    violations.filter(({impact}) => impact === "serious" || impact === "critical")
+    .map(({id, nodes}) => `${id}: ${nodes.slice(0, 3).map(node => node.html.slice(0, 150))}`))"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_nothing_keeps_people_out(browser: Any, page_file: Path, width: int, scheme: str) -> None:
+    """By axe-core, with plots drawn and folds open."""
+    # axe is no part of the page, whose policy would refuse it.
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    visit = Visit(context.new_page(), page_file)
+    for number in range(visit.tab.locator("figure.plot").count()):
+        find_plot(visit, number)
+    visit.tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    visit.tab.add_script_tag(path=AXE)
+    assert visit.tab.evaluate(FIND_BARRIERS) == []
+    assert visit.overflow() == 0
+    assert visit.complaints == []
+    assert visit.requests == [page_file.as_uri()]
+    context.close()
+
+
+def test_axe_finds_what_is_there_to_find(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bad.html"
+    path.write_text("<title>t</title><p style='color: #eee'>pale</p><input>", encoding="utf-8")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    tab.add_script_tag(path=AXE)
+    found = " ".join(tab.evaluate(FIND_BARRIERS))
+    assert "color-contrast" in found
+    assert "label" in found
+    tab.close()
+
+
+def test_columns_come_on_demand(visit: Visit) -> None:
+    menu, table = visit.tab.locator("details.columns").first, visit.tab.locator("table.sheet").first
+    head = table.locator("thead th", has_text="forward")
+    assert not head.is_visible()
+    menu.locator("summary").click()
+    menu.get_by_label("forward").check()
+    assert head.is_visible()
+    visit.tab.keyboard.press("Escape")
+    assert not menu.locator("fieldset").is_visible()
+    assert len({len(row.split("\t")) for row in table.locator("tr").all_inner_texts()}) == 1
+
+
+def test_a_badge_leads_to_its_warning(visit: Visit) -> None:
+    badge = visit.tab.locator("table.sheet a.badge, .common a.badge").first
+    target = badge.get_attribute("href")
+    badge.click()
+    warning = visit.tab.locator(f"#warnings {target}")
+    sync_api.expect(warning).to_be_in_viewport()
+    assert badge.inner_text() in warning.inner_text()
+
+
+def test_the_navigation_says_where_one_is(visit: Visit) -> None:
+    link = visit.tab.locator("nav a", has_text="steps")
+    link.click()
+    sync_api.expect(link).to_have_attribute("aria-current", "true")
+    assert visit.tab.locator("nav [aria-current]").count() == 1
+    visit.tab.locator("nav a", has_text="Commands").click()
+    sync_api.expect(visit.tab.locator("#commands code").first).to_be_visible()
+
+
+def test_a_keyboard_reaches_the_results_first(visit: Visit) -> None:
+    visit.tab.keyboard.press("Tab")
+    assert visit.tab.evaluate("document.activeElement.hash") == "#main"
+
+
 def test_nothing_made_of_text_is_run(visit: Visit) -> None:
     """The page's policy is in force: Vega draws without it being loosened."""
     find_plot(visit)
@@ -307,9 +385,12 @@ def test_dark_is_dark(visit: Visit) -> None:
 
 def test_print_has_no_controls(visit: Visit) -> None:
     visit.tab.emulate_media(media="print")
-    for selector in (".controls", ".more", "details", ".tip"):
+    for selector in (".controls", ".more", ".side", ".tip", "#runs"):
         assert not any(part.is_visible() for part in visit.tab.locator(selector).all()), selector
+    visit.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert visit.tab.locator("#commands code").first.is_visible()
+    visit.tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not visit.tab.locator("#commands code").first.is_visible()
 
 
 def test_long_tables_are_shown_in_part_and_printed_whole(browser: Any, tmp_path: Path) -> None:

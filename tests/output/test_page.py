@@ -17,16 +17,20 @@ from click.testing import CliRunner
 from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import cli
 from flopwatch.output.headlines import describe_suite, describe_whole, group_failures
-from flopwatch.output.page import is_report, render_page
-from flopwatch.output.page.sections import MOST_REMARKS, MOST_ROWS
+from flopwatch.output.page import document, is_report, render_page
+from flopwatch.output.page.headline import answer_suite, list_tiles
+from flopwatch.output.page.markup import MOST_REMARKS, Content, Section, make_section
+from flopwatch.output.page.table_markup import MOST_ROWS
 from flopwatch.output.plots import choose_plots
+from flopwatch.output.plots.plot_catalog import make_plots
 from flopwatch.output.tables import divide
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from flopwatch.settings import Settings
+from tests.analysis.test_vs_published import measure_layers
 from tests.conftest import make_record
 from tests.output.test_case_tables import FAILED, sampled
-from tests.plot_tools import GALLERY, SAMPLES, SPEEDUPS
+from tests.plot_tools import GALLERY, SAMPLES, SPEEDUPS, compare
 
 SMALL, LARGE = {"size": 4, "dtype": "float32"}, {"size": 8, "dtype": "float32"}
 
@@ -170,6 +174,96 @@ def test_failures_of_the_same_reason_are_told_once(records: list[Record]) -> Non
     assert oom.cases == ["fast size=8 dtype=float32", "v n=0", "v n=1", "v n=2"]
 
 
+class TestHeadline:
+    def test_the_answer_is_a_sentence_with_its_interval(self, records: list[Record]) -> None:
+        rows = summarize(records[:2])
+        assert answer_suite(rows) == (
+            "fast is the fastest: 2.00x over dense, faster, 99 % interval [2.00, 2.00]."
+        )
+        (tile,) = list_tiles(rows)
+        assert (tile.label, tile.value, tile.tone) == ("fast over dense", "2.00x", "faster")
+
+    def test_the_baseline_may_be_the_fastest(self) -> None:
+        slow = [record for record in SPEEDUPS if record.variant in ("dense", "slow")]
+        assert answer_suite(summarize(slow)) == (
+            "dense is the fastest; slow comes closest: 0.50x over dense."
+        )
+
+    def test_what_is_unclear_is_not_called_faster(self) -> None:
+        noisy = [1e6 * (1 + n % 7) for n in range(20)]
+        wide = [
+            make_record(case_id=name, variant=name, baseline="dense", samples_ns={"call": times_ns})
+            for name, times_ns in (("dense", [3e6] * 20), ("fast", noisy))
+        ]
+        rows = summarize(wide)
+        assert answer_suite(rows) == (
+            "Nothing is clearly faster than dense: 1 unclear of 1 comparison."
+        )
+        assert [tile.tone for tile in list_tiles(rows)] == ["unclear"]
+
+    def test_a_value_without_interval_is_called_so(self) -> None:
+        rows = summarize(load("dyad"))
+        assert answer_suite(rows).endswith("its interval is not known.")
+        assert {tile.tone for tile in list_tiles(rows)} == {"unknown"}
+
+    def test_cases_of_which_some_have_no_interval_have_no_common_verdict(self) -> None:
+        few = {"rounds": [0, 1, 2], "calls_per_sample": [1] * 3, "warmup_samples": 0}
+        known = compare({"dense": 1, "fast": 2}, "one", params={"size": 4})
+        samples_ns = {"call": [1e7] * 3}
+        unknown = compare(
+            {"dense": 1, "fast": 2}, "two", params={"size": 8}, samples_ns=samples_ns, **few
+        )
+        (tile,) = list_tiles(summarize([*known, *unknown]))
+        assert tile.tone == "mixed"
+        assert tile.detail == "faster in 1 of 2 cases"
+
+
+class TestBadges:
+    def test_a_warning_stands_beside_its_number(self) -> None:
+        drifting = [1e6 * (1 + n / 20) for n in range(40)]
+        steady = sampled(1e6, 2e6, case_id="s", group_id="s", params={"size": 9})
+        record = make_record(
+            case_id="d", samples_ns={"call": drifting}, rounds=list(range(40)),
+            calls_per_sample=[1] * 40,
+        )  # fmt: skip
+        page = render_page([record, steady])
+        (number,) = re.findall(r'<a class="badge spoils" href="#(warning-\d+)">drift</a>', page)
+        assert f'<li id="{number}">' in page
+
+    def test_what_concerns_all_rows_is_said_once(self) -> None:
+        page = render_page(load("dyad"))
+        assert page.count(">few samples</a>") == page.count('<p class="common">')
+
+
+class TestOtherSections:
+    def test_a_run_is_compared_with_the_one_before(self) -> None:
+        before = compare({"dense": 1, "fast": 2}, run_id="a", measured_at="2026-01-01T00:00:00")
+        now = compare({"dense": 1, "fast": 1.5}, run_id="b", measured_at="2026-01-02T00:00:00")
+        page = render_page([*before, *now])
+        assert '<section id="runs-compared-1"' in page
+        assert "b next to a" in page
+        assert "runs-compared" not in render_page(now)
+
+    def test_published_figures_stand_next_to_your_own(self) -> None:
+        theirs = load("switchback")
+        page = render_page([*theirs, *measure_layers()])
+        assert '<section id="published"' in page
+        assert '<section id="published"' not in render_page(theirs)
+
+    def test_predictions_have_their_score(self) -> None:
+        page = render_page(GALLERY["predictions"])
+        assert "off by 55 % on average; 1 of 2 measurements lies inside" in page
+
+    def test_another_kind_of_content_is_one_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def render_plan(content: Content) -> list[Section]:
+            return [make_section("plan", "Plan", f"<p>{len(content.records)} steps</p>")]
+
+        monkeypatch.setattr(document, "SECTIONS", (*document.SECTIONS, render_plan))
+        page = render_page([])
+        assert '<li><a href="#plan">Plan</a></li>' in page
+        assert "<p>0 steps</p></section>" in page
+
+
 HARMFUL = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(2)>",
@@ -256,9 +350,12 @@ def list_specifications(page: str) -> list[dict[str, Any]]:
 def test_the_page_has_the_plots_of_its_tables(name: str) -> None:
     rows = summarize(GALLERY[name])
     page = render_page(GALLERY[name])
-    wanted = [plot.to_view() for alike in divide(rows) for plot in choose_plots(alike)]
+    tables = divide(rows)
+    wanted = [plot.to_view() for alike in tables for plot in choose_plots(alike)]
+    # Predictions have a section of their own.
+    wanted += [plot.to_view() for plot in make_plots("predictions", tables)]
     assert list_specifications(page) == wanted
-    assert page.count('<figure class="plot">') == len(wanted)
+    assert page.count('<figure class="plot') == len(wanted)
     assert page.count("This plot is drawn by a script, which did not run") == len(wanted)
 
 

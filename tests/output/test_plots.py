@@ -25,9 +25,11 @@ from flopwatch.output.plots.channels import (
 )
 from flopwatch.output.plots.plot import HUGE, MIME, MOST_POINTS, VERSION, shorten, thin
 from flopwatch.output.plots.plot_catalog import describe_missing, make_plots
-from flopwatch.output.plots.speedup_plots import CLEAR, UNCLEAR, UNKNOWN
+from flopwatch.output.plots.speedup_plots import CLEAR, LIMIT, UNCLEAR, UNKNOWN
 from flopwatch.output.tables import divide
 from flopwatch.records.published import load
+from flopwatch.settings import Settings
+from flopwatch.suites.catalog import BUILT_IN, load_suite
 from tests.analysis.test_quality import DENSE, trained
 from tests.conftest import make_record
 from tests.plot_tools import (
@@ -46,6 +48,7 @@ from tests.plot_tools import (
     draw,
     encodings,
     legend,
+    make_step,
     series,
     texts,
 )
@@ -224,8 +227,7 @@ def test_limits_and_comparisons_that_are_not_comparable_are_marked_and_explained
     assert point["state"] == NOT_COMPARABLE
     assert not point["is_clear"]
     assert point["tip"].endswith("\nlimit 3.00x\nnot comparable")
-    assert legend(plot, "fill") == [NOT_COMPARABLE]
-    assert "Upright marks: what arithmetic alone would give." in plot.caption
+    assert legend(plot, "fill") == [NOT_COMPARABLE, LIMIT]
     assert any(one.get("field") == "limit" for one in encodings(plot, "x"))
 
 
@@ -239,12 +241,18 @@ def test_a_speedup_without_an_interval_does_not_look_precise() -> None:
     assert [point["state"] for point in plot.data["points"]] == [CLEAR, UNKNOWN]
     assert [point["low"] is None for point in plot.data["points"]] == [False, True]
     assert legend(plot, "fill") == [CLEAR, UNKNOWN]
-    assert "Dotted: the interval of 1 of 2 is not known." in plot.caption
+    assert "Dotted arrows: the interval of 1 of 2 is not known." in plot.caption
     dotted = [
         layer for layer in plot.layers
         if layer["mark"].get("strokeDash") and "transform" in layer
     ]  # fmt: skip
     assert [layer["transform"][0]["filter"] for layer in dotted] == ["!isValid(datum.low)"]
+    # Open on both sides: an arrow points away from the mark at either end of the line.
+    arrows = [layer for layer in plot.layers if layer["mark"].get("filled") and
+              layer.get("transform", [{}])[0].get("filter") == "!isValid(datum.low)"]  # fmt: skip
+    ends = {layer["mark"]["shape"]: layer["mark"]["xOffset"] for layer in arrows}
+    assert ends.keys() == {"triangle-left", "triangle-right"}
+    assert ends["triangle-left"] < 0 < ends["triangle-right"]
 
 
 def test_an_unclear_verdict_is_hollow() -> None:
@@ -264,8 +272,8 @@ def test_an_unclear_verdict_is_hollow() -> None:
 def test_published_speedups_are_all_uncertain_and_those_not_comparable_are_still_named() -> None:
     (plot,) = draw_published("dyad", "speedups")
     assert all(point["low"] is None for point in plot.data["points"])
-    assert legend(plot, "fill") == [UNKNOWN, NOT_COMPARABLE]
-    assert plot.caption.endswith("Dotted: the interval is not known.")
+    assert legend(plot, "fill")[:2] == [UNKNOWN, NOT_COMPARABLE]
+    assert plot.caption.endswith("Dotted arrows: the interval is not known.")
 
 
 def test_with_one_rival_lanes_are_named_for_their_cases() -> None:
@@ -430,15 +438,54 @@ def test_the_roofline_has_slope_and_roof_and_points_below() -> None:
     assert point["tip"] == ("a\n5.00 GFLOP/s at 5.00 FLOPs a byte\n10 % of what its roof allows")
 
 
+def test_cases_that_only_move_bytes_are_below_the_memory() -> None:
+    (plot,) = draw("roofline", [add_peaks(replace(INTENSE, flops={}), 1e11, 1e10)])
+    (roof,) = plot.data["roofs"]
+    assert (roof["text"], roof["y"], roof["y2"]) == ("memory, 10.0 GB/s", 1e10, 1e10)
+    (point,) = plot.data["points"]
+    assert (point["x"], point["y"]) == (1e9, 1e9)
+    assert point["tip"].endswith("10 % of the memory's rate")
+
+
+def test_bytes_of_a_training_job_follow_from_it() -> None:
+    (plot,) = draw("roofline", [add_peaks(make_step(), 1e11, 1e10)])
+    (point,) = plot.data["points"]
+    assert 1 < point["x"] < 100
+
+
+def test_a_data_sheet_has_limits_too() -> None:
+    gpu = {"torch": {"gpu": {"name": "NVIDIA A100-SXM4-80GB"}}}
+    flops = {"call": {"bfloat16": 5e9}}
+    record = replace(INTENSE, flops=flops, environment=gpu, settings=Settings(device="cuda"))
+    (plot,) = draw("roofline", [record])
+    assert "data sheet" in plot.caption
+    assert [roof["text"] for roof in plot.data["roofs"]][1] == "bfloat16, 312 TFLOP/s"
+
+
+@pytest.mark.parametrize(
+    "suite", ["activations", "attention", "dyad", "steps", "switchback", "training"]
+)
+def test_every_suite_has_a_roofline(suite: str) -> None:
+    """Of a plain case of its own: its FLOPs, bytes and job as a run would record them."""
+    found = load_suite(BUILT_IN / f"{suite}.py")
+    case = next(case for case in found.expand(quick=True) if case.variant == found.baseline)
+    job = found.describe_job(case)
+    record = make_record(
+        suite=suite, variant=case.variant, params=dict(case.params), job=job,
+        samples_ns={phase: [MS] * 20 for phase in ("forward", "backward", "optimizer")},
+        flops=found.count_flops(case), bytes=found.count_bytes(case),
+    )  # fmt: skip
+    assert len(draw("roofline", [add_peaks(record, 1e11, 1e10)])) == 1
+
+
 @pytest.mark.parametrize(
     "record",
     [
         INTENSE,
         add_peaks(replace(INTENSE, bytes={}), 1e11, 1e10),
-        add_peaks(replace(INTENSE, flops={}), 1e11, 1e10),
         add_peaks(replace(INTENSE, flops={"call": {"int8": 1e9}}), 1e11, 1e10),
     ],
-    ids=["no peaks", "no bytes", "no flops", "another dtype"],
+    ids=["no peaks", "no bytes", "another dtype"],
 )
 def test_without_all_that_it_needs_there_is_no_roofline(record: object) -> None:
     assert draw("roofline", [record]) == []  # type: ignore[list-item]
@@ -452,13 +499,13 @@ def test_parts_follow_each_other_and_add_up() -> None:
     bars = {bar["part"]: bar for bar in plot.data["bars"]}
     # A tenth of an instrumented run is a tenth of a plain one.
     assert {name: (bar["start"], bar["end"]) for name, bar in bars.items()} == {
-        "forward, attention": (0, pytest.approx(0.8)),
-        "forward, rest": (pytest.approx(0.8), pytest.approx(2)),
-        "backward, attention": (pytest.approx(2), pytest.approx(4)),
-        "backward, rest": (pytest.approx(4), pytest.approx(8)),
+        "forward, attention": (0, pytest.approx(0.1)),
+        "forward, rest": (pytest.approx(0.1), pytest.approx(0.25)),
+        "backward, attention": (pytest.approx(0.25), pytest.approx(0.5)),
+        "backward, rest": (pytest.approx(0.5), pytest.approx(1)),
     }
     assert bars["backward, rest"]["tip"] == "a\nbackward, rest: 4.00 ms, 50.0 %"
-    assert axis(plot, "x")["title"] == "time of a run, ms"
+    assert axis(plot, "x")["title"] == "share of a run"
     assert legend(plot, "fill") == list(bars)
     (strokes,) = encodings(plot, "stroke")
     inks = dict(zip(bars, strokes["scale"]["range"], strict=True))
@@ -471,8 +518,20 @@ def test_regions_never_leave_their_phase() -> None:
     region = replace(record.regions["forward/attention"], samples_ns=[9 * MS] * 20)
     (plot,) = draw("parts", [replace(record, regions={"forward/attention": region})])
     bars = {bar["part"]: bar for bar in plot.data["bars"]}
-    assert bars["forward, attention"]["end"] == pytest.approx(2)
-    assert bars["backward"]["start"] == pytest.approx(2)
+    assert bars["forward, attention"]["end"] == pytest.approx(0.25)
+    assert bars["backward"]["start"] == pytest.approx(0.25)
+
+
+def test_parts_add_up_to_the_number_next_to_them() -> None:
+    """Medians of phases do not add up to the median of whole runs."""
+    forward = [1 * MS, 5 * MS] * 9 + [1 * MS, 1 * MS]
+    backward = [9 * MS, 1 * MS] * 9 + [9 * MS, 9 * MS]
+    record = make_record(samples_ns={"forward": forward, "backward": backward})
+    (plot,) = draw("parts", [record])
+    times = [bar["tip"].rpartition(": ")[2].split(" ms")[0] for bar in plot.data["bars"]]
+    assert sum(map(float, times)) == pytest.approx(10, rel=0.01)
+    assert texts(plot, "lanes", "note")[0].startswith("10")
+    assert plot.data["bars"][-1]["end"] == pytest.approx(1)
 
 
 def test_one_phase_has_no_parts() -> None:
@@ -606,8 +665,8 @@ def test_losses_of_a_job_are_drawn_over_steps_on_request_only() -> None:
         (JOBS, ["speedups", "break-even", "scaling"]),
         (SIZES, ["throughput"]),
         (GALLERY["memory"], ["memory"]),
-        (GALLERY["roofline"], ["roofline", "breakdown"]),
-        (GALLERY["breakdown"], ["parts", "breakdown"]),
+        (GALLERY["roofline"], ["breakdown", "roofline"]),
+        (GALLERY["breakdown"], ["parts", "breakdown", "roofline"]),
         (SAMPLES, []),
         ([], []),
     ],
@@ -626,6 +685,15 @@ def test_failures_are_not_drawn() -> None:
 @pytest.mark.parametrize("name", GALLERY)
 def test_every_kind_is_named_and_drawn(name: str) -> None:
     assert {plot.name for plot in draw(name)} == {name}
+
+
+def test_a_prediction_is_drawn_over_what_was_measured() -> None:
+    (plot,) = draw("predictions")
+    inside, outside = plot.data["points"]
+    assert (inside["low"], inside["x"], inside["high"]) == pytest.approx((0.8, 0.9, 1.25))
+    assert inside["in"]
+    assert not outside["in"]
+    assert texts(plot, "lanes", "note") == ["10.0 ms", "10.0 ms"]
 
 
 def test_the_gallery_has_every_kind() -> None:
@@ -666,7 +734,7 @@ def test_published_means_are_not_called_medians(name: str, kind: str, number: in
     for plot in plots:
         assert plot.data["bars"]
         assert "median" not in plot.caption.lower()
-        assert "mean of whole runs" in plot.caption
+        assert "mean time of whole runs" in plot.caption
 
 
 def test_rows_of_the_published_breakdown_can_be_told_apart() -> None:
@@ -695,6 +763,6 @@ def test_the_breakdown_ends_at_the_measured_time() -> None:
     by_lane = [[bar for bar in plot.data["bars"] if bar["y"] == y] for y in (0, -1)]
     sums = [sum(bar["end"] - bar["start"] if bar["end"] > 0 else bar["start"] - bar["end"]
                 for bar in bars) for bars in by_lane]  # fmt: skip
-    assert sums == pytest.approx([10, 1], rel=1e-5)
+    assert sums == pytest.approx([1, 1], rel=1e-5)
     assert texts(plot, "lanes", "note") == ["10.0 ms", "1.00 ms"]
     assert any("faster than" in bar["part"] for bar in by_lane[1])

@@ -225,7 +225,7 @@ def place_operations(record: Record, total_ns: float, limits: Limits) -> list[Op
         **scale_phases(record, total_ns),
         **{name: time_ns for name, time_ns in regions_ns.items() if "/" in name},
     }
-    sizes = {**dict(_count_bytes(record, read_subject(record))), **record.bytes}
+    sizes = count_bytes(record)
     placed = []
     for name, time_ns in times_ns.items():
         flops, peak = _find_peak(record, limits, name)
@@ -257,6 +257,12 @@ def _find_peak(record: Record, limits: Limits, name: str) -> tuple[float, float 
         at_peak_s += count / peak.flops_per_s
     total = sum(flops.values())
     return total, total / at_peak_s if at_peak_s else None
+
+
+def count_bytes(record: Record) -> dict[str, float]:
+    """That must be moved, by phase and region: as the suite declares them, else what follows from
+    the training job or the layer."""
+    return {**dict(_count_bytes(record, read_subject(record))), **record.bytes}
 
 
 def _count_bytes(record: Record, subject: Subject | None) -> Iterator[tuple[str, float]]:

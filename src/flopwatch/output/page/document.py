@@ -16,22 +16,14 @@ from pathlib import Path
 
 from flopwatch import __version__
 from flopwatch.analysis.summary import Row, summarize
-from flopwatch.analysis.warnings import SEVERITIES, ResultWarning, find_warnings
-from flopwatch.output.headlines import Failure, describe_suite, describe_whole, group_failures
-from flopwatch.output.page.sections import (
-    PLOT,
-    Section,
-    embed_json,
-    list_items,
-    render_box,
-    render_commands,
-    render_environments,
-    render_list,
-    render_suites,
-)
+from flopwatch.analysis.warnings import find_warnings
+from flopwatch.output.headlines import describe_whole
+from flopwatch.output.page.headline import answer_suite
+from flopwatch.output.page.markup import PLOT, Content, Section, embed_json, fold
+from flopwatch.output.page.sections import SECTIONS
 from flopwatch.output.plots.theme import DARK, DARK_INKS, make_config
+from flopwatch.output.tables import group_by
 from flopwatch.output.units import escape_html as escape
-from flopwatch.output.units import plural
 from flopwatch.records.record import Record
 
 GENERATOR = '<meta name="generator" content="flopwatch'
@@ -42,10 +34,6 @@ FOLDER = Path(__file__).parent
 VENDOR = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-interpreter.min.js")
 THEME = {"light": make_config(), "dark": make_config(DARK_INKS), "colours": DARK}
 """For the page's script: configurations of plots, and the dark colour for every light one."""
-MOST_FAILURES = 100
-MOST_CASES = 5
-"""Cases that are named next to the reason that they share."""
-
 FOOTER = (
     "Medians; intervals at 99 %. A speedup is the median of ratios within rounds; more than 1 is "
     "faster than the baseline."
@@ -54,20 +42,15 @@ FOOTER = (
 
 def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     rows = summarize(records)
-    suites = render_suites(rows)
-    sections = [  # comparisons of runs would come first
-        *_render_warnings(find_warnings(records)),
-        *suites,
-        *_render_failures(group_failures(rows)),
-        *render_environments(rows),
-        *render_commands(rows),
-    ]
+    content = Content(records=records, rows=rows, warnings=find_warnings(records))
+    sections = [section for render in SECTIONS for section in render(content)]
     body = "".join(
         [
-            f"<header><h1>{escape(title)}</h1>{_render_contents(sections)}</header><main>",
-            _render_summary(rows, suites),
+            '<a class="skip" href="#main">Skip to the results</a><div class="side">',
+            f'{_render_contents(sections)}</div><main id="main">',
+            f"<header><h1>{escape(title)}</h1></header>{_render_summary(rows, sections)}",
             *(section.html for section in sections),
-            f"</main><footer><p>flopwatch {__version__}. {FOOTER}</p></footer>",
+            f"<footer><p>flopwatch {__version__}. {FOOTER}</p></footer></main>",
         ]
     )
     scripts = [*(VENDOR if PLOT in body else ()), "page.js"]
@@ -108,50 +91,33 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _render_summary(rows: Sequence[Row], suites: Sequence[Section]) -> str:
-    by_suite: dict[str, list[Row]] = {}
-    for row in rows:
-        by_suite.setdefault(row.record.suite, []).append(row)
-    html = "".join(f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
-    for section, found in zip(suites, by_suite.values(), strict=True):
-        html += f'<h3><a href="#{section.id}">{escape(section.title)}</a></h3>'
-        html += render_list(describe_suite(found))
-    return f'<section id="summary"><h2>Summary</h2>{html}</section>'
+def _render_summary(rows: Sequence[Row], sections: Sequence[Section]) -> str:
+    """The answers of all suites, where there are several; what was measured, when and on what."""
+    suites = group_by(rows, lambda row: row.record.suite)
+    links = {section.title: section.id for section in sections if section.id.startswith("suite-")}
+    answers = "".join(
+        f'<li><a href="#{links[found[0].record.suite]}">{escape(found[0].record.suite)}</a> '
+        f"{escape(answer_suite(found))}</li>"
+        for found in suites
+        if len(suites) > 1
+    )
+    listed = f'<ul class="answers">{answers}</ul>' if answers else ""
+    first, *others = (f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))
+    about = f"{first}{fold('How it was measured', ''.join(others))}"
+    return (
+        '<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">Summary</h2>'
+        f'{listed}<div class="quiet">{about}</div></section>'
+    )
 
 
 def _render_contents(sections: Sequence[Section]) -> str:
     items = "".join(
-        f'<li><a href="#{section.id}">{escape(section.title)}</a></li>' for section in sections
+        f'<li><a href="#{section.id}">{escape(section.title)}{_render_count(section)}</a></li>'
+        for section in sections
     )
-    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>' if items else ""
+    first = '<li><a href="#summary">Summary</a></li>'
+    return f'<nav aria-label="Contents"><p class="brand">flopwatch</p><ul>{first}{items}</ul></nav>'
 
 
-def _render_warnings(warnings: Sequence[ResultWarning]) -> list[Section]:
-    if not warnings:
-        return []
-    parts = []
-    for severity, meaning in SEVERITIES.items():
-        found = [warning for warning in warnings if warning.severity == severity]
-        items = [f"{escape(d.sentence)} <i>{escape(d.advice)}</i>" for d in found]
-        parts += [f"<h3>{meaning.capitalize()}</h3>{list_items(items)}"] if items else []
-    html = f'<section id="warnings"><h2>Warnings</h2>{"".join(parts)}</section>'
-    return [Section(id="warnings", title="Warnings", html=html)]
-
-
-def _render_failures(failures: Sequence[Failure]) -> list[Section]:
-    if not failures:
-        return []
-    lines = [_render_failure(failure) for failure in failures[:MOST_FAILURES]]
-    left = len(failures) - MOST_FAILURES
-    more = f"<p>{plural(left, 'more reason')} in the records.</p>" if left > 0 else ""
-    box = render_box("Failures", ["suite", "status", "message", "cases"], lines)
-    html = f'<section id="failures"><h2>Failures</h2>{box}{more}</section>'
-    return [Section(id="failures", title="Failures", html=html)]
-
-
-def _render_failure(failure: Failure) -> str:
-    named = "; ".join(failure.cases[:MOST_CASES])
-    left = len(failure.cases) - MOST_CASES
-    more = f"; and {left:,} more" if left > 0 else ""
-    cells = (failure.suite, failure.status, failure.reason or "unknown", named + more)
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+def _render_count(section: Section) -> str:
+    return f' <span class="count">{section.count:,}</span>' if section.count else ""

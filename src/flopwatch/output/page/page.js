@@ -1,7 +1,7 @@
 "use strict";
-// Controls for tables that are complete without them (sorting, filtering), and plots.
+// Controls for tables that are complete without them (sorting, filtering, columns), and plots.
 (() => {
-  const MOST_ROWS = 100; // as in table.py
+  const MOST_ROWS = 100; // as in table_markup.py
   const FEWEST_ROWS = 6; // a shorter table needs no filter
   const collator = new Intl.Collator("en", { numeric: true });
 
@@ -36,8 +36,15 @@
   class Table {
     constructor(table) {
       this.block = table.closest(".block");
-      this.title = this.block.querySelector("h3").textContent;
+      this.title = table.caption.textContent;
       this.table = table;
+      // The plot of a suite's headline belongs to its first table.
+      const suite = this.block.closest(".suite");
+      const isFirst = suite?.querySelector(".block") === this.block;
+      this.figures = [
+        ...this.block.querySelectorAll("figure.plot"),
+        ...(isFirst ? suite.querySelectorAll("figure.hero") : []),
+      ];
       this.groups = [...table.tBodies];
       this.homes = new Map();
       for (const group of this.groups) for (const row of group.rows) this.homes.set(row, group);
@@ -62,8 +69,45 @@
     }
 
     makeControls() {
-      if (this.rows.length < FEWEST_ROWS) return;
       const controls = make("div", { class: "controls" });
+      if (this.rows.length >= FEWEST_ROWS) this.addFilter(controls);
+      if ([...this.table.classList].some((name) => /^h\d+$/.test(name))) this.addColumns(controls);
+      if (controls.childElementCount) this.table.closest(".box").before(controls);
+    }
+
+    // A class of the table hides a column: page.css has a line for each.
+    addColumns(controls) {
+      const menu = make("details", { class: "columns" });
+      const summary = make("summary");
+      const choices = make("fieldset", { "aria-label": `Columns of ${this.title}` });
+      const isShown = (place) => !this.table.classList.contains(`h${place + 1}`);
+      const tell = () => {
+        const shown = this.heads.filter((_, place) => isShown(place)).length;
+        summary.textContent = `Columns: ${shown} of ${this.heads.length}`;
+      };
+      this.heads.forEach((head, place) => {
+        const label = make("label");
+        const box = make("input", { type: "checkbox" });
+        box.checked = isShown(place);
+        box.addEventListener("change", () => {
+          this.table.classList.toggle(`h${place + 1}`, !box.checked);
+          tell();
+        });
+        label.append(box, ` ${head.textContent}`);
+        label.title = head.title;
+        choices.append(label);
+      });
+      tell();
+      menu.append(summary, choices);
+      menu.addEventListener("keydown", (event) => {
+        if (event.key !== "Escape") return;
+        menu.open = false;
+        summary.focus();
+      });
+      controls.append(menu);
+    }
+
+    addFilter(controls) {
       const label = "Filter this table";
       this.shown = make("output", {}, count(this.rows.length, "row"));
       this.more = make("button", { type: "button", class: "more" });
@@ -79,7 +123,6 @@
         this.shown,
         this.more,
       );
-      this.table.closest(".box").before(controls);
       this.showCount(this.rows.length);
     }
 
@@ -118,7 +161,7 @@
       this.show();
       this.showCount(this.matches.length);
       this.block.classList.toggle("out", !this.matches.length && pageWords.length > 0);
-      for (const figure of this.block.querySelectorAll("figure.plot")) {
+      for (const figure of this.figures) {
         figure.wanted = { title: this.title.toLowerCase(), words };
         fade(figure);
       }
@@ -143,6 +186,7 @@
       const of = matches === this.rows.length ? all : `${matches.toLocaleString("en")} of ${all}`;
       this.shown.textContent = first + of;
       this.more.textContent = left > 0 ? `show ${matches.toLocaleString("en")}` : "";
+      this.more.hidden = left <= 0;
     }
   }
 
@@ -186,9 +230,59 @@
         ? `${matches.toLocaleString("en")} of ${count(total, "row")}`
         : "";
     });
+    filter.querySelector("input").placeholder = "Filter all tables";
     controls.append(filter, found);
-    document.querySelector(".suite").before(controls);
+    document.querySelector(".side").append(controls);
   }
+
+  // Which section is in sight.
+  function markSections() {
+    const links = new Map(
+      Array.from(document.querySelectorAll("nav a"), (link) => [link.hash.slice(1), link]),
+    );
+    const seen = new Set();
+    const watcher = new IntersectionObserver(
+      (entries) => {
+        for (const { isIntersecting, target } of entries) {
+          if (isIntersecting) seen.add(target.id);
+          else seen.delete(target.id);
+        }
+        const current = [...links.keys()].find((name) => seen.has(name));
+        for (const [name, link] of links) {
+          if (name === current) link.setAttribute("aria-current", "true");
+          else link.removeAttribute("aria-current");
+        }
+      },
+      { rootMargin: "-10% 0px -70% 0px" },
+    );
+    for (const name of links.keys()) watcher.observe(document.getElementById(name));
+  }
+
+  // A link into what is folded opens it, and paper has no folds but those of environments.
+  function openAround(element) {
+    for (let fold = element?.closest("details"); fold; fold = fold.parentElement.closest("details")) {
+      fold.open = true;
+    }
+  }
+  addEventListener("hashchange", () => openAround(document.getElementById(location.hash.slice(1))));
+  document.addEventListener("click", ({ target }) => {
+    for (const menu of document.querySelectorAll("details.columns[open]")) {
+      if (!menu.contains(target)) menu.open = false;
+    }
+    const name = target.closest?.("nav a")?.hash.slice(1);
+    const fold = name && document.querySelector(`#${name} > details.folded`);
+    if (fold) fold.open = true;
+  });
+  const unfolded = [];
+  addEventListener("beforeprint", () => {
+    for (const fold of document.querySelectorAll("main details:not([open], .columns, #runs *)")) {
+      fold.open = true;
+      unfolded.push(fold);
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of unfolded.splice(0)) fold.open = false;
+  });
 
   // Lists of which only the first lines are shown.
   function makeLists() {
@@ -338,6 +432,12 @@
   const SWITCH = ".role-legend-label text";
 
   function markSwitches(box) {
+    // What Vega calls a symbol has no parts for a screen reader, and needs a name.
+    for (const legend of box.querySelectorAll(".role-legend")) legend.setAttribute("role", "group");
+    for (const nameless of box.querySelectorAll("[role=graphics-symbol]:not([aria-label])")) {
+      nameless.removeAttribute("role");
+      nameless.removeAttribute("aria-roledescription");
+    }
     for (const name of box.querySelectorAll(SWITCH)) {
       name.setAttribute("role", "button");
       name.setAttribute("tabindex", "0");
@@ -372,5 +472,6 @@
   for (const table of tables) whenIdle(() => table.readTexts());
   makePageFilter();
   makeLists();
+  markSections();
   for (const figure of figures) sight.observe(figure);
 })();

@@ -17,8 +17,8 @@ from flopwatch.output.plots.channels import (
     BYTES,
     PICKED,
     SHORT,
-    TIME,
     TIP,
+    Axis,
     lay_above,
     layer,
     make_axis,
@@ -36,7 +36,7 @@ from flopwatch.output.plots.theme import (
     choose_shape,
 )
 from flopwatch.output.training_tables import find_estimate_bytes, find_peak_bytes
-from flopwatch.output.units import format_bytes, format_time, printable
+from flopwatch.output.units import format_bytes, format_measured_time, format_time, printable
 from flopwatch.records.record import Record
 
 LANE_PX = 24.0
@@ -44,6 +44,10 @@ BAR_PX = 18.0
 ROOM_PX = 400.0
 """What the longest bar has at least, in a file or on a wide page: words that do not fit into their
 bar then are left out."""
+
+SHARE = Axis(title="share of a run", label="format(datum.value, '.0%')", begins_at_zero=True)
+"""Bars of runs are equally long: a case that takes a thousand times as long as others would be all
+there is to see. Their times stand at the right."""
 
 Styles = Mapping[str, tuple[int, int]]
 """By part: its colour, and its shade of it."""
@@ -88,8 +92,6 @@ def make_parts(rows: Sequence[Row]) -> Iterator[Plot]:
     for some in divide_lanes(divided):
         assert table is not None
         lanes = lay_lanes(some, table, LANE_PX)
-        longest_ns = max(sum(split(row).values()) for row in some)
-        axis = make_axis("time of a run", [longest_ns], TIME, from_zero=True)
         bars: Values = []
         for y, row in lanes.rows:
             start_ns, times_ns = 0.0, split(row)
@@ -100,8 +102,8 @@ def make_parts(rows: Sequence[Row]) -> Iterator[Plot]:
                 bars.append(
                     {
                         "y": y,
-                        "start": axis.scale(start_ns),
-                        "end": axis.scale(start_ns + time_ns),
+                        "start": SHARE.scale(start_ns / total_ns),
+                        "end": SHARE.scale((start_ns + time_ns) / total_ns),
                         "part": part,
                         "text": printable(region or phase),
                         "tip": table.tip(row, f"{part}: {format_time(time_ns)}, {share}"),
@@ -112,21 +114,22 @@ def make_parts(rows: Sequence[Row]) -> Iterator[Plot]:
             name="parts",
             title="Where the time of a run goes",
             caption=(
-                f"{table.middle.capitalize()}s of the phases, one after the other; with "
-                "instruments, the regions of each phase by their share. On the right, the "
-                f"{table.middle} of whole runs."
+                "The phases of a run by their shares, with instruments the regions in them, too. "
+                f"On the right, the {table.middle} time of whole runs."
             ),
-            note=lambda row: format_time(row.total_ns.value if row.total_ns else 0.0),
+            note=lambda row: format_measured_time(row.total_ns),
             data={"bars": bars},
-            layers=stack_bars(bars, _style_parts(some), axis.channel(), lanes),
+            layers=stack_bars(bars, _style_parts(some), SHARE.channel(), lanes),
         )
 
 
 def split(row: Row) -> dict[tuple[str, str], float]:
     """Nanoseconds by phase and region, in order; what is left of a phase that has regions is its
-    rest. Regions are timed in runs with instruments: their shares are taken, of the plain run."""
+    rest. Regions are timed in runs with instruments: their shares are taken, of the plain run. The
+    sum is the median of whole runs, which that of the phases' medians is not."""
     if row.total_ns is None:
         return {}
+    scale = row.total_ns.value / (sum(one.value for one in row.phases_ns.values()) or 1.0)
     parts: dict[tuple[str, str], float] = {}
     for phase, estimate in row.phases_ns.items():
         inside = {
@@ -134,11 +137,12 @@ def split(row: Row) -> dict[tuple[str, str], float]:
             for name, region in row.regions.items()
             if name.startswith(f"{phase}/")
         }
+        phase_ns = estimate.value * scale
         # Regions that come out longer than their phase are shortened to it.
-        excess = max(1.0, sum(inside.values()) / estimate.value) if estimate.value else 1.0
+        excess = max(1.0, sum(inside.values()) / phase_ns) if phase_ns else 1.0
         for region, time_ns in inside.items():
             parts[phase, region] = time_ns / excess
-        rest_ns = max(0.0, estimate.value - sum(inside.values()) / excess)
+        rest_ns = max(0.0, phase_ns - sum(inside.values()) / excess)
         parts[phase, REST if inside else ""] = rest_ns
     return {part: time_ns for part, time_ns in parts.items() if is_drawable(time_ns)}
 
@@ -182,7 +186,7 @@ STYLES = {
 }
 """Colour and shade of each row: what belongs together has one colour."""
 VISIBLE = 0.01
-"""Of the longest bar: for less than that, there is no room left of 0."""
+"""Of a run: for less than that, there is no room left of 0."""
 SHORT_NAMES = {"elements": "element-wise", "logits": "loss", "gaps": "launches"}
 SHORT_NAMES |= {key: key for key in ("matmuls", "shape", "dtype", "memory", "traffic", "waiting")}
 SHORT_NAMES["transfer"] = "transfer"
@@ -216,14 +220,12 @@ def _draw_breakdowns(
 ) -> Plot:
     table = read_table(rows)
     lanes = lay_lanes(shown, table, LANE_PX)
-    longest_ns = max(breakdown.total_ns for breakdown in breakdowns.values())
-    axis = make_axis("time of a run", [longest_ns], TIME, from_zero=True)
     bars: Values = []
     names: dict[str, str] = {}
     for y, row in lanes.rows:
         breakdown = breakdowns[id(row)]
-        for each, start_ns, end_ns in _stack(breakdown, VISIBLE * longest_ns):
-            key = FASTER if end_ns <= 0 and each.key == REST else each.key
+        for each, start, end in _stack(breakdown):
+            key = FASTER if end <= 0 and each.key == REST else each.key
             names.setdefault(key, each.name)
             sign = "−" if each.time_ns < 0 else ""
             share = f"{100 * each.time_ns / breakdown.total_ns:.1f} %"
@@ -231,8 +233,8 @@ def _draw_breakdowns(
             bars.append(
                 {
                     "y": y,
-                    "start": axis.scale(start_ns),
-                    "end": axis.scale(end_ns),
+                    "start": SHARE.scale(start),
+                    "end": SHARE.scale(end),
                     "part": names[key],
                     "text": SHORT_NAMES.get(each.key, each.name),
                     "tip": table.tip(row, told, each.basis),
@@ -243,29 +245,27 @@ def _draw_breakdowns(
         name="breakdown",
         title="Where the time goes, compared with what the hardware allows",
         caption=(
-            "Rows of the breakdown, one after the other: matmuls and memory at the rates of the "
-            "hardware, what is lost, and what was measured. On the right, the "
-            f"{table.middle} of whole runs; where rows come to more than that, the difference lies "
-            "left of 0."
+            "Shares of a run: matmuls and memory at the rates of the hardware, what is lost, and "
+            f"what was measured. On the right, the {table.middle} time of whole runs; where parts "
+            "come to more than that, the difference lies left of 0."
         ),
         note=lambda row: format_time(breakdowns[id(row)].total_ns),
         data={"bars": bars},
-        layers=stack_bars(bars, styles, axis.channel(), lanes),
+        layers=stack_bars(bars, styles, SHARE.channel(), lanes),
         is_informative=len(styles) > 2,  # the table has a single share of the peak
     )
 
 
-def _stack(
-    breakdown: StepBreakdown, visible_ns: float
-) -> Iterator[tuple[BreakdownRow, float, float]]:
-    """From 0 to the right; what is less than nothing lies left of it."""
-    start_ns = 0.0
+def _stack(breakdown: StepBreakdown) -> Iterator[tuple[BreakdownRow, float, float]]:
+    """As shares, from 0 to the right; what is less than nothing lies left of it."""
+    start = 0.0
     for row in breakdown.rows:
-        if row.time_ns > 0:
-            yield row, start_ns, start_ns + row.time_ns
-            start_ns += row.time_ns
-        elif row.time_ns < -visible_ns:
-            yield row, row.time_ns, 0.0
+        share = row.time_ns / breakdown.total_ns
+        if share > 0:
+            yield row, start, start + share
+            start += share
+        elif share < -VISIBLE:
+            yield row, share, 0.0
 
 
 # Memory

@@ -16,6 +16,7 @@ from flopwatch.output.plots.curve_plots import (
 )
 from flopwatch.output.plots.loss_plots import make_losses
 from flopwatch.output.plots.plot import Plot
+from flopwatch.output.plots.prediction_plot import make_predictions
 from flopwatch.output.plots.roofline_plot import make_rooflines
 from flopwatch.output.plots.sample_plots import (
     FEWEST_SAMPLES,
@@ -24,7 +25,7 @@ from flopwatch.output.plots.sample_plots import (
 )
 from flopwatch.output.plots.speedup_plots import make_break_evens, make_speedups
 
-MOST_PLOTS = 4
+MOST_PLOTS = 5
 """Next to one table."""
 
 
@@ -85,14 +86,6 @@ KINDS: dict[str, Kind] = {
         make=make_parts,
         most=1,
     ),
-    "roofline": Kind(
-        shows="speed below what memory and arithmetic allow",
-        needs="cases that declare FLOPs and bytes, and peaks of the machine that were measured "
-        "before the run",
-        run="flopwatch peaks, and then a suite with both, such as flopwatch run --new writes",
-        make=make_rooflines,
-        most=1,
-    ),
     "breakdown": Kind(
         shows="where the time goes: matmuls, memory, ranks, and what is lost",
         needs="cases that declare FLOPs or bytes, on a device whose peak is known or was measured "
@@ -107,6 +100,20 @@ KINDS: dict[str, Kind] = {
         run="flopwatch run steps --quick",
         make=make_memory,
         most=1,
+    ),
+    "roofline": Kind(
+        shows="speed below what memory and arithmetic allow",
+        needs="cases whose FLOPs or bytes are known, on a device whose limits are known or were "
+        "measured before the run",
+        run="flopwatch peaks, and then flopwatch run attention --quick",
+        make=make_rooflines,
+        most=1,
+    ),
+    "predictions": Kind(
+        shows="predicted times with their intervals, over measured ones",
+        needs="cases that carry a prediction, which a calibrated machine gives them",
+        run="flopwatch peaks, flopwatch calibrate, and then flopwatch run steps --quick",
+        make=make_predictions,
     ),
     "mfu": Kind(
         shows="MFU, or the share of the peak, over size and sequence length",

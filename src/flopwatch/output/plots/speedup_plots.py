@@ -34,17 +34,20 @@ from flopwatch.output.plots.plot import MOST_POINTS, Layer, Plot, Values, is_rat
 from flopwatch.output.plots.theme import INKS
 from flopwatch.output.units import format_ratio, format_speedup, printable
 
+LIMIT = "limit: what arithmetic alone would give"
 CLEAR, UNCLEAR, UNKNOWN = "clear verdict", "unclear: the interval has 1x", "interval unknown"
 STATES = {
     CLEAR: ("circle", INKS.text, [1, 0], INKS.text),
     UNCLEAR: ("circle", INKS.paper, [1, 0], INKS.text),
     UNKNOWN: ("circle", INKS.paper, [2, 2], INKS.text),
     NOT_COMPARABLE: ("diamond", INKS.paper, [1, 0], INKS.text),
+    LIMIT: ("M0,-1L0,1", INKS.text, [1, 0], INKS.text),
 }
 """What a point may be: its shape, its fill in the legend, and the dash and the legend's
 colour of its outline."""
-LIMIT = "what arithmetic alone would give"
 SHARED_LANE_PX = 60.0
+OPEN_PX = 26
+"""How far an interval that is not known is drawn on both sides."""
 FEWEST_COUNTS = 3
 """Of an axis: two make a line, and no curve."""
 
@@ -137,10 +140,13 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
     numbers = {point["series"]: point["number"] for point in points}
     colour = series_channels(numbers)["color"]
     x, y = axis.channel(), lanes.channel()
+    if any(point["low"] is None for point in points):  # arrows need room
+        x["scale"]["padding"] = OPEN_PX + 6
     xy = {"x": x, "y": y, "color": colour, "opacity": PICKED}
     looks = _name_states(points)
     mark = {"type": "point", "size": 22 if is_shared else 60, "strokeWidth": 1.6}
-    unknown = {"type": "rule", "strokeDash": [2, 3], "xOffset": -16, "x2Offset": 16}
+    unknown = {"type": "rule", "strokeDash": [2, 3], "xOffset": -OPEN_PX, "x2Offset": OPEN_PX}
+    arrow = {"type": "point", "size": 24, "filled": True}
     interval = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
     parts: list[tuple[str, Layer, Layer]] = [
         (
@@ -149,6 +155,12 @@ def _draw_points(points: Values, axis: Axis, lanes: Lanes, *, is_shared: bool) -
             interval,
         ),
         (f"!{HAS_INTERVAL}", unknown, {"x2": {"field": "x"}}),
+        # It may reach anywhere: open on both sides.
+        *(
+            (f"!{HAS_INTERVAL}", {**arrow, "shape": shape, "xOffset": way * OPEN_PX}, {})
+            for shape, way in (("triangle-left", -1), ("triangle-right", 1))
+            if not is_shared
+        ),
         ("datum.is_clear", {**mark, "filled": True}, TIP),
         # What is not certain is hollow.
         (
@@ -180,6 +192,7 @@ def _name_states(points: Values) -> Layer:
     """Shape, dash and fill by what a point is. Whether it is certain matters more than whose it
     is, which its lane says: this is what the legend shows."""
     found = {point["state"] for point in points}
+    found |= {LIMIT} if any(point["limit"] for point in points) else set()
     states = {state: look for state, look in STATES.items() if state in found}
     legend = {"title": None, **lay_above(states)} if states.keys() != {CLEAR} else None
     return {
@@ -196,15 +209,11 @@ def _name_states(points: Values) -> Layer:
 def _write_caption(points: Values, baseline: str) -> str:
     unknown = sum(point["low"] is None for point in points)
     told = "" if unknown == len(points) else " with their 99 % intervals"
-    limits = f" Upright marks: {LIMIT}." if any(point["limit"] for point in points) else ""
     dotted = ""
     if unknown:
         which = "" if unknown == len(points) else f"of {unknown} of {len(points)} "
-        dotted = f" Dotted: the interval {which}is not known."
-    return (
-        f"Speedups over {baseline}{told}, a mark for each case. Right of 1x is faster."
-        f"{limits}{dotted}"
-    )
+        dotted = f" Dotted arrows: the interval {which}is not known."
+    return f"Speedups over {baseline}{told}, a mark for each case. Right of 1x is faster.{dotted}"
 
 
 # Break-even

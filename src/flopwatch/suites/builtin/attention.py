@@ -94,6 +94,15 @@ def count_flops(case: flopwatch.Case) -> dict[str, float]:
     return {"forward": forward, "backward": 2 * forward}
 
 
+@suite.bytes
+def count_bytes(case: flopwatch.Case) -> dict[str, float]:
+    """The least, as if no score ever left the cache: forward reads q, k and v and writes the
+    output; backward reads these four and the output's gradient, and writes three gradients."""
+    rows = case.micro_batch * case.heads * case.seq_len
+    values = float(rows * case.head_size * ITEM_BYTES[case.dtype])
+    return {"forward": 4 * values, "backward": 8 * values}
+
+
 @suite.memory
 def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
     """Bytes by part; their sum is what a process with this variant holds at its peak. Left out is
