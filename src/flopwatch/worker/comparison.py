@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flopwatch.analysis.statistics import Estimate, Verdict, judge
+from flopwatch.output.notebook import render
 from flopwatch.output.units import (
     format_interval,
     format_measured_ratio,
@@ -169,13 +169,9 @@ class Comparison:
         return "\n".join([self.answer(), *_align([self.headings(), *self.rows()]), self.footer()])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.headings())
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows()
-        )
-        answer, footer = html.escape(self.answer()), html.escape(self.footer())
-        return f"<p><b>{answer}</b></p><table><tr>{head}</tr>{body}</table><p>{footer}</p>"
+        name, *numbers, verdict = self.headings()
+        headings = [f"<{name}", *numbers, f"<{verdict}"]
+        return render(self.answer(), headings, self.rows(), [self.footer()])
 
 
 def describe_interval(estimate: Estimate) -> str:
