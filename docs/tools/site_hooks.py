@@ -34,11 +34,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "notebooks/first_steps.md", content=page))
     for name in find_linked_files():
         text = (ROOT / name).read_text()
-        files.append(File.generated(config, f"{place(name)}", content=text))
+        files.append(File.generated(config, place(name), content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    if "/" in page.file.src_uri:  # one level down, ../ is docs/ itself
+        return markdown
     return UP.sub(lambda found: f"]({place(found[1])}{found[2]})", markdown)
 
 
