@@ -1,6 +1,6 @@
-"""What commands print, in the pages: a block behind ``<!-- output: COMMAND -->`` is the command's real
-output, at 100 columns, or as many as ``COLUMNS=N`` before it says. Tests compare them; this writes
-them anew.
+"""What commands print, in the pages: a block behind ``<!-- output: COMMAND -->`` is the command's
+real output, at 100 columns, or as many as ``COLUMNS=N`` before it says. Tests compare them; this
+writes them anew.
 
     python docs/tools/outputs.py            # which differ
     python docs/tools/outputs.py --write

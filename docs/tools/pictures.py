@@ -85,14 +85,15 @@ def make_accuracy_plots() -> None:
 
 def _draw_scatter(rows: list[dict[str, Any]]) -> dict[str, Any]:
     limits = [min(row["published"] for row in rows), max(row["published"] for row in rows)]
-    scale = {"type": "log", "nice": False, "domain": [limits[0] / 1.5, limits[1] * 1.5]}
-    axis = {"format": "~s", "tickCount": 6}
+    domain = [limits[0] / 1.5, limits[1] * 1.5]
+    scale = {"type": "log", "nice": False, "domain": domain}
+    axis = {"format": "~s", "tickCount": 6, "grid": False}
     return {
         "width": 420,
         "height": 420,
         "layer": [
             {
-                "data": {"values": [{"x": end} for end in scale["domain"]]},
+                "data": {"values": [{"x": end} for end in domain]},
                 "mark": {"type": "line", "color": "#888888", "strokeDash": [4, 4]},
                 "encoding": {
                     "x": {"field": "x", "type": "quantitative", "scale": scale},
@@ -167,6 +168,7 @@ def _mark_tables() -> dict[str, Any]:
 
 def _plot(name: str, spec: dict[str, Any]) -> None:
     import vl_convert
+
     from flopwatch.output.plots.theme import make_config
 
     whole = {**spec, "padding": 12, "config": make_config()}

@@ -1,4 +1,4 @@
-"""A terminal session as an SVG that plays by itself: commands really run, in a terminal of their own.
+"""A terminal session as an SVG that plays by itself: commands really run, in a terminal.
 
 What a program writes is followed line by line, with its times. Lines that stay are drawn as lines
 that appear; lines of progress, which are overwritten, are drawn for as long as they stood. Without
@@ -36,7 +36,6 @@ THEME = TerminalTheme(
     [(120, 126, 140), (255, 134, 140), (170, 214, 140), (240, 205, 140), (130, 195, 250),
      (215, 165, 240), (110, 205, 215), (240, 242, 246)],
 )  # fmt: skip
-SHELL = "color:#98c379;font-weight:bold"
 STYLE = f"""
 text {{ font: 14px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace;
   white-space: pre; fill: {THEME.foreground_color.hex}; }}
@@ -122,12 +121,9 @@ def draw(sessions: Sequence[tuple[str, Screen, float]]) -> str:
         groups.append(_draw_line(row, Text.assemble(("$ ", "bold green"), command), now_s))
         row, now_s = row + 1, now_s + TYPING_S
         pace = min(1.0, LONGEST_S / seconds)
-        kept = [states for states in screen.history if _plain(states[-1][1])]
-        used = _crop(screen.history)
-        for states in used:
+        for states in _crop(screen.history):
             groups += _draw_states(row, [(now_s + pace * t, text) for t, text in states])
             row += 1
-        assert kept, f"{command} showed nothing"
         row, now_s = row + 1, now_s + pace * seconds + PAUSE_S
     width, height = COLUMNS * CHARACTER + 2 * MARGIN, row * LINE + 2 * MARGIN + 10
     dots = "".join(

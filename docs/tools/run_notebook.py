@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -14,9 +15,9 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "first_steps.ipynb"
 
 
-def execute() -> nbformat.NotebookNode:
+def execute() -> Any:
     """Raises what a cell raises."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False)
     client.execute(cwd=str(NOTEBOOK.parent))
     return notebook
@@ -30,7 +31,7 @@ def main() -> None:
             kept = [one for one in cell.outputs if one.output_type in ("execute_result", "stream")]
             cell.outputs = [one for one in kept if one.get("name") != "stderr"]
     if "--write" in sys.argv[1:]:
-        nbformat.write(notebook, NOTEBOOK)
+        nbformat.write(notebook, NOTEBOOK)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
