@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: bench test test-packages test-all check fix figures clean
+.PHONY: bench test test-packages test-all check docs pictures fix figures clean
 
 bench: .venv/.bench
 	bash benchmarks/tour.sh
@@ -14,11 +14,12 @@ bench: .venv/.bench
 test: .venv/.test check
 	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2
 
-# What needs packages of the system, in a browser: installed where that is allowed, else skipped.
+# What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.
 test-packages: .venv/.test
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } \
 	  || echo "no chromium: tests of pages are skipped; apt-get install chromium, as root"
 	$(BIN)/pytest -m "not gpu" tests/output/test_browser.py
+	$(BIN)/pytest -m slow tests/test_docs.py
 
 # The slow tests too, with coverage, which must start before the package is imported: without its own
 # pytest plug-in.
@@ -30,6 +31,16 @@ check: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The documentation as a site that opens from disk: site/index.html. A link that leads nowhere is an error.
+docs: .venv/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What the documentation shows: the notebook with its outputs, printed answers, the recording, the page, plots.
+pictures: .venv/.test
+	$(BIN)/python docs/tools/outputs.py --write
+	$(BIN)/python docs/tools/run_notebook.py --write
+	$(BIN)/python docs/tools/pictures.py
+
 fix: .venv/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -40,7 +51,7 @@ figures: .venv/.test
 	for script in $(filter-out benchmarks/rows.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf .venv results report.html .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf .venv results site report.html .mypy_cache .pytest_cache .ruff_cache .coverage
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

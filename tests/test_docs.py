@@ -1,18 +1,28 @@
-"""The documentation is executed: Python blocks run, commands parse."""
+"""The documentation is executed: Python blocks run, and so do commands; those that would measure
+are previewed (`--dry-run`), or else parsed with all their options."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
 from flopwatch.cli.measure import read_axes
-from flopwatch.records.record import encode
+from flopwatch.records.published import load
+from flopwatch.records.record import Record, encode
+from flopwatch.runner import session
 
 from .conftest import make_record
 
@@ -47,27 +57,228 @@ COMMANDS = [
     for line in body.splitlines()
     if line.startswith("$ ")
 ]
+PARSED = {"ab", "calibrate", "doctor", "profile", "validate"}
+"""Commands that measure, need what was measured on this very machine, or take long."""
+ANSWERS = {"check": {0, 1}, "compare": {0, 1, 3, 4}}
+"""Exit codes of commands whose exit code is an answer."""
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS)
-def test_commands_exist(name: str, command: str) -> None:
+def how_to_test(words: list[str]) -> str:
+    """run, preview (a measurement, with --dry-run), or parse."""
+    subcommand, rest = words[0], words[1:]
+    if subcommand == "run":
+        return "run" if {"--list", "--new"} & set(rest) else "preview"
+    if subcommand in PARSED or (subcommand == "peaks" and not rest):
+        return "parse"
+    return "parse" if "here" in rest else "run"  # this machine has not been measured
+
+
+def find_words(command: str) -> list[str]:
+    words = shlex.split(command.partition("  #")[0].partition(" | ")[0])
+    return words[words.index("flopwatch") + 1 :] if "flopwatch" in words else []
+
+
+OURS = [(name, command) for name, command in COMMANDS if find_words(command)]
+KINDS = {command: how_to_test(find_words(command)) for _, command in OURS}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the documentation's commands name."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "results").mkdir()
+
+    def write(name: str, records: list[Record]) -> None:
+        (folder / name).write_bytes(b"".join(encode(record) + b"\n" for record in records))
+
+    published = {"steps": "cs336", "training": "mosaic"}
+    for suite in ("dyad", "switchback", "steps", "training"):
+        write(f"results/{suite}.jsonl", load(published.get(suite, suite)))
+    plain = make_record(
+        case_id="1", suite="activations", variant="relu", baseline="relu", params={"size": 4}
+    )
+    slower = make_record(
+        case_id="2",
+        suite="activations",
+        variant="gelu",
+        baseline="relu",
+        params={"size": 4},
+        samples_ns={"call": [150.0 + n % 3 for n in range(20)]},
+    )
+    for name in ("results/activations", "mine", "old", "new", "base", "head", "fused", "unfused"):
+        write(f"{name}.jsonl", [plain, slower])
+    shutil.copy(ROOT / "tests" / "data" / "google_benchmark.json", folder / "bench.json")
+    (folder / "jobs.csv").write_text(
+        "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs\n4096,32,2048,8,A100-80GB,4\n"
+    )
+    for suite_file, page in (("my_suite.py", None), ("my_layers.py", "layers.md")):
+        (folder / suite_file).write_text(write_suite(page))
+    return folder
+
+
+def write_suite(page: str | None) -> str:
+    """The template, or the suite that a page shows."""
+    if page is None:
+        return (ROOT / "src/flopwatch/suites/template.py.txt").read_text()
+    return next(body for name, body in blocks("python") if page in name and "suite" in body)
+
+
+@pytest.mark.parametrize(("name", "command"), [one for one in OURS if KINDS[one[1]] != "parse"])
+def test_commands_run(
+    name: str, command: str, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(examples, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    words = find_words(command)
+    if KINDS[command] == "preview":
+        words += ["--dry-run"] if "--dry-run" not in words else []
+        # A preview asks a worker with torch for the speed of matmuls, to say how long it takes.
+        monkeypatch.setattr(session, "measure_rates", lambda *_: {"float32": 1e11})
+    elif "--new" in words:
+        Path(words[-1]).unlink(missing_ok=True)
+    words = [path for word in words for path in expand(word)]
+
+    result = CliRunner().invoke(cli, words)
+
+    assert result.exit_code in ANSWERS.get(words[0], {0}), result.output
+    assert result.stdout or result.stderr
+
+
+def expand(word: str) -> list[str]:
+    """As a shell does."""
+    return sorted(map(str, Path().glob(word))) if word.endswith("*.jsonl") else [word]
+
+
+@pytest.mark.parametrize(("name", "command"), [one for one in OURS if KINDS[one[1]] == "parse"])
+def test_commands_parse(name: str, command: str) -> None:
+    """As the real call would, without carrying it out."""
+    subcommand, *rest = find_words(command)
+    with click.Context(cli) as parent:
+        context = cli.commands[subcommand].make_context(subcommand, rest, parent=parent)
+        if context.args:  # axes as options
+            read_axes(context.params["suite"], context.args)
+
+
+def test_most_commands_of_the_documentation_run() -> None:
+    counted = Counter(KINDS[command] for _, command in OURS)
+    assert counted["run"] + counted["preview"] > 8 * counted["parse"], counted
+
+
+@pytest.mark.parametrize(("name", "command"), [one for one in COMMANDS if not find_words(one[1])])
+def test_other_programs_exist(name: str, command: str) -> None:
     words = shlex.split(command.partition("  #")[0])
-    if words[0] == "torchrun":
-        words = words[words.index("-m") + 1 :]
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets)
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file()
-    elif words[0] == "flopwatch":
-        # Parses the arguments as the real call would, without carrying it out.
-        subcommand = cli.commands[words[1]]
-        with click.Context(cli) as parent:
-            context = subcommand.make_context(words[1], words[2:], parent=parent)
-            if context.args:  # axes as options
-                read_axes(context.params["suite"], context.args)
+    elif words[:2] == ["pip", "install"]:
+        extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+        assert all(set(re.findall(r"[a-z]+", word)) <= set(extras) for word in words[2:])
     else:
         assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+
+
+def load_tool(name: str) -> ModuleType:
+    """A script of the documentation."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / f"docs/tools/{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+OUTPUTS = load_tool("outputs")
+PRINTED = [
+    (page.name, command, text)
+    for page in OUTPUTS.list_pages()
+    for command, text in OUTPUTS.find_outputs(page)
+]
+
+
+@pytest.mark.parametrize(("page", "command", "text"), PRINTED)
+def test_printed_answers_are_what_commands_print(page: str, command: str, text: str) -> None:
+    """`python docs/tools/outputs.py --write` writes them anew."""
+    assert OUTPUTS.run(command) == text
+
+
+def test_the_readme_is_short_and_answers_five_questions() -> None:
+    text = (ROOT / "README.md").read_text()
+
+    assert len(text.split()) <= 1200
+    assert len(re.findall(r"^### \d\. .*\?$", text, re.MULTILINE)) == 5
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (ROOT / picture).is_file()
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """Those of docs/ are checked by building the site."""
+    links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text())
+
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_command_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    named = re.findall(r":prog_name: flopwatch ([\w-]+)", text)
+
+    assert sorted(named) == sorted(cli.commands)
+    assert [name for name in named if f"| `flopwatch {name}" not in text] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import flopwatch
+
+    named = re.findall(r"^::: flopwatch\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(set(flopwatch.__all__) - {"__version__"})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` does: a link or an anchor that leads nowhere is an error."""
+    pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+    )
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_needs_no_network(site: Path) -> None:
+    fetched = re.compile(
+        r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?:[^"'\s>]+)"""
+    )
+    imported = re.compile(r"""url\(["']?(https?:[^)"']+)""")
+    pages, styles = sorted(site.rglob("*.html")), sorted(site.rglob("*.css"))
+
+    assert len(pages) > 25
+    assert {url for page in pages for url in fetched.findall(page.read_text())} == set()
+    assert {url for style in styles for url in imported.findall(style.read_text())} == set()
+
+
+@pytest.mark.slow
+def test_the_site_has_references_generated_from_code(site: Path) -> None:
+    commands, python = ((site / f"{name}.html").read_text() for name in ("commands", "api"))
+
+    assert "--fail-if-slower" in commands
+    assert "--global-batch-tokens" in commands
+    assert "Time functions side by side against the first one" in python
+    assert "fused is" in (site / "notebooks" / "first_steps.html").read_text()
+
+
+def test_the_notebook_runs() -> None:
+    pytest.importorskip("nbclient", reason="pip install '.[test]'")
+    subprocess.run(
+        [sys.executable, ROOT / "docs" / "tools" / "run_notebook.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        check=True,
+    )
 
 
 SOURCE = re.compile(r"`([\w/]+\.(?:py|md|sh))`")

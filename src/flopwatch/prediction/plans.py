@@ -144,6 +144,11 @@ class Plan(Printed):
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from flopwatch.output.notebook import render_plan
+
+        return render_plan(self)
+
 
 def make_plan(
     job: TrainingJob,

@@ -134,6 +134,11 @@ class Prediction(Printed):
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from flopwatch.output.notebook import render_prediction
+
+        return render_prediction(self)
+
 
 def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flopwatch.analysis.statistics import THRESHOLD, Estimate, Verdict, is_contradicted, judge
 from flopwatch.output.background_load import describe_load
+from flopwatch.output.notebook import render
 from flopwatch.output.units import (
     format_interval,
     format_measured_ratio,
@@ -209,14 +209,10 @@ class Comparison:
         return "\n".join([self.answer(), *table, self.footer(), *self.remarks()])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.headings())
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows()
-        )
-        answer = html.escape(self.answer())
-        below = "<br>".join(map(html.escape, [self.footer(), *self.remarks()]))
-        return f"<p><b>{answer}</b></p><table><tr>{head}</tr>{body}</table><p>{below}</p>"
+        name, *numbers, verdict = self.headings()
+        headings = [f"<{name}", *numbers, f"<{verdict}"]
+        below = [self.footer(), *self.remarks()]
+        return render(self.answer(), headings, self.rows(), below)
 
 
 def describe_interval(estimate: Estimate) -> str:
