@@ -172,7 +172,9 @@ def _name_outcome(
 def _locate(rows: Sequence[Row], axis: str) -> Crossing:
     """Rows from one that is clear to the next that is clearly the opposite."""
     curves: dict[str, list[tuple[float, float]]] = {"low": [], "value": [], "high": []}
-    for row in rows:
+    # One without an interval between them would bend the line of the values only.
+    known = [row for row in rows if row.speedup is not None and row.speedup.low is not None]
+    for row in known or rows:
         assert row.speedup is not None
         x = math.log(row.record.params[axis])
         for name, curve in curves.items():
