@@ -661,7 +661,7 @@ def test_losses_of_a_job_are_drawn_over_steps_on_request_only() -> None:
         (SPEEDUPS, ["speedups"]),
         (compare({"dense": 1, "a": 2}), []),  # the table has one dot
         (GALLERY["break-even"], ["speedups", "break-even"]),
-        (LOSSES, ["losses", "losses", "parts"]),
+        (LOSSES, ["losses", "losses"]),
         (JOBS, ["speedups", "break-even", "scaling"]),
         (SIZES, ["throughput"]),
         (GALLERY["memory"], ["memory"]),

@@ -120,6 +120,8 @@ def make_parts(rows: Sequence[Row]) -> Iterator[Plot]:
             note=lambda row: format_measured_time(row.total_ns),
             data={"bars": bars},
             layers=stack_bars(bars, _style_parts(some), SHARE.channel(), lanes),
+            # Of two, the table says as much.
+            is_informative=len({bar["part"] for bar in bars}) > 2,
         )
 
 

@@ -323,7 +323,7 @@ def _draw_break_even(x: Layer, y: Layer, looks: Layer) -> list[Layer]:
     end = {"x": {"value": "width"}, "y": y}
     return [
         rule("baseline", y=y),
-        text("baseline", end, style="note", align="left", dx=6, limit=120),
+        text("baseline", end, style="note", align="right", dx=-14, dy=-7, limit=160),
         layer("points", {"type": "area"}, {**band, **faint}, where=HAS_INTERVAL),
         layer("points", {"type": "line", "strokeWidth": 2}, line, params=[pick_by_legend()]),
         draw_points(xy, looks, where_certain="datum.is_certain"),
