@@ -118,6 +118,9 @@ def main() -> int:
     noises = read_noises(given.noise) if given.noise else record_all(given.seconds)
     if given.record:
         write_noises(given.record, noises)
+    for name, kind in KINDS.items():
+        if not choose(noises, kind):
+            sys.exit(f"{given.noise} has no noise for {name!r}; record it anew with --record")
     found = simulate_all(noises, given.count)
     for name, kind in KINDS.items():
         titles = ", ".join(noise.title for noise in choose(noises, kind))
@@ -187,7 +190,8 @@ def simulate(noises: Sequence[Noise], name: str, percent: int, number: int) -> S
         is_held["time"] = holds(estimate_median(compared.times_ns, NOMINAL), whole_ns)
     ratios = (truth * window.b_ns / window.a_ns).tolist()
     for rounds in FIXED_ROUNDS:
-        is_held[f"after {rounds}"] = holds(estimate_median(ratios[:rounds], NOMINAL), truth)
+        fixed = estimate_median(ratios[:rounds], NOMINAL)
+        is_held[f"after {rounds}"] = holds(fixed, truth) if rounds <= len(ratios) else None
     return Simulated(
         kind=name,
         percent=percent,

@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 PLACEMENTS = ("shared", "rebuilt")
 ROWS = 64
 """Of a unit, of which a sample takes as many as it needs for its length."""
-SAMPLES_S = {"matmul": 0.3e-3, "gelu": 0.6e-3, "softmax": 2e-3}
+SAMPLES_S = {"matmul": 0.4e-3, "gelu": 0.8e-3, "softmax": 2e-3}
 WARMUP_CALLS = 50
 
 

@@ -15,7 +15,7 @@ from flopwatch.records.record import Stop
 from flopwatch.settings import Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_times import Share
-from flopwatch.worker.sampling import Sampler, split_measured
+from flopwatch.worker.sampling import MIN_SAMPLE_NS, Sampler, split_measured
 from verdict_tools.recorded_noise import Window
 
 
@@ -30,6 +30,8 @@ class Playback:
     resolution_ns = 1.0
 
     def __init__(self, window: Window, factor: float) -> None:
+        if min(window.a_ns.min(), window.b_ns.min()) < MIN_SAMPLE_NS:
+            raise ValueError("samples are so short that they would be looped; record longer ones")
         self.clock: Clock = self
         self._now_ns = 0.0
         self._is_timed = False
