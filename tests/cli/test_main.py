@@ -93,7 +93,7 @@ def test_what_is_closed_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_characters_that_stdout_lacks_are_replaced() -> None:
-    result = in_shell("FLOPWATCH show published:dyad", PYTHONIOENCODING="ascii")
+    result = in_shell("FLOPWATCH show published:dyad -v", PYTHONIOENCODING="ascii")
     assert result.returncode == 0
     assert " +/- " in result.stdout
     assert result.stdout.isascii()
