@@ -535,5 +535,12 @@ def test_time_left_learns_from_the_groups_so_far() -> None:
     assert left.text() == "about 2m left"
     now_s += 180.0  # far longer than expected: some of it is still to come
     assert left.text() == "about 2m30s left"
+    sampled = Progress(
+        rounds=9, warmup_rounds=None, steady=None, half_width=None, elapsed_s=14.0, budget_s=20.0
+    )
+    left.observe(sampled)  # what is left of its budget bounds what is still to come
+    assert left.text() == "about 1m55s left"
+    now_s += 10.0
+    assert left.text() == "about 2m30s left"  # a slow case gets more rounds than that
     left.end_group(groups[4], [make_record(status="oom", **FAILED)])
     assert left.text() == "about 1m50s left"

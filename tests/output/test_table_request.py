@@ -281,6 +281,12 @@ def test_pivots_for_machines_have_raw_values(rows: list[Row]) -> None:
         "speedup_high": {"64": pytest.approx(1.5), "512": pytest.approx(2)},
         "verdict": {"64": "faster", "512": "faster"},
     }
+    phases = ask(rows, pivot="row=variant,col=tokens,value=forward_ns")
+    (dense, *_) = json.loads(WRITERS["json"](phases))
+    assert list(dense) == ["variant", "forward_ns", "forward_half_width"]
+    assert 0 < dense["forward_half_width"]["64"] < 0.1
+    exact = ask(rows, pivot="row=variant,col=tokens,value=samples")
+    assert list(json.loads(WRITERS["json"](exact))[0]) == ["variant", "samples"]
 
 
 def test_pivots_mark_what_is_unclear_and_say_how_wide_intervals_are(rows: list[Row]) -> None:

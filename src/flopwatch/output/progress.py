@@ -50,9 +50,15 @@ class TimeLeft:
         self._now_s = now_s
         self._current: Group | None = None
         self._started_s = now_s()
+        self._sampling_end_s: float | None = None
+        """When the current group's budget will be spent; None: it is not sampled yet."""
 
     def begin_group(self, group: Group) -> None:
         self._current, self._started_s = group, self._now_s()
+        self._sampling_end_s = None
+
+    def observe(self, progress: SamplingProgress) -> None:
+        self._sampling_end_s = self._now_s() + progress.budget_s - progress.elapsed_s
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
         taken_s = self._now_s() - self._started_s if group is self._current else 0.0
@@ -63,9 +69,13 @@ class TimeLeft:
     def text(self) -> str:
         passed_s = 0.0
         if self._current is not None:
-            running_s = self._now_s() - self._started_s
+            now_s = self._now_s()
+            running_s = now_s - self._started_s
             expected_s = self.estimate.expect_group_s(self._current.id)
-            passed_s = min(running_s, expected_s - OVERTIME * running_s)
+            left_s = max(expected_s - running_s, OVERTIME * running_s)
+            if self._sampling_end_s is not None and self._sampling_end_s > now_s:
+                left_s = min(left_s, self._sampling_end_s - now_s)
+            passed_s = expected_s - left_s
         return f"{self.estimate.describe(passed_s)} left"
 
 
@@ -123,6 +133,7 @@ class PlainWatcher:
         self._left.begin_group(group)
 
     def progress(self, progress: SamplingProgress, records: Mapping[str, Record]) -> None:
+        self._left.observe(progress)
         if not self._is_quiet and self._is_time(LINE_EVERY_S):
             facts = [describe_progress(progress, self._target_interval), self._left.text()]
             self.say(f"{self._name()}: {', '.join(filter(None, [*facts, self._load.text()]))}")
@@ -185,6 +196,7 @@ class TerminalWatcher(PlainWatcher):
         self._draw("building and checking")
 
     def progress(self, progress: SamplingProgress, records: Mapping[str, Record]) -> None:
+        self._left.observe(progress)
         if self._is_time(REFRESH_S):
             how_far = describe_progress(progress, self._target_interval)
             self._draw(how_far, list_estimates(progress, records))

@@ -31,7 +31,7 @@ from flopwatch.output.formats import (
 from flopwatch.output.layouts import AS_PUBLISHED, LAYOUTS, PLAIN, make_printout
 from flopwatch.output.remarks import describe_conditions
 from flopwatch.output.selection import select_rows
-from flopwatch.output.tables import Column, Mark, Sheet, Value
+from flopwatch.output.tables import Column, Mark, Sheet, Value, number
 from flopwatch.output.units import plural
 from flopwatch.suites.case import format_value
 
@@ -341,13 +341,29 @@ WITH_VALUE = {
     "speedup": ("speedup_low", "speedup_high", "verdict"),
     "total_ns": ("total_low_ns", "total_high_ns"),
 }
-"""By a pivot's value: what machines get with it, since a number has no room for a mark."""
+"""By a pivot's value: what machines get with it, since a number has no room for a mark. Others that
+were measured, or follow from what was, come with the half width of its interval."""
 
 
 def _list_pivots(pivot: Pivot) -> list[Pivot]:
     """The pivot, and the same of what goes with its value."""
-    names = WITH_VALUE.get(pivot.value.name, ())
-    return [pivot, *(replace(pivot, value=pivot.known[name]) for name in names)]
+    value = pivot.value
+    if value.name in WITH_VALUE:
+        added = [pivot.known[name] for name in WITH_VALUE[value.name]]
+    else:
+        cases = [case for cells in pivot.cells.values() for case in cells.values()]
+        added = [_make_half_width(value)] if any(map(value.estimate, cases)) else []
+    return [pivot, *(replace(pivot, value=column) for column in added)]
+
+
+def _make_half_width(column: Column[Row]) -> Column[Row]:
+    """Of its interval, relative to it: of what follows from a time, the same as the time's."""
+
+    def find(row: Row) -> float | None:
+        return getattr(column.estimate(row), "half_width", None)
+
+    name = f"{column.name.removesuffix('_ns')}_half_width"
+    return number(name, "share", find)
 
 
 def _list_pivot_objects(pivot: Pivot) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from flopwatch.analysis.statistics import THRESHOLD, Estimate, Verdict, is_contr
 from flopwatch.output.background_load import describe_load
 from flopwatch.output.notebook import render
 from flopwatch.output.units import (
+    NOISY_RANGE,
     format_interval,
     format_measured_ratio,
     format_measured_time,
@@ -236,9 +237,13 @@ def _describe_ends(ratio: Estimate) -> str:
     '4 to 6 %'
     >>> _describe_ends(Estimate(value=2.0, low=1.95, high=2.05, samples=40))
     '1.95x to 2.05x'
+    >>> _describe_ends(Estimate(value=2.3, low=1.47, high=434.0, samples=20))
+    'at least 1.47x'
     """
     assert ratio.low is not None
     assert ratio.high is not None
+    if ratio.high > NOISY_RANGE * ratio.low:
+        return f"at least {ratio.low:.2f}x"
     if ratio.value >= LARGE:
         return f"{ratio.low:.2f}x to {ratio.high:.2f}x"
     low, high = (_percent(end - 1) for end in (ratio.low, ratio.high))
