@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from click.testing import CliRunner
 
 import flopwatch
 from flopwatch.cli.main import cli
-from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.errors import FlopwatchError, StoreError, UsageError
+from flopwatch.records import store
 from flopwatch.records.published import PUBLICATIONS, load, read_text
 from flopwatch.records.store import read
 
@@ -102,6 +104,22 @@ def test_published_results_are_only_read(tmp_path: Path) -> None:
     words = ["import", str(tmp_path / "dyad.txt"), "--format", "dyad", "-o", "published:dyad"]
     with pytest.raises(FlopwatchError, match="published:dyad is a published benchmark, and only"):
         run(*words)
+
+
+def test_import_says_that_it_waits_for_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SAY_LOCKED_S", 0.0)
+    monkeypatch.setattr(store, "LOCKED_LIMIT_S", 0.2)
+    text, out = tmp_path / "theirs.txt", tmp_path / "out.jsonl"
+    text.write_text(read_text("dyad"))
+    with out.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        command = ["import", str(text), "--format", "dyad", "-o", str(out)]
+        done = CliRunner().invoke(cli, command)
+    assert done.stderr == f"flopwatch: waiting for the lock on {out}, which another run holds\n"
+    assert isinstance(done.exception, StoreError)
+    assert "end that process, or write to another file" in str(done.exception)
 
 
 def test_records_are_exported_to_a_new_results_file(tmp_path: Path) -> None:

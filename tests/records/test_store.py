@@ -418,6 +418,15 @@ def test_waiting_for_a_lock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert said == [f"waiting for the lock on {path}, which another run holds"]
 
 
+def test_waiting_for_a_lock_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "LOCKED_LIMIT_S", 0.0)
+    path = tmp_path / "out.jsonl"
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="locked by another process for 0 s; .*end that"):
+            Store.open(path)
+
+
 def test_waiting_for_a_lock_can_be_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with Store.open(path) as store, path.open("ab") as other:

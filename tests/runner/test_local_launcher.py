@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from flopwatch.runner.local_launcher import Hung, Launcher, Worker
 from flopwatch.settings import Settings
+from flopwatch.worker import server
 from flopwatch.worker.messages import Broken, Describe, Report
 from tests.runner.test_session import wait_until
 
@@ -101,6 +103,13 @@ def test_a_worker_that_closes_its_pipe_is_still_limited_in_time(
 
 def test_a_request_may_be_larger_than_a_packet(launcher: Launcher, broken: Path) -> None:
     assert [type(report) for report in load(launcher, broken, size=1 << 20)] == [Broken]
+
+
+def test_an_answer_to_a_runner_that_has_ended_is_dropped() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with theirs:
+        server._send(theirs, pid=1)
 
 
 LEAVING = """

@@ -416,6 +416,19 @@ def test_another_compiler_is_measured_again(
     assert len(run(path).measured) == 2
 
 
+def test_a_compiler_that_was_repaired_is_measured_again(
+    write_suite: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_suite("    return lambda: 2 * x\n")
+    compiler = path.parent / "compiler"
+    monkeypatch.setenv("CXX", str(compiler))
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    assert len(run(path).measured) == len(run(path).answered) == 2
+    compiler.write_text("#!/bin/sh\necho compiler 12.2.0\n")
+    assert len(run(path).measured) == 2
+
+
 def test_a_new_variant_is_measured_beside_its_baseline(write_suite: Write) -> None:
     path = write_suite("    return lambda: 2 * x\n")
     run(path, filters=["variant=plain"])

@@ -42,7 +42,7 @@ def import_files(files: tuple[Path, ...], form: str | None, out: Path) -> None:
     from flopwatch.output.units import plural
     from flopwatch.records.exchange import import_into
 
-    for one in import_into(out, files, form):
+    for one in import_into(out, files, form, say=options.say):
         for remark in one.content.remarks:
             print_remark(f"flopwatch: {one.source}: {_on_one_line(remark)}")
         num_old = len(one.content.records) - one.num_new

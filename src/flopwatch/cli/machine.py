@@ -173,11 +173,11 @@ def peaks(
         raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
     chosen = choose_options(**given)
     path = out or find_file()
-    append(path, [])  # before the minutes that this takes
+    append(path, [], say=options.say)  # before the minutes that this takes
     if not quiet:
         click.echo(describe_time(chosen), err=True)
     found = measure_peaks(chosen)
-    append(path, [found])
+    append(path, [found], say=options.say)
     if as_json:
         options.print_json(as_dict(found))
     else:

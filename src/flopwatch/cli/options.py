@@ -369,6 +369,11 @@ def print_lines(text: str) -> None:
     click.echo(printable_lines(text))
 
 
+def say(sentence: str) -> None:
+    """What a command has to say while it works, where it is not our answer."""
+    print_remark(f"flopwatch: {sentence}")
+
+
 def print_remark(sentence: str) -> None:
     """A remark, to stderr."""
     from flopwatch.output.units import printable

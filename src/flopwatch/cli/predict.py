@@ -390,7 +390,7 @@ def calibrate(
 
     calibration, fit = fit_records(read_records(results, skip_corrupt))
     path = out or find_file()
-    append(path, calibration)
+    append(path, calibration, say=options.say)
     print_found(
         as_json,
         report.calibration_as_dict(calibration, fit),

@@ -8,7 +8,7 @@
                    memory_available_bytes, memory_limit_bytes, swap_total_bytes, swap_used_bytes,
                    huge_pages, hypervisor, container, clocksource
       "software":  os, kernel, python, implementation, flopwatch, compiler,
-                   packages: {name: version}, variables: {name: value}
+                   compiler_version, packages: {name: version}, variables: {name: value}
       "project":   commit and dirty of the user's folder, where git knows them
       "torch":     `torch_build`, from the worker
       "isa":       `isa.describe`: what is out of the ordinary about the instruction set
@@ -68,7 +68,8 @@ VALUE_LENGTH = 120
 COMPILERS = ("g++", "clang++", "c++")
 """What torch.compile looks for on a CPU, where CXX names none."""
 
-GIT_TIMEOUT_S = 5.0
+ANSWER_S = 5.0
+"""For git, or a compiler, to say what it is."""
 TEMPERATURES = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 """Sensors that are the CPU's, best first."""
 
@@ -147,6 +148,7 @@ def read_software(root: Path = system_files.ROOT, environ: env.Environ = None) -
         "implementation": platform.python_implementation(),
         "flopwatch": __version__,
         "compiler": find_compiler(environ),
+        "compiler_version": read_compiler_version(environ),
         "packages": packages,
         "variables": read_variables(environ),
     }
@@ -184,6 +186,26 @@ def find_compiler(environ: env.Environ = None) -> str | None:
     return next((Path(name).name for name in candidates if shutil.which(name)), None)
 
 
+def read_compiler_version(environ: env.Environ = None) -> str | None:
+    """What it says of itself: one of the same name may be another, or be broken and say nothing."""
+    name = env.read("CXX", environ) or find_compiler(environ)
+    program = name and shutil.which(name)
+    if not program:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    first = done.stdout.decode(errors="replace").strip().partition("\n")[0]
+    return first[:VALUE_LENGTH] or None
+
+
 def read_project(folder: Path) -> dict[str, Any] | None:
     """The commit that the user's folder is at, and whether tracked files differ from it."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
@@ -200,7 +222,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=GIT_TIMEOUT_S,
+            timeout=ANSWER_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

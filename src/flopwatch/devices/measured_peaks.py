@@ -20,7 +20,7 @@ from flopwatch.errors import CorruptFile, NewerSchema, StoreError
 from flopwatch.jobs.precision import Peak
 from flopwatch.records.file_safety import Kind
 from flopwatch.records.record import Header
-from flopwatch.records.store import LineFile, reading
+from flopwatch.records.store import LineFile, Say, reading
 from flopwatch.settings import Device, Settings
 
 SCHEMA = 1
@@ -253,9 +253,16 @@ def make_kind(entry: type[Any], name: str, variable: str) -> Kind:
 FILE_KIND = make_kind(Peaks, "a file of peaks", env.PEAKS)
 
 
-def append(path: Path, entries: Sequence[Any], kind: Kind = FILE_KIND) -> None:
-    """Add lines to the file, which is made where there is none, even for no lines at all."""
-    with LineFile.open(path, kind) as file:
+def append(
+    path: Path,
+    entries: Sequence[Any],
+    kind: Kind = FILE_KIND,
+    *,
+    say: Say = lambda sentence: None,
+) -> None:
+    """Add lines to the file, which is made where there is none, even for no lines at all. `say` is
+    called where it has to be waited for."""
+    with LineFile.open(path, kind, say=say) as file:
         for entry in entries:
             file.append_line(msgspec.json.encode(entry) + b"\n")
 

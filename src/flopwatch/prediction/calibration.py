@@ -35,6 +35,7 @@ from flopwatch.prediction.hardware import (
 from flopwatch.prediction.predictions import predict
 from flopwatch.prediction.software_stacks import PRIORS, QUANTILE, Parameters, Prior, Stack
 from flopwatch.records.record import Record
+from flopwatch.records.store import Say
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 
@@ -168,8 +169,8 @@ def find_file(environ: env.Environ = None) -> Path:
     )
 
 
-def append(path: Path, calibration: Calibration) -> None:
-    measured_peaks.append(path, [calibration], FILE_KIND)
+def append(path: Path, calibration: Calibration, say: Say = lambda sentence: None) -> None:
+    measured_peaks.append(path, [calibration], FILE_KIND, say=say)
 
 
 def find_calibration(setup: Setup, path: Path | None = None) -> Calibration | None:

@@ -42,6 +42,9 @@ CHUNK_BYTES = 2**20
 SAY_LOCKED_S = 1.0
 """Storing a record takes milliseconds: after so long, the user should know what is waited for."""
 
+LOCKED_LIMIT_S = 600.0
+"""No run holds a lock for longer than one record takes: what does so has stopped."""
+
 Say = Callable[[str], object]
 
 STORED_IS_SAFE = "nothing was added, and everything stored before is safe"
@@ -148,8 +151,9 @@ class LineFile:
         self.close()
 
     def _lock(self) -> None:
-        """Wait until no other run changes the file."""
-        said_at_s = time.monotonic() + SAY_LOCKED_S
+        """Wait until no other run changes the file, but not for ever."""
+        began_s = time.monotonic()
+        said_at_s = began_s + SAY_LOCKED_S
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,6 +161,11 @@ class LineFile:
             if time.monotonic() > said_at_s:
                 said_at_s = math.inf
                 self._say(f"waiting for the lock on {self.path}, which another run holds")
+            if time.monotonic() > began_s + LOCKED_LIMIT_S:
+                raise StoreError(
+                    f"{self.path} has been locked by another process for {LOCKED_LIMIT_S:g} s; "
+                    f"{STORED_IS_SAFE}; end that process, or write to another file"
+                )
             with self.waiting():
                 time.sleep(0.01)
 

@@ -237,13 +237,13 @@ def resume(
     missing, the baseline is measured again with it.
     """
     wanted = measurement_conditions(environment, settings)
-    compiler = look_up(environment, "software.compiler")
+    compiler = _identify_compiler(environment)
     answers = {
         record.case_id: record
         for record in records
         if is_answer(record, settings)
         and measurement_conditions(record.environment, record.settings) == wanted
-        and look_up(record.environment, "software.compiler") == compiler
+        and _identify_compiler(record.environment) == compiler
         and is_unchanged(record.sources, suite_path)
     }
     left: list[Group] = []
@@ -255,6 +255,11 @@ def resume(
         if missing:
             left.append(group.keep(missing))
     return left, answered
+
+
+def _identify_compiler(environment: dict[str, Any]) -> tuple[Any, Any]:
+    names = ("software.compiler", "software.compiler_version")
+    return look_up(environment, names[0]), look_up(environment, names[1])
 
 
 def is_answer(record: Record, settings: Settings) -> bool:

@@ -110,7 +110,8 @@ def _kill_orphans() -> None:
 
 
 def _send(connection: socket.socket, **content: object) -> None:
-    connection.send(json.dumps(content).encode())
+    with suppress(ConnectionError):  # the runner has ended, as the next request will say
+        connection.send(json.dumps(content).encode())
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from flopwatch.records.foreign import (
     read_text,
 )
 from flopwatch.records.record import decode, encode
-from flopwatch.records.store import Store, read
+from flopwatch.records.store import Say, Store, read
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
@@ -53,12 +53,18 @@ class Imported(NamedTuple):
     """Records that were not there before."""
 
 
-def import_into(out: Path, files: Sequence[Path], form: str | None = None) -> Iterator[Imported]:
+def import_into(
+    out: Path,
+    files: Sequence[Path],
+    form: str | None = None,
+    *,
+    say: Say = lambda sentence: None,
+) -> Iterator[Imported]:
     """Append what is in foreign files to a results file, of which nothing is there already; all
-    files are read before anything is written."""
+    files are read before anything is written. `say` is called where a run holds its lock."""
     known = {(r.run_id, r.case_id) for r in read(out).records} if out.exists() else set()
     found = [(file, *_read_storable(file, form)) for file in files]
-    with Store.open(out) as store:
+    with Store.open(out, say=say) as store:
         for file, name, content in found:
             new = [each for each in content.records if (each.run_id, each.case_id) not in known]
             for record in new:
