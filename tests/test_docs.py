@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -21,8 +22,9 @@ from click.testing import CliRunner
 from flopwatch.cli.main import cli
 from flopwatch.cli.measure import read_axes
 from flopwatch.records.published import load
-from flopwatch.records.record import Record, encode
+from flopwatch.records.record import encode
 from flopwatch.runner import session
+from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
 
@@ -84,46 +86,39 @@ KINDS = {command: how_to_test(find_words(command)) for _, command in OURS}
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the documentation's commands name."""
+    """The files that the documentation's commands name: quick runs that were kept."""
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "results").mkdir()
-
-    def write(name: str, records: list[Record]) -> None:
-        (folder / name).write_bytes(b"".join(encode(record) + b"\n" for record in records))
-
-    published = {"steps": "cs336", "training": "mosaic"}
-    for suite in ("dyad", "switchback", "steps", "training"):
-        write(f"results/{suite}.jsonl", load(published.get(suite, suite)))
-    plain = make_record(
-        case_id="1", suite="activations", variant="relu", baseline="relu", params={"size": 4}
-    )
-    slower = make_record(
-        case_id="2",
-        suite="activations",
-        variant="gelu",
-        baseline="relu",
-        params={"size": 4},
-        samples_ns={"call": [150.0 + n % 3 for n in range(20)]},
-    )
-    for name in ("results/activations", "mine", "old", "new", "base", "head", "fused", "unfused"):
-        write(f"{name}.jsonl", [plain, slower])
+    shutil.copytree(ROOT / "tests" / "data" / "examples", folder / "results")
+    for suite in ("dyad", "switchback"):
+        with (folder / "results" / f"{suite}.jsonl").open("ab") as file:
+            file.writelines(encode(record) + b"\n" for record in load(suite))
+    for name in ("results/activations", "mine", "old", "new"):
+        shutil.copy(folder / "results" / "steps.jsonl", folder / f"{name}.jsonl")
+    for name in ("fused", "unfused"):
+        shutil.copy(folder / "results" / "training.jsonl", folder / f"{name}.jsonl")
     shutil.copy(ROOT / "tests" / "data" / "google_benchmark.json", folder / "bench.json")
     (folder / "jobs.csv").write_text(
         "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs\n4096,32,2048,8,A100-80GB,4\n"
     )
-    for suite_file, page in (("my_suite.py", None), ("my_layers.py", "layers.md")):
-        (folder / suite_file).write_text(write_suite(page))
+    write_template(folder / "my_suite.py")
+    layers = next(
+        body for name, body in blocks("python") if "layers.md" in name and "suite" in body
+    )
+    (folder / "my_layers.py").write_text(layers)
     return folder
 
 
-def write_suite(page: str | None) -> str:
-    """The template, or the suite that a page shows."""
-    if page is None:
-        return (ROOT / "src/flopwatch/suites/template.py.txt").read_text()
-    return next(body for name, body in blocks("python") if page in name and "suite" in body)
+def list_run() -> list[Any]:
+    """Models of transformers, whose memory is found on fake tensors, take their time."""
+    slow = {command for _, command in OURS if re.search("run steps .*opt-125m", command)}
+    return [
+        pytest.param(name, command, marks=[pytest.mark.slow] if command in slow else [])
+        for name, command in OURS
+        if KINDS[command] != "parse"
+    ]
 
 
-@pytest.mark.parametrize(("name", "command"), [one for one in OURS if KINDS[one[1]] != "parse"])
+@pytest.mark.parametrize(("name", "command"), list_run())
 def test_commands_run(
     name: str, command: str, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +129,7 @@ def test_commands_run(
         words += ["--dry-run"] if "--dry-run" not in words else []
         # A preview asks a worker with torch for the speed of matmuls, to say how long it takes.
         monkeypatch.setattr(session, "measure_rates", lambda *_: {"float32": 1e11})
-    elif "--new" in words:
+    elif "--new" in words or words[0] == "export":  # neither replaces a file
         Path(words[-1]).unlink(missing_ok=True)
     words = [path for word in words for path in expand(word)]
 
