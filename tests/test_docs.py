@@ -203,8 +203,8 @@ def test_the_readme_is_short_and_answers_five_questions() -> None:
 
     assert len(text.split()) <= 1200
     assert len(re.findall(r"^### \d\. .*\?$", text, re.MULTILINE)) == 5
-    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
-        assert (ROOT / picture).is_file()
+    for image in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (ROOT / image).is_file()
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
