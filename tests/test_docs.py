@@ -43,7 +43,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "body"), blocks("python"))
+@pytest.mark.parametrize(("body", "name"), {b: name for name, b in blocks("python")}.items())
 def test_python_blocks_run(
     name: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,11 +76,12 @@ def how_to_test(words: list[str]) -> str:
 
 
 def find_words(command: str) -> list[str]:
-    words = shlex.split(command.partition("  #")[0].partition(" | ")[0])
+    words = shlex.split(command.partition(" | ")[0], comments=True)
     return words[words.index("flopwatch") + 1 :] if "flopwatch" in words else []
 
 
-OURS = [(name, command) for name, command in COMMANDS if find_words(command)]
+OURS = list({tuple(found): one for one in COMMANDS if (found := find_words(one[1]))}.values())
+"""Commands of flopwatch, each once, with one of the places where it stands."""
 KINDS = {command: how_to_test(find_words(command)) for _, command in OURS}
 
 
@@ -135,6 +136,7 @@ def test_commands_run(
 
     result = CliRunner().invoke(cli, words)
 
+    assert isinstance(result.exception, SystemExit | None), result.exception
     assert result.exit_code in ANSWERS.get(words[0], {0}), result.output
     assert result.stdout or result.stderr
 
@@ -161,7 +163,7 @@ def test_most_commands_of_the_documentation_run() -> None:
 
 @pytest.mark.parametrize(("name", "command"), [one for one in COMMANDS if not find_words(one[1])])
 def test_other_programs_exist(name: str, command: str) -> None:
-    words = shlex.split(command.partition("  #")[0])
+    words = shlex.split(command, comments=True)
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets)
@@ -172,6 +174,20 @@ def test_other_programs_exist(name: str, command: str) -> None:
         assert all(set(re.findall(r"[a-z]+", word)) <= set(extras) for word in words[2:])
     else:
         assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("sh"))
+def test_shell_blocks_parse(name: str, body: str) -> None:
+    subprocess.run(["bash", "-n"], input=body, text=True, check=True)
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("yaml"))
+def test_workflows_use_inputs_that_the_action_has(name: str, body: str) -> None:
+    given = re.findall(r"^ +([\w-]+):", body.partition("flopwatch/flopwatch@")[2], re.MULTILINE)
+    inputs = (ROOT / "action.yml").read_text().partition("inputs:")[2].partition("runs:")[0]
+
+    assert len(given) > 2
+    assert set(given) - {"with"} <= set(re.findall(r"^  ([\w-]+):", inputs, re.MULTILINE))
 
 
 def load_tool(name: str) -> ModuleType:
