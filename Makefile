@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: bench test test-packages test-all check docs pictures fix figures clean
+.PHONY: bench test test-packages test-all check docs images fix figures clean
 
 bench: .venv/.bench
 	bash benchmarks/tour.sh
@@ -36,10 +36,10 @@ docs: .venv/.test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What the documentation shows: the notebook with its outputs, printed answers, the recording, the page, plots.
-pictures: .venv/.test
+images: .venv/.test
 	$(BIN)/python docs/tools/outputs.py --write
 	$(BIN)/python docs/tools/run_notebook.py --write
-	$(BIN)/python docs/tools/pictures.py
+	$(BIN)/python docs/tools/images.py
 
 fix: .venv/.test
 	$(BIN)/ruff format .

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -21,8 +22,9 @@ from click.testing import CliRunner
 from flopwatch.cli.main import cli
 from flopwatch.cli.measure import read_axes
 from flopwatch.records.published import load
-from flopwatch.records.record import Record, encode
+from flopwatch.records.record import encode
 from flopwatch.runner import session
+from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
 
@@ -41,7 +43,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "body"), blocks("python"))
+@pytest.mark.parametrize(("body", "name"), {b: name for name, b in blocks("python")}.items())
 def test_python_blocks_run(
     name: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,56 +76,50 @@ def how_to_test(words: list[str]) -> str:
 
 
 def find_words(command: str) -> list[str]:
-    words = shlex.split(command.partition("  #")[0].partition(" | ")[0])
+    words = shlex.split(command.partition(" | ")[0], comments=True)
     return words[words.index("flopwatch") + 1 :] if "flopwatch" in words else []
 
 
-OURS = [(name, command) for name, command in COMMANDS if find_words(command)]
+OURS = list({tuple(found): one for one in COMMANDS if (found := find_words(one[1]))}.values())
+"""Commands of flopwatch, each once, with one of the places where it stands."""
 KINDS = {command: how_to_test(find_words(command)) for _, command in OURS}
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the documentation's commands name."""
+    """The files that the documentation's commands name: quick runs that were kept."""
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "results").mkdir()
-
-    def write(name: str, records: list[Record]) -> None:
-        (folder / name).write_bytes(b"".join(encode(record) + b"\n" for record in records))
-
-    published = {"steps": "cs336", "training": "mosaic"}
-    for suite in ("dyad", "switchback", "steps", "training"):
-        write(f"results/{suite}.jsonl", load(published.get(suite, suite)))
-    plain = make_record(
-        case_id="1", suite="activations", variant="relu", baseline="relu", params={"size": 4}
-    )
-    slower = make_record(
-        case_id="2",
-        suite="activations",
-        variant="gelu",
-        baseline="relu",
-        params={"size": 4},
-        samples_ns={"call": [150.0 + n % 3 for n in range(20)]},
-    )
-    for name in ("results/activations", "mine", "old", "new", "base", "head", "fused", "unfused"):
-        write(f"{name}.jsonl", [plain, slower])
+    shutil.copytree(ROOT / "tests" / "data" / "examples", folder / "results")
+    for suite in ("dyad", "switchback"):
+        with (folder / "results" / f"{suite}.jsonl").open("ab") as file:
+            file.writelines(encode(record) + b"\n" for record in load(suite))
+    for name in ("results/activations", "mine", "old", "new"):
+        shutil.copy(folder / "results" / "steps.jsonl", folder / f"{name}.jsonl")
+    for name in ("fused", "unfused"):
+        shutil.copy(folder / "results" / "training.jsonl", folder / f"{name}.jsonl")
     shutil.copy(ROOT / "tests" / "data" / "google_benchmark.json", folder / "bench.json")
     (folder / "jobs.csv").write_text(
         "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs\n4096,32,2048,8,A100-80GB,4\n"
     )
-    for suite_file, page in (("my_suite.py", None), ("my_layers.py", "layers.md")):
-        (folder / suite_file).write_text(write_suite(page))
+    write_template(folder / "my_suite.py")
+    layers = next(
+        body for name, body in blocks("python") if "layers.md" in name and "suite" in body
+    )
+    (folder / "my_layers.py").write_text(layers)
     return folder
 
 
-def write_suite(page: str | None) -> str:
-    """The template, or the suite that a page shows."""
-    if page is None:
-        return (ROOT / "src/flopwatch/suites/template.py.txt").read_text()
-    return next(body for name, body in blocks("python") if page in name and "suite" in body)
+def list_run() -> list[Any]:
+    """Models of transformers, whose memory is found on fake tensors, take their time."""
+    slow = {command for _, command in OURS if re.search("run steps .*opt-125m", command)}
+    return [
+        pytest.param(name, command, marks=[pytest.mark.slow] if command in slow else [])
+        for name, command in OURS
+        if KINDS[command] != "parse"
+    ]
 
 
-@pytest.mark.parametrize(("name", "command"), [one for one in OURS if KINDS[one[1]] != "parse"])
+@pytest.mark.parametrize(("name", "command"), list_run())
 def test_commands_run(
     name: str, command: str, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,12 +130,13 @@ def test_commands_run(
         words += ["--dry-run"] if "--dry-run" not in words else []
         # A preview asks a worker with torch for the speed of matmuls, to say how long it takes.
         monkeypatch.setattr(session, "measure_rates", lambda *_: {"float32": 1e11})
-    elif "--new" in words:
+    elif "--new" in words or words[0] == "export":  # neither replaces a file
         Path(words[-1]).unlink(missing_ok=True)
     words = [path for word in words for path in expand(word)]
 
     result = CliRunner().invoke(cli, words)
 
+    assert isinstance(result.exception, SystemExit | None), result.exception
     assert result.exit_code in ANSWERS.get(words[0], {0}), result.output
     assert result.stdout or result.stderr
 
@@ -166,7 +163,7 @@ def test_most_commands_of_the_documentation_run() -> None:
 
 @pytest.mark.parametrize(("name", "command"), [one for one in COMMANDS if not find_words(one[1])])
 def test_other_programs_exist(name: str, command: str) -> None:
-    words = shlex.split(command.partition("  #")[0])
+    words = shlex.split(command, comments=True)
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets)
@@ -177,6 +174,20 @@ def test_other_programs_exist(name: str, command: str) -> None:
         assert all(set(re.findall(r"[a-z]+", word)) <= set(extras) for word in words[2:])
     else:
         assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("sh"))
+def test_shell_blocks_parse(name: str, body: str) -> None:
+    subprocess.run(["bash", "-n"], input=body, text=True, check=True)
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("yaml"))
+def test_workflows_use_inputs_that_the_action_has(name: str, body: str) -> None:
+    given = re.findall(r"^ +([\w-]+):", body.partition("flopwatch/flopwatch@")[2], re.MULTILINE)
+    inputs = (ROOT / "action.yml").read_text().partition("inputs:")[2].partition("runs:")[0]
+
+    assert len(given) > 2
+    assert set(given) - {"with"} <= set(re.findall(r"^  ([\w-]+):", inputs, re.MULTILINE))
 
 
 def load_tool(name: str) -> ModuleType:
@@ -208,8 +219,8 @@ def test_the_readme_is_short_and_answers_five_questions() -> None:
 
     assert len(text.split()) <= 1200
     assert len(re.findall(r"^### \d\. .*\?$", text, re.MULTILINE)) == 5
-    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
-        assert (ROOT / picture).is_file()
+    for image in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (ROOT / image).is_file()
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

@@ -1,8 +1,8 @@
-"""Makes the pictures of the documentation: a recording of a terminal, the page, and plots of how
+"""Makes the images of the documentation: a recording of a terminal, the page, and plots of how
 far predictions are off. Takes a few minutes, needs Chromium and the extra `plots`.
 
-    python docs/tools/pictures.py                 # all of them
-    python docs/tools/pictures.py terminal        # one
+    python docs/tools/images.py                 # all of them
+    python docs/tools/images.py terminal        # one
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import recording
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "docs" / "pictures"
+IMAGES = ROOT / "docs" / "images"
 RECORDED = (
     "flopwatch run activations --quick --filter dtype=float32",
     "flopwatch predict --model 7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM --micro-batch 4",
@@ -57,7 +57,7 @@ def make_page() -> None:
         page, shot = Path(folder, "report.html"), Path(folder, "page.png")
         _run(["-m", "flopwatch", "report", *results, "-o", str(page)], folder)
         _photograph(page, shot)
-        shutil.copy(shot, PICTURES / "page.png")
+        shutil.copy(shot, IMAGES / "page.png")
 
 
 def make_accuracy_plots() -> None:
@@ -201,8 +201,8 @@ def _run(words: Sequence[str], folder: str) -> None:
 
 
 def _write(name: str, text: str) -> None:
-    (PICTURES / name).write_text(text)
-    print(f"wrote docs/pictures/{name}, {len(text) / 1e3:.0f} kB")
+    (IMAGES / name).write_text(text)
+    print(f"wrote docs/images/{name}, {len(text) / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":
