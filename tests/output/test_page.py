@@ -230,6 +230,11 @@ class TestBadges:
         (number,) = re.findall(r'<a class="badge spoils" href="#(warning-\d+)">drift</a>', page)
         assert f'<li id="{number}">' in page
 
+    def test_what_is_about_a_run_stands_at_no_number(self) -> None:
+        page = render_page([sampled(1e6, 2e6, environment={"project": {"dirty": True}})])
+        assert '<span class="badge note">dirty tree</span>' in page
+        assert ">dirty tree</a>" not in page
+
     def test_what_concerns_all_rows_is_said_once(self) -> None:
         page = render_page(load("dyad"))
         assert page.count(">few samples</a>") == page.count('<p class="common">')

@@ -78,7 +78,9 @@ class Rival:
         """One word for all cases; unknown where there are no intervals, mixed where they differ."""
         known = {id(row) for row in self.judged}
         tones = {TONES.get(row.verdict, "") if id(row) in known else UNKNOWN for row in self.rows}
-        return tones.pop() if len(tones) == 1 else "mixed"
+        if len(tones) == 1:
+            return tones.pop()
+        return "unclear" if tones == {"unclear", UNKNOWN} else "mixed"
 
     @property
     def span(self) -> str:
