@@ -215,7 +215,7 @@ class TestHeadline:
         )
         (tile,) = list_tiles(summarize([*known, *unknown]))
         assert tile.tone == "mixed"
-        assert tile.detail == "faster in 1 of 2 cases"
+        assert tile.detail == "faster in 1, no interval in 1 of 2 cases"
 
 
 class TestBadges:

@@ -99,6 +99,8 @@ class Rival:
             return f"{self.rows[0].verdict}, 99 % interval {ends}"
         counts = Counter(row.verdict for row in self.judged)
         counted = [f"{verdict} in {number}" for verdict, number in counts.most_common()]
+        left = total - len(self.judged)
+        counted += [f"no interval in {left}"] if left else []
         return f"{', '.join(counted)} of {plural(total, 'case')}"
 
 
