@@ -215,7 +215,7 @@ class TestHeadline:
         )
         (tile,) = list_tiles(summarize([*known, *unknown]))
         assert tile.tone == "mixed"
-        assert tile.detail == "faster in 1 of 2 cases"
+        assert tile.detail == "faster in 1, no interval in 1 of 2 cases"
 
 
 class TestBadges:
@@ -229,6 +229,11 @@ class TestBadges:
         page = render_page([record, steady])
         (number,) = re.findall(r'<a class="badge spoils" href="#(warning-\d+)">drift</a>', page)
         assert f'<li id="{number}">' in page
+
+    def test_what_is_about_a_run_stands_at_no_number(self) -> None:
+        page = render_page([sampled(1e6, 2e6, environment={"project": {"dirty": True}})])
+        assert '<span class="badge note">dirty tree</span>' in page
+        assert ">dirty tree</a>" not in page
 
     def test_what_concerns_all_rows_is_said_once(self) -> None:
         page = render_page(load("dyad"))

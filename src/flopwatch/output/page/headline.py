@@ -78,7 +78,9 @@ class Rival:
         """One word for all cases; unknown where there are no intervals, mixed where they differ."""
         known = {id(row) for row in self.judged}
         tones = {TONES.get(row.verdict, "") if id(row) in known else UNKNOWN for row in self.rows}
-        return tones.pop() if len(tones) == 1 else "mixed"
+        if len(tones) == 1:
+            return tones.pop()
+        return "unclear" if tones == {"unclear", UNKNOWN} else "mixed"
 
     @property
     def span(self) -> str:
@@ -97,6 +99,8 @@ class Rival:
             return f"{self.rows[0].verdict}, 99 % interval {ends}"
         counts = Counter(row.verdict for row in self.judged)
         counted = [f"{verdict} in {number}" for verdict, number in counts.most_common()]
+        left = total - len(self.judged)
+        counted += [f"no interval in {left}"] if left else []
         return f"{', '.join(counted)} of {plural(total, 'case')}"
 
 

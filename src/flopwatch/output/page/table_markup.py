@@ -34,9 +34,10 @@ CONCERNS = {
     "flops-uncounted": "flops_per_s",
     "memory-estimate": "peak_memory_bytes",
     "noted": "variant",
-    "dirty-tree": "variant",
 }
 """By kind of warning, the column of the number that it is about; of all others the time."""
+OF_RUNS = ("dirty-tree", "environment-changed")
+"""Kinds that are about a run, and no number of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +81,8 @@ def name_warning(number: int) -> str:
 def collect_badges(warnings: Sequence[ResultWarning]) -> Badges:
     found: dict[int, list[Badge]] = {}
     for number, warning in enumerate(warnings, 1):
+        if warning.kind in OF_RUNS:
+            continue
         badge = Badge(kind=warning.kind, severity=warning.severity, anchor=name_warning(number))
         for record in warning.cases:
             found.setdefault(id(record), []).append(badge)

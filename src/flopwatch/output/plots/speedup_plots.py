@@ -34,7 +34,7 @@ from flopwatch.output.plots.plot import MOST_POINTS, Layer, Plot, Values, is_rat
 from flopwatch.output.plots.theme import INKS
 from flopwatch.output.units import format_ratio, format_speedup, printable
 
-LIMIT = "limit: what arithmetic alone would give"
+LIMIT = "limit by FLOPs alone"
 CLEAR, UNCLEAR, UNKNOWN = "clear verdict", "unclear: the interval has 1x", "interval unknown"
 STATES = {
     CLEAR: ("circle", INKS.text, [1, 0], INKS.text),
