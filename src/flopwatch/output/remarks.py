@@ -87,7 +87,7 @@ def list_remarks(rows: Sequence[Row]) -> list[str]:
     groups = group_by(rows, lambda row: row.record.group_id)
     return [
         *(remark for group in groups for remark in _group_remarks(group)),
-        *_drift_remarks(rows),
+        *list_drift_remarks(rows),
         *_case_remarks(rows),
         *_peak_remarks(rows),
     ]
@@ -141,7 +141,7 @@ are medians of the ratios within rounds, which drift does not change']
     ]
 
 
-def _drift_remarks(rows: Sequence[Row]) -> list[str]:
+def list_drift_remarks(rows: Sequence[Row]) -> list[str]:
     return describe_drift(
         [
             (
