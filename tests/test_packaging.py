@@ -59,6 +59,7 @@ IN_THE_CORE = [
     ("schema", "record"),
 ]
 WITH_AN_EXTRA = [
+    ("torch", "ab", "main", "--suite", "suite.py"),
     ("torch", "doctor"),
     ("torch", "peaks", "--quick"),
     ("torch", "profile", "--model", "small"),

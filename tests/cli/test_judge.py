@@ -40,10 +40,10 @@ def test_what_is_printed_of_two_runs(
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines.pop(0).startswith("basis: absolute times (there is no baseline")
     assert lines[0] == "demo"
-    assert lines[2].split() == ["size", "variant", "old", "new", "time", "verdict"]
-    assert lines[4].startswith("0      dense      999 µs   1.20 ms   +20.1 % [")
-    assert lines[4].endswith("slower")
-    assert lines[6].endswith("same")
+    assert lines[1].split() == ["size", "variant", "old", "new", "time", "verdict"]
+    assert lines[2].startswith("0     dense     999 µs  1.20 ms  +20.1 % [")
+    assert lines[2].endswith("slower")
+    assert lines[4].endswith("same")
     said = lines[lines.index("12 comparisons: 2 slower, 10 same") :]
     assert said[1] == (
         "dense size=0: slower: backward +134 µs (67 % of it), forward +67.0 µs (33 % of it)"
@@ -108,7 +108,7 @@ def test_times_that_contradict_a_speedup_are_explained(
     assert words in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["show", one])
-    assert words in capsys.readouterr().out
+    assert words.removesuffix(" between") in capsys.readouterr().out
     calm = write(tmp_path / "calm.jsonl", [sample(1e6), sample(5e5, "fast")])
     assert run(calm) == 0
     assert "drifted" not in capsys.readouterr().out

@@ -20,6 +20,11 @@ def test_suites_are_listed(tmp_path: Path) -> None:
     assert {"name", "summary"} == set(listed[0])
 
 
+def drop_hints(text: str) -> list[str]:
+    """Without the line that names the option or the command for the rest."""
+    return [line for line in text.splitlines() if not line.startswith("  more with ")]
+
+
 def test_init_run_show_query(tmp_path: Path) -> None:
     """The way of a newcomer."""
     assert flopwatch("run", "--new", "mine.py", cwd=tmp_path).returncode == 0
@@ -33,10 +38,12 @@ def test_init_run_show_query(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert "rms_norm" in run.stdout
     assert "records: results/mine.jsonl" in run.stderr
-    assert "1/2 tokens=256" in run.stderr
+    assert "1/2 dtype=float32: 2 ok" in run.stderr
 
     shown = flopwatch("show", "results/mine.jsonl", cwd=tmp_path)
-    assert shown.stdout == run.stdout
+    more = "more with flopwatch show results/mine.jsonl -v: forward, backward"
+    assert more in run.stdout
+    assert drop_hints(shown.stdout) == drop_hints(run.stdout)
     rows = json.loads(flopwatch("show", "results/mine.jsonl", "--json", cwd=tmp_path).stdout)
     assert [row["variant"] for row in rows] == ["layer_norm", "rms_norm"] * 2
     assert all(row["status"] == "ok" for row in rows)
@@ -101,7 +108,7 @@ def broken(row):
 
 def test_columns_that_a_suite_declares_are_everywhere_without_its_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN_COLUMNS)
-    done = flopwatch("run", "mine.py", "--case-budget", "0.2s", cwd=tmp_path)
+    done = flopwatch("run", "mine.py", "--case-budget", "0.2s", "-v", cwd=tmp_path)
     assert "energy" in done.stdout
     assert "the column 'broken' failed: ZeroDivisionError: division by zero" in done.stdout
     (tmp_path / "mine.py").unlink()

@@ -30,7 +30,7 @@ from flopwatch.output.headlines import (
     name_place,
     name_row,
 )
-from flopwatch.output.remarks import describe_conditions
+from flopwatch.output.remarks import describe_conditions, list_drift_remarks
 from flopwatch.output.tables import Column, Kind, Mark, Sheet, choose_axes, divide, group_by
 from flopwatch.output.units import (
     format_bytes,
@@ -277,6 +277,7 @@ def list_warnings(rows: Sequence[Row]) -> list[str]:
             f"{_name_some(failure.cases)}: {failure.status}: {failure.reason}"
             for failure in group_failures(rows)
         ),
+        *list_drift_remarks(own),  # else the table contradicts itself
         *map(_describe_warnings, kinds),
     ]
     left = len(lines) - MOST_WARNINGS

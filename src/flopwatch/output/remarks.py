@@ -94,7 +94,7 @@ def list_remarks(rows: Sequence[Row]) -> list[str]:
     groups = group_by(rows, lambda row: row.record.group_id)
     return [
         *(remark for group in groups for remark in _group_remarks(group)),
-        *_drift_remarks(rows),
+        *list_drift_remarks(rows),
         *describe_load(find_background_share(row.record for row in rows if row.total_ns)),
         *_case_remarks(rows),
         *_peak_remarks(rows),
@@ -161,7 +161,7 @@ are medians of the ratios within rounds, which drift does not change']
     ]
 
 
-def _drift_remarks(rows: Sequence[Row]) -> list[str]:
+def list_drift_remarks(rows: Sequence[Row]) -> list[str]:
     return describe_drift(
         [
             (

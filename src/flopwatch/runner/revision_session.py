@@ -30,6 +30,7 @@ from flopwatch.analysis.verdicts import Judgement, compare_runs
 from flopwatch.devices import environment as machine
 from flopwatch.devices import system_files
 from flopwatch.errors import SuiteError, UsageError
+from flopwatch.lazy import require
 from flopwatch.output.units import plural
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store
@@ -110,6 +111,7 @@ class Side:
 
 
 def run(options: Options, watcher: Watcher) -> Report:
+    require("torch")  # before anything is checked out and built
     machine.load()  # what is read later is the load from now on
     with (
         check_out(options.base, options.head, options.repository) as checkouts,
