@@ -49,13 +49,15 @@ def find_record_device(record: Record) -> Device | None:
 def find_background_share(records: Iterable[Record]) -> float | None:
     """The most that other processes, or other virtual machines, took of all cores' time while one
     of these was measured; None where no record says."""
-    loads = [look_up(record.environment, "load") for record in records]
-    shares = [
-        load["background_share"] + (load.get("steal_share") or 0.0)
-        for load in loads
-        if isinstance(load, Mapping) and isinstance(load.get("background_share"), int | float)
+    names = ("load.background_share", "load.steal_share")
+    found = [[look_up(record.environment, name) for name in names] for record in records]
+    known = [
+        # A record may come from anybody, and say anything.
+        sum(share for share in shares if isinstance(share, int | float))
+        for shares in found
+        if isinstance(shares[0], int | float)
     ]
-    return max(shares, default=None)
+    return min(1.0, max(known)) if known else None
 
 
 def count_ranks(record: Record) -> int:
