@@ -23,14 +23,20 @@ from flopwatch.cli.main import cli
 from flopwatch.cli.measure import read_axes
 from flopwatch.records.published import load
 from flopwatch.records.record import encode
+from flopwatch.records.store import read
 from flopwatch.runner import session
 from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
+from .entry_points import write_entry_points
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {"my_suite.py", "gelu.py"}
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+INTEGRATIONS = ROOT / "docs" / "integrations.md"
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "AGENTS")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -43,7 +49,14 @@ def blocks(language: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("body", "name"), {b: name for name, b in blocks("python")}.items())
+FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
+"""The first line of a block that is a file of the page on integrations, which has its own test."""
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    {body: name for name, body in blocks("python") if not FILE.match(body)}.items(),
+)
 def test_python_blocks_run(
     name: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +186,58 @@ def test_other_programs_exist(name: str, command: str) -> None:
         extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         assert all(set(re.findall(r"[a-z]+", word)) <= set(extras) for word in words[2:])
     else:
-        assert shutil.which(words[0]), f"{words[0]} is no command of ours"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        program = words[0].removeprefix(".venv/bin/")
+        assert shutil.which(program, path=path), f"{program} is no command of ours"
+
+
+VERDICTS = {"pytest": (0, 1), "flopwatch check": (0, 1), "flopwatch compare": (0, 1, 3, 4)}
+"""Exit codes of commands that judge what they measure: tests do not. Others exit with 0."""
+
+
+def test_the_page_on_integrations_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its files are written, its commands run; pip installs into a folder of the test."""
+    write_entry_points(tmp_path / "about")
+    work, programs = tmp_path / "work", tmp_path / "bin"
+    work.mkdir()
+    programs.mkdir()
+    for name in ("flopwatch", "pip", "pytest"):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    folders = (tmp_path / "about", tmp_path / "installed", ROOT / "src")
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PIP_TARGET": str(tmp_path / "installed"),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # which means: without it
+    }
+    for kind, body in BLOCK.findall(INTEGRATIONS.read_text()):
+        file = FILE.match(body)
+        if file is not None:
+            (work / file[1]).parent.mkdir(parents=True, exist_ok=True)
+            (work / file[1]).write_text(body)
+        commands = re.findall(r"^\$ (.*)", body, re.MULTILINE) if kind == "console" else []
+        for command in commands:
+            done = subprocess.run(
+                shlex.split(command),
+                cwd=work,
+                env=environment,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            begun = [codes for words, codes in VERDICTS.items() if command.startswith(words)]
+            allowed = begun[0] if begun else (0,)
+            assert done.returncode in allowed, f"{command}\n{done.stdout}{done.stderr}"
+    records = {name: read(work / f"{name}.jsonl").records for name in ("old", "new")}
+    assert {len(each) for each in records.values()} == {4}
+    layers = read(work / "results" / "dyad.jsonl").records
+    assert [(r.variant, r.status, r.unchecked) for r in layers] == [
+        ("dense", "ok", None), ("low-rank:8", "ok", None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "body"), blocks("sh"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from inspect import signature
 from pathlib import Path
 from typing import get_args
@@ -16,6 +15,7 @@ from flopwatch.analysis.statistics import Verdict
 from flopwatch.pytest_fixture import CompareOptions, MeasureOptions
 from flopwatch.records.record import Record
 from tests.cli.test_main import flopwatch as run_flopwatch
+from tests.entry_points import write_entry_points
 
 pytest_plugins = ["pytester"]
 
@@ -29,7 +29,7 @@ def little():
 def much():
     return sum(range(5000))
 
-@pytest.mark.flopwatch(budget_s=0.2)
+@pytest.mark.flopwatch(threshold=0.5)
 def test_speed(flopwatch):
     result = flopwatch.compare({"little": little, "much": much})
     assert result.verdict("much") != "slower"
@@ -49,16 +49,8 @@ PLAIN = "def test_plain():\n    pass\n"
 def folder(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
-    """Empty, with flopwatch's entry points as pyproject.toml declares them: what is installed may
-    be older."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    about = tmp_path / f"flopwatch-{__version__}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: flopwatch\nVersion: {__version__}\n"
-    )
-    lines = [f"{name} = {value}" for name, value in project["entry-points"]["pytest11"].items()]
-    (about / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
+    """Empty, with the plug-in."""
+    write_entry_points(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT / "src")]))
     monkeypatch.setenv("COLUMNS", "120")
     return pytester
@@ -113,7 +105,7 @@ def test_records_are_whole(folder: pytest.Pytester) -> None:
     assert len(much.samples_ns["call"]) == len(much.calls_per_sample) == len(much.rounds) > 10
     assert max(little.calls_per_sample) > 1
     assert 0 < much.warmup_samples < len(much.rounds)
-    assert (much.settings.budget_s, much.settings.allocator) == (0.2, "default")
+    assert much.settings.allocator == "default"
     assert much.settings.threads == much.environment["torch"]["threads"]
     assert much.environment["command"][0] == "pytest"
     assert much.environment["command"][-2:] == ["--flopwatch-save", "saved.jsonl"]

@@ -27,7 +27,7 @@ from flopwatch.settings import Cache, Device
 from flopwatch.worker.agreement import WrongResult
 from flopwatch.worker.comparison import Comparison, Measurement
 from flopwatch.worker.inline import compare, measure
-from flopwatch.worker.inline_arguments import Timed
+from flopwatch.worker.inline_arguments import Timed, name_function
 from flopwatch.worker.inline_records import Origin, make_failures, make_records, read_environment
 
 TEST, MEASUREMENT = "test", "measurement"
@@ -91,7 +91,7 @@ class Flopwatch:
         known = MeasureOptions.__annotations__
         defaults = {key: value for key, value in self.defaults.items() if key in known}
         chosen = {**defaults, **options}
-        alone = {getattr(function, "__name__", "function"): function}
+        alone = {name_function(function): function}
         return self._run(lambda: measure(function, progress=False, **chosen), alone, name)
 
     def _run(

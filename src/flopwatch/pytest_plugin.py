@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -106,17 +106,14 @@ def pytest_assertrepr_compare(
     return [f"{left!r} {op} {right!r}: {results[-1].splitlines()[0]}"]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+@pytest.hookimpl(hookwrapper=True)  # which pytest 7 knows, too
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Results are a section of the report, which is printed if the test fails, and sent by workers
     of pytest-xdist."""
-    report = yield
+    outcome = yield
     results = item.stash.get(RESULTS, [])
-    report.sections += [(SECTION, result) for result in results]
+    outcome.get_result().sections += [(SECTION, result) for result in results]
     results.clear()
-    return report
 
 
 class Summary:
@@ -136,7 +133,7 @@ class Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._answers:
             return
-        terminalreporter.section(SECTION)
+        terminalreporter.write_sep("=", SECTION)
         for answer in self._answers:
             terminalreporter.write_line(answer)
         if len(self._workers) > 1:

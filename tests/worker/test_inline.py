@@ -116,6 +116,28 @@ def test_load_is_said_below_the_times() -> None:
     assert "other processes" not in repr(replace(comparison, background_share=0.04))
 
 
+def test_a_threshold_decides_what_is_called_faster() -> None:
+    found = make_comparison(1.05, 1.041, 1.058)
+    assert (found.threshold, found.verdict("b")) == (0.02, "faster")
+    assert replace(found, threshold=0.08).verdict("b") == "same"
+    assert replace(found, threshold=0.055).verdict("b") == "slightly faster"
+    compared = flopwatch.compare(TWO, threshold=0.5, budget_s=0.01)
+    assert (compared.threshold, compared.measurements["a"].name) == (0.5, "a")
+    with pytest.raises(flopwatch.UsageError, match="threshold 2 is not a number between 0 and 1"):
+        flopwatch.compare(TWO, threshold=2)
+
+
+def test_raw_samples_are_kept() -> None:
+    found = flopwatch.measure({"first": ONE, "second": lambda _: 2}, budget_s=0.05)
+    assert found.raw is not None
+    assert list(found.raw.samples_ns) == ["first", "second"]
+    totals = map(sum, zip(*found.raw.samples_ns.values(), strict=True))
+    assert list(totals) == found.samples_ns
+    assert found.raw.rounds == list(range(len(found.samples_ns)))
+    assert found.raw.calls_per_sample[-1] == found.calls_per_sample
+    assert found.name == "function"
+
+
 def test_a_measurement_of_few_or_scattered_samples_says_so_in_words() -> None:
     few = Estimate(value=1e6, low=None, high=None, samples=3)
     wild = Estimate(value=1e6, low=9e5, high=9e6, samples=8)

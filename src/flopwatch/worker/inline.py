@@ -35,6 +35,7 @@ from flopwatch.worker.inline_arguments import (
     check_number,
     check_seed,
     choose_gradients,
+    name_function,
 )
 from flopwatch.worker.sampling import Observer, Outcome, Progress, Sampler, Series
 
@@ -61,7 +62,7 @@ def measure(
     terminal or in the notebook, which is gone at the end.
     """
     check_function("the function", function)
-    name = getattr(function, "__name__", "function")
+    name = name_function(function)
     settings = _settings(target_interval, budget_s, cache, device)
     with open_live_line(progress) as line:
         line.show(f"measuring {name}", force=True)

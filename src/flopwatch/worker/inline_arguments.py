@@ -66,6 +66,15 @@ def check_function(name: str, function: Any) -> None:
         )
 
 
+def name_function(function: Timed) -> str:
+    """
+    >>> name_function(len), name_function(lambda: 1)
+    ('len', 'function')
+    """
+    name = getattr(function, "__name__", "<lambda>")
+    return "function" if name == "<lambda>" else str(name)
+
+
 def list_needed_arguments(function: Callable[..., Any]) -> list[str]:
     """
     >>> list_needed_arguments(lambda x, y=1, *rest, z: x)
