@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -114,6 +115,10 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    # A shell has what it starts in the background ignore them, and so would all that is tried.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     outcomes: list[Outcome] = []
     for name in arguments.part or PARTS:
         part = PARTS[name]

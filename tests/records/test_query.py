@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from flopwatch.errors import CorruptFile, FlopwatchError, NewerSchema, StoreError, UsageError
 from flopwatch.records import query as query_module
 from flopwatch.records.query import VIEWS, query
-from flopwatch.records.record import SCHEMA, Check, Rank, Record, Region, encode
+from flopwatch.records.record import (
+    LARGEST_UNSIGNED,
+    SCHEMA,
+    Check,
+    Rank,
+    Record,
+    Region,
+    encode,
+)
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from tests.conftest import make_record
@@ -354,8 +362,8 @@ def test_no_room_for_a_copy_is_told(path: Path, monkeypatch: pytest.MonkeyPatch)
         query([path], COUNT)
 
 
-WHOLE = st.integers(-(2**63), 2**63 - 1)  # as many bits as readers of records have
-PARAMS = st.dictionaries(st.text(max_size=3), WHOLE | st.text(max_size=5), max_size=3)
+NUMBERS = st.integers(-LARGEST_UNSIGNED, LARGEST_UNSIGNED)
+PARAMS = st.dictionaries(st.text(max_size=3), NUMBERS | st.text(max_size=5), max_size=3)
 PHASES = st.sets(st.text(max_size=5), max_size=3)
 
 

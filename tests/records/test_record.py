@@ -48,7 +48,7 @@ FULL = make_record(
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(2**64) + 1, 2**64 - 1)
     | st.floats(allow_nan=True, allow_infinity=True)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -93,6 +93,11 @@ def test_a_record_is_one_line() -> None:
         ({"rounds": [-1, 0]}, ">= 0 - at `$.rounds"),
         ({"rounds": [0, 2**63]}, "- at `$.rounds"),
         ({"params": {"size": reduce(lambda inside, _: [inside], range(100), 1)}}, "too deeply"),
+        ({"params": {"size": [1, 2**64]}}, "a whole number of more than 64 bits"),
+        ({"job": {"ranks": -(2**64)}}, "a whole number of more than 64 bits"),
+        ({"environment": {"load": {"steal_share": 10**400}}}, "of more than 64 bits"),
+        ({"settings": Settings(threads=10**400)}, "a whole number of more than 64 bits"),
+        ({"rebuilt_rounds": [10**400]}, "- at `$.rebuilt_rounds"),
         ({"rounds": [3, 3]}, "it has two samples of one round"),
         ({"calls_per_sample": [0, 1]}, ">= 1 - at `$.calls_per_sample"),
         ({"peak_memory_bytes": -1}, ">= 0 - at `$.peak_memory_bytes"),

@@ -211,7 +211,7 @@ def identify(record: Record) -> dict[str, Any]:
 class Header(msgspec.Struct):
     """What has to be known of a line before the rest of it can be judged."""
 
-    schema: Annotated[int, Meta(ge=1, le=LARGEST_INT)]
+    schema: Annotated[int, Meta(ge=1)]
 
 
 _encoder = msgspec.json.Encoder()
