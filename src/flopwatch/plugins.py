@@ -39,7 +39,8 @@ def find_plugins(group: Group) -> dict[str, EntryPoint]:
     for plugin in entry_points(group=group):
         known = found.setdefault(plugin.name, plugin)
         if known.value != plugin.value:  # a package may be found twice, installed and in a folder
-            leave_out(plugin, f"{name_package(known)} has a plug-in of that name, too")
+            why = f"{name_package(known)} has a plug-in of that name, too"
+            say_left_out(describe(plugin, why))
     return found
 
 
@@ -90,10 +91,6 @@ def describe(plugin: EntryPoint, why: str) -> str:
         f"the {kind} {plugin.name!r} of {package} cannot be used: {why}; update {package} or "
         "uninstall it"
     )
-
-
-def leave_out(plugin: EntryPoint, why: str) -> None:
-    say_left_out(describe(plugin, why))
 
 
 @cache  # once is enough

@@ -17,7 +17,7 @@ from tests.cli.test_main import assert_refused, flopwatch
 def test_suites_are_listed(tmp_path: Path) -> None:
     assert "activations  Activation functions" in flopwatch("run", "--list", cwd=tmp_path).stdout
     listed = json.loads(flopwatch("run", "--list", "--json", cwd=tmp_path).stdout)
-    assert {"name", "summary"} == set(listed[0])
+    assert {"name", "summary", "package"} == set(listed[0])
 
 
 def drop_hints(text: str) -> list[str]:

@@ -108,6 +108,6 @@ def read_environment(project: Path, command: Iterable[str]) -> dict[str, Any]:
         "allocator": allocator.apply("default"),  # which changes nothing
         "command": environment.read_command(list(command)),
     }
-    with suppress(ImportError):
+    with suppress(ImportError, OSError):  # a library that it needs may be missing
         found["torch"] = environment.torch_build()
     return found
