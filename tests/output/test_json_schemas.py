@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -95,6 +96,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("devices", "peaks", "--list"),
 ]
 SLOW: list[tuple[str, ...]] = [
+    ("ab", "ab", "HEAD", "--suite", "suite.py", "--filter", "size=10", "--case-budget", "0.1s"),
     ("peaks", "peaks", "--quick", "--dtype", "float32", "--ranks", "2", "--out", "peaks.jsonl"),
     ("validate", "validate"),
 ]
@@ -117,6 +119,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, records in {**GALLERY, **others}.items():
         write(tmp_path / f"{name}.jsonl", records)
     return tmp_path
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    for words in ("init -q", "add suite.py", "commit -qm suite"):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *identity, *words.split()], cwd=folder, check=True)
+    return folder
 
 
 def close(schema: Any) -> Any:
@@ -161,7 +171,7 @@ def test_output_is_valid(
 @pytest.mark.slow
 @pytest.mark.parametrize("words", SLOW, ids=" ".join)
 def test_slow_output_is_valid(
-    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_valid(words, capsys)
 

@@ -69,6 +69,7 @@ OUTPUTS = {
         "compare RESULTS --with published:NAME", list[types.PublishedComparison]
     ),
     "break-even": Output("compare RESULTS --break-even", list[types.BreakEvenSeries]),
+    "ab": Output("ab BASE [HEAD]", types.JudgedRevisions),
     "check": Output("check RESULTS", list[types.FoundWarning]),
     "check-list": Output("check --list", list[types.WarningKind]),
     "predict": Output("predict", list[jobs.Prediction]),

@@ -408,6 +408,7 @@ class Judgement(TypedDict):
     threshold: float
     basis: verdicts.Basis
     machine_shift: float | None
+    lone_baseline_shift: float | None
     baseline_shifts: list[BaselineTimes]
     spread: ratio_tests.Spread | None
     common_speedup: float | None
@@ -417,6 +418,13 @@ class Judgement(TypedDict):
     only_new: list[CaseState]
     too_few_samples: list[CaseState]
     no_baseline: list[CaseState]
+
+
+class JudgedRevisions(Judgement):
+    base: str
+    """Its commit."""
+    head: str
+    remarks: list[str]
 
 
 class PublishedComparison(CaseName):
