@@ -13,8 +13,8 @@ Kinds of noise:
                               tensors; rebuilt: tensors of their own, built anew every few rounds
     drifting, stepping        recorded without the neighbour, on a machine whose speed goes up and
                               down by a fifth, or falls to two thirds for moments
-    clinging                  one variant is 2 % slower for about 20 rounds, then the other: what
-                              random order cannot undo. Not held against any reach
+    clinging                  recorded likewise, but one variant is 1 % slower for about 20 rounds,
+                              then 1 % faster: what random order cannot undo. It has no reach
 
     python benchmarks/coverage.py                        about 3 minutes, on a busy machine longer
     python benchmarks/coverage.py --record noise.json    keeps the recording

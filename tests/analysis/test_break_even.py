@@ -62,18 +62,27 @@ def test_a_variant_pays_where_it_is_faster_from_there_on(
     assert describe_break_even(break_even) == words
 
 
+def make_few(name: str, tokens: int, time_ns: float) -> Record:
+    """Two samples, which have no interval."""
+    few = {"rounds": [0, 1], "calls_per_sample": [1, 1], "warmup_samples": 0}
+    return layer_record(name, {}, tokens=tokens, samples_ns={"forward": [time_ns, time_ns]}, **few)
+
+
 def test_what_is_unclear_does_not_pay() -> None:
-    few = {
-        "samples_ns": {"forward": [1e6, 1e6]},
-        "rounds": [0, 1],
-        "calls_per_sample": [1, 1],
-        "warmup_samples": 0,
-    }
-    unclear = [layer_record(name, {}, tokens=64, **few) for name in ("dense", "fast")]
+    unclear = [make_few(name, 64, 1e6) for name in ("dense", "fast")]
     (break_even,) = find_break_evens(summarize([*series({16: 0.5, 256: 1.2}), *unclear]))
     assert describe_break_even(break_even) == "from 256 tokens on; at 64 that is unclear"
     (break_even,) = find_break_evens(summarize([*series({16: 0.5}), *unclear]))
     assert describe_break_even(break_even) == "unclear, up to 64 tokens"
+
+
+def test_the_point_lies_in_its_interval_next_to_a_batch_without_one() -> None:
+    between = [make_few("dense", 64, 1e6), make_few("fast", 64, 5e6)]
+    (break_even,) = find_break_evens(summarize([*series({16: 0.5, 256: 1.2}), *between]))
+    (crossing,) = break_even.crossings
+    assert crossing.low is not None
+    assert crossing.high is not None
+    assert crossing.low <= crossing.point <= crossing.high
 
 
 def test_what_is_only_slightly_faster_does_not_pay() -> None:

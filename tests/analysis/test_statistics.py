@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -26,6 +27,21 @@ def test_interval_ranks_are_those_of_the_binomial_distribution() -> None:
     assert effective_count(values) == 20
     estimate = estimate_median(values)
     assert (estimate.low, estimate.high) == (4, 17)
+
+
+def test_many_samples_have_ends_between_two_of_them() -> None:
+    values = [11 * n % 41 for n in range(1, 41)]  # 1 to 40, neighbours far apart
+    assert effective_count(values) == 40
+    # P(at most 13 below the median) and P(at most 14): the ranks 14 and 15 have these confidences.
+    outer, inner = (1 - 2 * sum(math.comb(40, k) for k in range(n)) / 2**40 for n in (14, 15))
+    for confidence, low in ((outer, 14), (inner, 15)):
+        assert estimate_median(values, confidence).low == pytest.approx(low)
+        assert estimate_median(values, confidence).high == pytest.approx(41 - low)
+    estimate = estimate_median(values, 0.95)
+    assert inner < 0.95 < outer
+    assert estimate.low is not None
+    assert 14 < estimate.low < 15
+    assert estimate.high == pytest.approx(41 - estimate.low)
 
 
 def test_too_few_samples_have_no_interval() -> None:
