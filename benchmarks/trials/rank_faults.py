@@ -124,7 +124,7 @@ def list_failures(done: Done) -> list[str]:
 
 def make_command(folder: Path) -> list[str]:
     (folder / "ranks.py").write_text(SUITE)
-    options = ["--out", "out.jsonl", "--case-budget", "100ms", "--timeout", "6s"]
+    options = ["--out", "out.jsonl", "--case-budget", "100ms", "--timeout", "15s"]
     options += ["--memory-limit", "2G"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return [*torchrun, "--nproc-per-node", "2", "-m", "flopwatch", "run", "ranks.py", *options]
