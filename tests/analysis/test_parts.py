@@ -116,7 +116,7 @@ def test_a_narrow_terminal_has_a_table_of_parts_a_variant() -> None:
 
 def test_the_page_has_the_parts_too() -> None:
     page = render_page(SMALL)
-    assert "dtype=float32, parts</h3>" in page
+    assert ">parts</h3>" in page
     assert re.search(
         r"<th scope=row class=w>standard_gx</th><td data-v=107\d+>10.7\d? ms</td>", page
     )

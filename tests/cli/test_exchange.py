@@ -40,7 +40,7 @@ def test_published_benchmarks_are_listed() -> None:
 
 
 def test_a_published_benchmark_is_shown_with_what_to_mind() -> None:
-    shown = show("published:dyad")
+    shown = show("published:dyad", "-v")
     assert "unclear, not comparable" in shown
     assert "source: DYAD, arXiv 2312.06881, 2023; a GPU, not stated which" in shown
     assert "not stated: the GPU; versions of software" in shown

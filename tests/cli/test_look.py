@@ -193,10 +193,10 @@ def test_what_is_refused(
 
 def test_the_page_has_the_breakdown() -> None:
     page = render_page(BREAKDOWN)
-    assert ", breakdown</h3>" in page
+    assert ">breakdown</h3>" in page
     assert "Where the time goes, compared with what the hardware allows" in page
     assert "matmuls at the peak" in page
-    assert ", breakdown</h3>" not in render_page([make_record()])
+    assert ">breakdown</h3>" not in render_page([make_record()])
 
 
 def test_a_page_makes_few_breakdowns_of_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:

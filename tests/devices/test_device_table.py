@@ -253,7 +253,7 @@ def run(*arguments: str) -> str:
 def test_the_command_lists_all_devices() -> None:
     listed = run("--list")
     assert all(device.name in listed for device in DEVICES)
-    line = next(line for line in listed.splitlines() if " A100-SXM-80GB " in line)
+    line = next(line for line in listed.splitlines() if line.startswith("A100-SXM-80GB "))
     assert line.split() == [
         *("A100-SXM-80GB", "19.5", "19.5", "156", "312", "312", "624", "80", "2039"),
         *("NVLink", "600"),
@@ -262,7 +262,7 @@ def test_the_command_lists_all_devices() -> None:
 
 def test_the_command_tells_where_the_figures_of_one_device_are_from() -> None:
     lines = run("nvidia l4").splitlines()
-    (line,) = [line for line in lines if line.startswith("  bfloat16  ")]
+    (line,) = [line for line in lines if line.startswith("bfloat16  ")]
     assert "121 TFLOP/s" in line
     assert "NVIDIA L4 Tensor Core GPU data sheet, 2023; its tensor figures are with" in line
     assert any("bfloat16, sparse" in line and "242 TFLOP/s" in line for line in lines)

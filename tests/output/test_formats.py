@@ -209,7 +209,7 @@ def test_no_name_moves_the_cursor(hostile: list[Row]) -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "\x1b" not in text
-    assert len(text.splitlines()) == len(HOSTILE) + 6  # title, three rules, heading, conditions
+    assert len(text.splitlines()) == len(HOSTILE) + 3  # title, heading, conditions
 
 
 def test_published_layouts_go_through_the_same_writers() -> None:

@@ -176,7 +176,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_command_prints_the_table_then_the_usual_ones_and_remarks(results: Path) -> None:
-    shown = flopwatch("show", results, cwd=results.parent).stdout
+    shown = flopwatch("show", results, "-v", cwd=results.parent).stdout
     laid_out = flopwatch("show", results, "--layout", "cs336", cwd=results.parent)
     assert laid_out.returncode == 0
     assert laid_out.stdout.endswith(f"+\n\n{shown}")

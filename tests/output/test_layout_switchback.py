@@ -186,7 +186,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_command_prints_lines_then_tables_and_says_the_rest_on_stderr(results: Path) -> None:
-    shown = flopwatch("show", results, cwd=results.parent).stdout
+    shown = flopwatch("show", results, "-v", cwd=results.parent).stdout
     laid_out = flopwatch("show", results, "--layout", "switchback", cwd=results.parent)
     assert laid_out.returncode == 0
     first, rest = laid_out.stdout.split("\n", 1)

@@ -519,7 +519,7 @@ def test_the_runner_never_imports_torch(write_suite: Write) -> None:
         "import sys\nfrom flopwatch.cli.main import main\n"
         f"try: main(['run', {str(path)!r}, '--case-budget', '0.1s'])\n"
         "except SystemExit as leaving: assert leaving.code == 0, leaving.code\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "assert 'torch' not in sys.modules\n"
     )
     subprocess.run(
         [sys.executable, "-c", program], check=True, cwd=path.parent, stdout=subprocess.DEVNULL

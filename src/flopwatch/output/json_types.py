@@ -202,6 +202,8 @@ class WarmupStudy(IdentifiedCase):
     windows: list[WarmupWindow]
     steady: WarmupWindow | None
     enough: int | None
+    is_sure: bool
+    at_least: int
     costs: WarmupCosts | None
     calls_per_sample: list[int]
     warmup_samples: int
@@ -226,6 +228,7 @@ class DyadEntry(IdentifiedCase):
     forward_ms: float | None
     backward_ms: float | None
     speedup: float | None
+    unclear: bool
     differences: dict[str, BaselineAndOwn]
     measured_on: str
 
@@ -295,6 +298,7 @@ class Profile(TypedDict):
     regions: list[Line]
     kinds: list[Line]
     inside_attention: list[Work]
+    background_share: float | None
 
 
 class BreakdownLine(TypedDict):

@@ -7,7 +7,6 @@ whatever is not committed yet.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -129,7 +128,6 @@ def _ask_git(folder: Path, *words: str) -> str:
     try:
         finished = subprocess.run(
             ["git", "-C", str(folder), *words],
-            env={**os.environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
