@@ -135,7 +135,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=600, help="comparisons for each kind")
+    parser.add_argument("--count", type=int, default=1000, help="comparisons for each kind")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each of 12 recordings")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--noise", type=Path, help="file of a recording to take")
