@@ -221,7 +221,7 @@ def query(
     if not paths:
         raise click.UsageError(f"no results in {FOLDER}/ here; name a file, or run a suite first")
     limit_bytes = memory_limit_bytes or find_memory_limit()
-    # DuckDB does not count texts that it is computing, nor what the answer takes in Python.
+    # DuckDB does not count strings that it is computing, nor what the answer takes in Python.
     with ending_as_by_ctrl_c(), limiting_memory(2 * limit_bytes + SPARE_BYTES):
         result = query_results(
             paths,
