@@ -11,7 +11,8 @@ from typing import Literal
 
 Allocator = Literal["default", "retain"]
 Cache = Literal["hot", "cold"]
-Device = Literal["cpu", "cuda"]
+Device = str
+"""A kind of device, by torch's name: see `devices.kinds`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
