@@ -38,8 +38,11 @@ def test_what_is_printed_of_two_runs(
     new = write(tmp_path / "new.jsonl", many(1.2, seed=2, slowed=2))
     assert run(old, new) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines.pop(0).startswith("basis: absolute times (there is no baseline")
-    assert lines[0] == "demo"
+    begin = lines.index("demo")
+    answer = " ".join(lines[: begin - 1])
+    assert answer.startswith("2 of 12 cases slower: dense size=")
+    assert ". basis: absolute times (there is no baseline" in answer
+    lines = lines[begin:]
     assert lines[1].split() == ["size", "variant", "old", "new", "time", "verdict"]
     assert lines[2].startswith("0     dense     999 µs  1.20 ms  +20.1 % [")
     assert lines[2].endswith("slower")
@@ -86,7 +89,7 @@ def test_a_slight_difference_has_its_size_in_words(
     one = write(tmp_path / "one.jsonl", records)
     assert run(one, "--threshold", "3%") == 0
     out = capsys.readouterr().out
-    assert f"1 comparison: 1 slightly {word}\n" in out
+    assert f"1 comparison: 1 slightly {word}.\n" in out
     assert f"other size=4: {size}, below the threshold of 3 %" in out
     assert run(one, "--fail-if-slower", "3%") == 0
     assert run(one, "--json", "--threshold", "3%") == 0
@@ -142,8 +145,9 @@ def test_the_gate_finds_a_regression_on_a_machine_in_another_state(
         "  warning: all cases, the baseline dense included, took 89 % less time: the machine was "
         "in another state, or something changed that all of them share; ratios to the baseline "
         "cannot show that\n"
-        "  basis: relative, each case's time over that of its baseline"
+        "2 of 2 cases slower: "
     )
+    assert "basis: relative, each case's time over that of its baseline" in told.out
     assert "the baseline dense itself: time −90." in told.out
     assert "2 comparisons: 2 slower" in told.out
     assert "slower, or no longer measured: fast size=4, slow size=4" in told.err

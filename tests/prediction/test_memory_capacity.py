@@ -16,7 +16,9 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
+from flopwatch.output.job_answers import answer_memory
+from flopwatch.output.job_tables import list_largest, list_memory_sheets
+from flopwatch.output.units import format_bytes
 from flopwatch.prediction import memory_capacity
 from flopwatch.prediction.memory_capacity import (
     UTMOST,
@@ -105,8 +107,9 @@ def test_one_more_does_not_fit(model: str, choices: dict[str, Any]) -> None:
 def test_where_not_even_one_fits_it_is_said() -> None:
     found = find(make("2.7B"), 2**30)
     assert (found.largest_micro_batch, found.largest_seq_len, found.fits) == (0, 0, False)
-    assert list_sentences([found]) == [
-        "It does not fit into 1.00 GiB, the memory available for tensors.",
+    assert answer_memory([found]) == [
+        f"2.7B needs {format_bytes(found.total_bytes)}, which does not fit into 1.00 GiB, the "
+        "memory available for tensors.",
         "No micro-batch fits at seq_len 128.",
         "No sequence length fits at micro-batch 4.",
     ]
@@ -115,7 +118,7 @@ def test_where_not_even_one_fits_it_is_said() -> None:
 
 def test_what_fits_is_said() -> None:
     found = replace(find(make(), 2**32), largest_micro_batch=1234, largest_seq_len=5678)
-    assert list_sentences([found])[1:] == [
+    assert answer_memory([found])[1:] == [
         "At seq_len 128, the largest micro-batch that fits is 1,234.",
         "At micro-batch 4, the longest sequence that fits has 5,678 tokens.",
     ]
@@ -168,7 +171,7 @@ def test_several_models_have_a_line_each() -> None:
     answers = [find(make(model), 2**32) for model in ("small", "xl")]
     (sheet,) = list_memory_sheets(answers)
     assert [(row[0], row[-1]) for row in sheet.groups[0]] == [("small", "yes"), ("xl", "no")]
-    assert list_sentences(answers) == []
+    assert answer_memory(answers) == ["1 of 2 models fit: small."]
     assert list_largest(answers, "seq-len")[1] == "xl 0"
 
 
@@ -180,7 +183,7 @@ def test_the_command_tells_tables_and_sentences() -> None:
     result = invoke("small", "--fit", "24G")
     assert result.exit_code == 0
     assert "memory small, 4 x 128 tokens, fp32, adamw, sdpa attention" in result.stdout
-    assert "It fits into 23.6 GiB, the memory available for tensors." in result.stdout
+    assert "which fits into 23.6 GiB, the memory available for tensors." in result.stdout
 
 
 def test_the_command_passes_every_option_on() -> None:

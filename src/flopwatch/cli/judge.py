@@ -183,15 +183,25 @@ def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> Non
         describe_judgement,
         make_compare_sheets,
     )
-    from flopwatch.output.console import print_remarks, print_sheets
+    from flopwatch.output.console import print_remarks, print_sentences, print_sheets
+    from flopwatch.output.revision_comment import state_answer
+    from flopwatch.output.run_warnings import warn_of_runs
 
     if as_json:
         print_json(as_dict(judgement))
         return
+    remarks = describe_judgement(judgement, is_between_runs=is_between_runs)
     if is_between_runs and judgement.comparisons:
+        # A warning that concerns all of the answer comes before it.
+        print_remarks(warn_of_runs(judgement))
+        print_sentences([f"{state_answer(judgement)}."])
         print_remarks(describe_basis(judgement))
+        print_sentences([""])
+    elif judgement.comparisons:
+        counts, *remarks = remarks
+        print_sentences([f"{counts}.", ""])
     print_sheets(make_compare_sheets(judgement, is_between_runs=is_between_runs))
-    print_remarks(describe_judgement(judgement, is_between_runs=is_between_runs))
+    print_remarks(remarks)
 
 
 def decide_gate(

@@ -339,8 +339,6 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     share = watch.read_share()
     found = msgspec.convert(content, Profile)
     shown = {**as_dict(found), "background_share": share}
-    options.print_found(as_json, shown, list_sheets(found))
-    if not as_json:
-        click.echo("\n".join(["", *list_sentences(found, share)]))
+    options.print_found(as_json, shown, list_sheets(found), list_sentences(found, share))
     if request.trace:
         click.echo(f"wrote {request.trace}; open it in https://ui.perfetto.dev", err=True)

@@ -245,16 +245,16 @@ def memory(
     if device is not None and given["hardware"] is not None:
         raise click.UsageError("--hardware says what computes; leave --device out")
     from flopwatch import api
-    from flopwatch.output.job_tables import list_largest, list_memory_sheets, list_sentences
+    from flopwatch.output.job_answers import answer_memory
+    from flopwatch.output.job_tables import list_largest, list_memory_sheets
 
     jobs = [make_job({**given, "model": model}) for model in given["model"]]
     found = [api.memory(job, device=device, fit_bytes=fit) for job in jobs]
     if largest is not None:
         click.echo("\n".join(list_largest(found, largest)))
         return
-    print_found(as_json, [memory.to_dict() for memory in found], list_memory_sheets(found))
-    for sentence in () if as_json else list_sentences(found):
-        click.echo(sentence)
+    content = [memory.to_dict() for memory in found]
+    print_found(as_json, content, list_memory_sheets(found), answer_memory(found))
 
 
 LEAST = 1e-6
@@ -316,6 +316,7 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
     """
     from flopwatch import api
     from flopwatch.output import job_tables as report
+    from flopwatch.output.job_answers import answer_utilisation
 
     if formula:
         conventions = find_conventions(given["conventions"])
@@ -328,7 +329,8 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
         raise click.UsageError("give --model and --seq-len, or --formula alone")
     asked = ("tokens_per_s", "mfu", "peak_tflops", "conventions")
     found = api.mfu(make_job(given), **{name: given[name] for name in asked})
-    print_found(as_json, report.mfu_as_dict(found), report.list_mfu_sheets(found, with_parts=parts))
+    sheets = report.list_mfu_sheets(found, with_parts=parts)
+    print_found(as_json, report.mfu_as_dict(found), sheets, answer_utilisation(found))
 
 
 @click.command(cls=Command)

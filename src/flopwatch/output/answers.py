@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 from flopwatch.analysis.break_even import AXIS, BreakEven, find_break_evens
@@ -29,6 +28,7 @@ from flopwatch.output.headlines import (
     list_differing_axes,
     name_place,
     name_row,
+    rank_variants,
 )
 from flopwatch.output.remarks import describe_conditions, list_drift_remarks
 from flopwatch.output.tables import Column, Kind, Mark, Sheet, choose_axes, divide, group_by
@@ -104,14 +104,16 @@ def answer_suite(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_best(compared: Sequence[Row], axes: set[str]) -> str:
-    """Of the variant whose speedups have the highest median, among those that win anywhere."""
-    comparable = [row for row in compared if not row.differences] or compared
-    variants = group_by(comparable, lambda row: (row.record.variant, row.record.baseline))
-    winning = [found for found in variants if any(row.verdict == "faster" for row in found)]
-    best = max(winning or variants, key=lambda found: median(map(find_speedup, found)))
-    if winning:
+    """Of the variant that ranks first."""
+    best, *others = rank_variants(compared)
+    if any(row.verdict == "faster" for row in best):
         return _describe_winner(best, axes)
-    if len(variants) == 1 or not any(map(has_interval, comparable)):
+    variants = [
+        found
+        for found in (best, *others)
+        if bool(found[0].differences) == bool(best[0].differences)
+    ]
+    if len(variants) == 1 or not any(has_interval(row) for found in variants for row in found):
         return describe_range(best, axes)
     top = max(best, key=find_speedup)
     assert top.speedup is not None

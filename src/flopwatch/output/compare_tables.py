@@ -17,7 +17,6 @@ from flopwatch.analysis.verdicts import Basis, Comparison, Judgement
 from flopwatch.output.background_load import describe_load
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
 from flopwatch.output.remarks import describe_drift
-from flopwatch.output.run_warnings import warn_of_runs
 from flopwatch.output.tables import (
     Column,
     Sheet,
@@ -196,7 +195,7 @@ def describe_nothing(judgement: Judgement, *, is_between_runs: bool) -> str:
 
 
 def describe_basis(judgement: Judgement) -> list[str]:
-    """Above the tables of two runs: what is compared, and whether the machine was the same."""
+    """Above the tables of two runs: what is compared, and what the baseline itself did."""
     shifts = judgement.shifts.baselines
     if judgement.basis == "turns":
         basis = "basis: in turns, each case's time over that of the other side in the same rounds"
@@ -212,11 +211,7 @@ def describe_basis(judgement: Judgement) -> list[str]:
             else "there is no baseline that both files have measured with other variants"
         )
         basis = f"basis: absolute times ({why})"
-    return [
-        *warn_of_runs(judgement),
-        basis,
-        *map(_describe_shift, _group_shifts(shifts)),
-    ]
+    return [basis, *map(_describe_shift, _group_shifts(shifts))]
 
 
 def _group_shifts(shifts: Sequence[BaselineShift]) -> list[list[BaselineShift]]:

@@ -170,12 +170,8 @@ def name_row(row: Row, axes: set[str] | Mapping[str, object]) -> str:
 
 
 def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
-    """Variant by variant, the fastest first."""
-    compared = group_by(
-        (row for row in rows if row.speedup is not None),
-        lambda row: (row.record.variant, row.record.baseline, bool(row.differences)),
-    )
-    ordered = sorted(compared, key=lambda found: -median(map(find_speedup, found)))
+    """Variant by variant, the best first."""
+    ordered = rank_variants(rows)
     sentences = [describe_range(found, axes) for found in ordered[:MOST_LISTED]]
     left = len(ordered) - MOST_LISTED
     if left > 0:
@@ -186,6 +182,21 @@ def _describe_speedups(rows: Sequence[Row], axes: set[str]) -> list[str]:
 def find_speedup(row: Row) -> float:
     assert row.speedup is not None
     return row.speedup.value
+
+
+def rank_variants(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each variant over one baseline, the best variant first: what is comparable, what
+    is clearly faster anywhere, then by the median speedup."""
+    compared = group_by(
+        (row for row in rows if row.speedup is not None),
+        lambda row: (row.record.variant, row.record.baseline, bool(row.differences)),
+    )
+
+    def find_rank(found: Sequence[Row]) -> tuple[bool, bool, float]:
+        wins = any(row.verdict == "faster" and has_interval(row) for row in found)
+        return bool(found[0].differences), not wins, -median(map(find_speedup, found))
+
+    return sorted(compared, key=find_rank)
 
 
 def describe_range(rows: Sequence[Row], axes: set[str]) -> str:

@@ -1,5 +1,5 @@
-"""Predictions, plans and breakdowns of training jobs in a sentence each: what a terminal says
-before their tables."""
+"""Predictions, plans, memory, MFU and breakdowns of training jobs in a sentence each: what a
+terminal says before their tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 from flopwatch.analysis.step_breakdown import StepBreakdown
 from flopwatch.analysis.summary import Row
+from flopwatch.jobs.rank_memory import Memory
+from flopwatch.jobs.utilisation import JobUtilisation
 from flopwatch.output.prediction_tables import list_asked
 from flopwatch.output.units import format_bytes, format_ratio, format_share, format_time, plural
 from flopwatch.prediction.plans import DAY_S, Plan
 from flopwatch.prediction.predictions import Prediction
 
 MOST_GAINS = 2
+EXACT = "exact"
 
 
 def answer_predictions(predictions: Sequence[Prediction]) -> list[str]:
@@ -64,6 +67,44 @@ def answer_plan(plan: Plan) -> list[str]:
         f"Fastest: sharding {job.sharding}, recompute {job.recompute}, micro-batch "
         f"{job.micro_batch}: {_describe_speed(best)}; {plan.find_time_s(best) / DAY_S:,.1f} days, "
         f"{plan.find_device_hours(best):,.0f} GPU-hours{price}."
+    ]
+
+
+def answer_memory(answers: Sequence[Memory]) -> list[str]:
+    """What one model needs and how far it could go; of several, which fit."""
+    if len(answers) > 1:
+        fitting = [each.job.name for each in answers if each.fits]
+        return [f"{len(fitting)} of {len(answers)} models fit: {', '.join(fitting) or 'none'}."]
+    (answer,) = answers
+    job, available = answer.job, format_bytes(answer.available_bytes or 0)
+    verdict, each = "fits" if answer.fits else "does not fit", " a rank" if job.ranks > 1 else ""
+    return [
+        f"{job.name} needs {format_bytes(answer.total_bytes)}{each}, which {verdict} into "
+        f"{available}, the memory available for tensors.",
+        f"No micro-batch fits at seq_len {job.seq_len:,}."
+        if answer.largest_micro_batch == 0
+        else f"At seq_len {job.seq_len:,}, the largest micro-batch that fits is "
+        f"{answer.largest_micro_batch:,}.",
+        f"No sequence length fits at micro-batch {job.micro_batch:,}."
+        if answer.largest_seq_len == 0
+        else f"At micro-batch {job.micro_batch:,}, the longest sequence that fits has "
+        f"{plural(answer.largest_seq_len or 0, 'token')}.",
+    ]
+
+
+def answer_utilisation(answer: JobUtilisation) -> list[str]:
+    """By the convention that counts exactly, if it is there; and how far the others lie apart."""
+    found = answer.utilisations
+    one = next((each for each in found if each.convention == EXACT), found[0])
+    if one.mfu is None or one.hfu is None or one.impossible:
+        return []  # the table says why
+    shares = [each.mfu for each in found if each.mfu is not None]
+    rate = f"{one.tokens_per_s:,.0f} tokens/s"
+    ends = f"; {format_share(min(shares))} to {format_share(max(shares))} by others"
+    several = ends if len(shares) > 1 and answer.asked_mfu is None else ""
+    return [
+        f"{rate}: {format_share(one.mfu)} MFU and {format_share(one.hfu)} HFU by the convention "
+        f"{one.convention}{several}."
     ]
 
 

@@ -204,25 +204,6 @@ def list_memory_sheets(answers: Sequence[Memory]) -> list[Sheet]:
     ]
 
 
-def list_sentences(answers: Sequence[Memory]) -> list[str]:
-    if len(answers) > 1:
-        return []
-    (answer,) = answers
-    job, available = answer.job, format_bytes(answer.available_bytes or 0)
-    verdict = "fits" if answer.fits else "does not fit"
-    return [
-        f"It {verdict} into {available}, the memory available for tensors.",
-        f"No micro-batch fits at seq_len {job.seq_len:,}."
-        if answer.largest_micro_batch == 0
-        else f"At seq_len {job.seq_len:,}, the largest micro-batch that fits is "
-        f"{answer.largest_micro_batch:,}.",
-        f"No sequence length fits at micro-batch {job.micro_batch:,}."
-        if answer.largest_seq_len == 0
-        else f"At micro-batch {job.micro_batch:,}, the longest sequence that fits has "
-        f"{plural(answer.largest_seq_len or 0, 'token')}.",
-    ]
-
-
 def list_largest(answers: Sequence[Memory], quantity: Quantity) -> list[str]:
     """The number alone; of several models, each with its name."""
     field = f"largest_{quantity.replace('-', '_')}"

@@ -17,8 +17,9 @@ from pathlib import Path
 from flopwatch import __version__
 from flopwatch.analysis.summary import Row, summarize
 from flopwatch.analysis.warnings import find_warnings
+from flopwatch.output.answers import answer_suite
 from flopwatch.output.headlines import describe_whole
-from flopwatch.output.page.headline import answer_suite
+from flopwatch.output.page.headline import choose_own
 from flopwatch.output.page.markup import PLOT, Content, Section, embed_json, fold
 from flopwatch.output.page.sections import SECTIONS
 from flopwatch.output.plots.theme import DARK, DARK_INKS, make_config
@@ -97,7 +98,7 @@ def _render_summary(rows: Sequence[Row], sections: Sequence[Section]) -> str:
     links = {section.title: section.id for section in sections if section.id.startswith("suite-")}
     answers = "".join(
         f'<li><a href="#{links[found[0].record.suite]}">{escape(found[0].record.suite)}</a> '
-        f"{escape(answer_suite(found))}</li>"
+        f"{escape(answer_suite(choose_own(found))[0])}</li>"
         for found in suites
         if len(suites) > 1
     )

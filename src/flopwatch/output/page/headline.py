@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from flopwatch.analysis.statistics import Verdict
 from flopwatch.analysis.summary import Row, is_foreign
+from flopwatch.output.answers import answer_suite
 from flopwatch.output.columns import NOT_COMPARABLE
-from flopwatch.output.headlines import describe_suite
-from flopwatch.output.tables import group_by
+from flopwatch.output.headlines import find_speedup, has_interval, rank_variants
 from flopwatch.output.units import (
     escape_html,
     format_count,
@@ -48,7 +47,7 @@ class Tile:
     tone: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rival:
     """A variant with all its cases over one baseline."""
 
@@ -63,15 +62,8 @@ class Rival:
         return self.rows[0].record.baseline
 
     @property
-    def middle(self) -> float:
-        return median(map(_speedup, self.rows))
-
-    @property
     def judged(self) -> list[Row]:
-        return [row for row in self.rows if row.speedup and row.speedup.low is not None]
-
-    def count(self, tone: str) -> int:
-        return sum(TONES.get(row.verdict) == tone for row in self.judged)
+        return [row for row in self.rows if has_interval(row)]
 
     @property
     def tone(self) -> str:
@@ -84,7 +76,7 @@ class Rival:
 
     @property
     def span(self) -> str:
-        low, high = min(map(_speedup, self.rows)), max(map(_speedup, self.rows))
+        low, high = min(map(find_speedup, self.rows)), max(map(find_speedup, self.rows))
         ends = list(dict.fromkeys([format_ratio(low), format_ratio(high)]))
         return ends[0] if len(ends) == 1 else f"{ends[0].removesuffix('x')}–{ends[1]}"
 
@@ -104,57 +96,9 @@ class Rival:
         return f"{', '.join(counted)} of {plural(total, 'case')}"
 
 
-def _speedup(row: Row) -> float:
-    assert row.speedup is not None
-    return row.speedup.value
-
-
-def rank_rivals(rows: Sequence[Row]) -> list[Rival]:
-    """Comparable ones first, then those that are clearly faster in most cases."""
-    compared = [row for row in rows if row.speedup is not None]
-    groups = group_by(
-        compared, lambda row: (row.record.variant, row.record.baseline, bool(row.differences))
-    )
-    rivals = [Rival(rows=group) for group in groups]
-
-    def find_rank(rival: Rival) -> tuple[bool, bool, float]:
-        is_fair = not rival.rows[0].differences
-        return not is_fair, not rival.count("faster"), -rival.middle
-
-    return sorted(rivals, key=find_rank)
-
-
 def choose_own(rows: Sequence[Row]) -> Sequence[Row]:
     """Your own results where there are any, otherwise those of others."""
     return [row for row in rows if not is_foreign(row.record)] or rows
-
-
-def answer_suite(rows: Sequence[Row]) -> str:
-    """In one sentence."""
-    own = choose_own(rows)
-    rivals = rank_rivals(own)
-    if not rivals:
-        sentences = describe_suite(own)
-        rates = ("Highest throughput", "MFU")
-        return next((each for each in sentences if each.startswith(rates)), sentences[0])
-    best = rivals[0]
-    over = f"{best.span} over {best.baseline}"
-    fairness = f", {NOT_COMPARABLE}" if best.rows[0].differences else ""
-    if best.tone == UNKNOWN:
-        return f"{best.name} comes first, {over}{fairness}; its interval is not known."
-    if best.count("faster"):
-        verdict = best.describe_verdicts()
-        return f"{best.name} is the fastest: {over}, {verdict}{fairness}."
-    judged = [row for rival in rivals for row in rival.judged]
-    slower = sum(TONES.get(row.verdict) == "slower" for row in judged)
-    if slower == len(judged):
-        return f"{best.baseline} is the fastest; {best.name} comes closest: {over}{fairness}."
-    counts = Counter(row.verdict for row in judged)
-    counted = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
-    return (
-        f"Nothing is clearly faster than {best.baseline}: {counted} of "
-        f"{plural(len(judged), 'comparison')}."
-    )
 
 
 def list_tiles(rows: Sequence[Row]) -> list[Tile]:
@@ -167,7 +111,7 @@ def list_tiles(rows: Sequence[Row]) -> list[Tile]:
             + (f"; {NOT_COMPARABLE}" if rival.rows[0].differences else ""),
             tone=rival.tone,
         )
-        for rival in rank_rivals(own)
+        for rival in map(Rival, rank_variants(own))
     ]
     rates = _list_rates(own)
     tiles = [*tiles[: MOST_TILES - len(rates)], *rates]
@@ -208,5 +152,5 @@ def render_headline(rows: Sequence[Row]) -> str:
         f'<span class="detail">{escape_html(tile.detail)}</span></li>'
         for tile in list_tiles(rows)
     )
-    answer = f'<p class="answer">{escape_html(answer_suite(rows))}</p>'
+    answer = f'<p class="answer">{escape_html(" ".join(answer_suite(choose_own(rows))))}</p>'
     return f'{answer}<ul class="tiles">{tiles}</ul>' if tiles else answer

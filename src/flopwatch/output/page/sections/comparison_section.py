@@ -16,6 +16,7 @@ from flopwatch.output.compare_tables import (
 )
 from flopwatch.output.page.markup import Content, Section, fold, make_section, render_list
 from flopwatch.output.page.table_markup import render_sheet
+from flopwatch.output.run_warnings import warn_of_runs
 from flopwatch.output.tables import Sheet
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import plural
@@ -60,7 +61,11 @@ def _list_pairs(records: Sequence[Record]) -> list[tuple[list[Record], list[Reco
 
 
 def _render_judgement(judgement: Judgement, old: str, new: str, place: int) -> str:
-    sentences = [*describe_basis(judgement), *describe_judgement(judgement, is_between_runs=True)]
+    sentences = [
+        *warn_of_runs(judgement),
+        *describe_basis(judgement),
+        *describe_judgement(judgement, is_between_runs=True),
+    ]
     sheets = make_compare_sheets(judgement, is_between_runs=True)
     return (
         f'<p class="answer">{escape(count_verdicts(judgement.comparisons))}.</p>'
