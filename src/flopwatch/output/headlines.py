@@ -18,6 +18,7 @@ from flopwatch.output.tables import group_by
 from flopwatch.output.units import (
     format_count,
     format_interval,
+    format_ratio,
     format_speedup,
     format_time,
     plural,
@@ -213,8 +214,12 @@ def describe_range(rows: Sequence[Row], axes: set[str]) -> str:
         unclear = " no clear difference," if low.verdict == "unclear" else ""
         below = f", below the threshold of {100 * THRESHOLD:g} %" if low.verdict in SLIGHT else ""
         return f"{pair}{unclear} {format_speedup(low.speedup)}{below}{fairness}."
-    ends = [f"{format_speedup(low.speedup)}{name_place(low, axes)}",
-            f"{format_speedup(high.speedup)}{name_place(high, axes)}"]  # fmt: skip
+    # Where no case has an interval, that is said once, at the end.
+    show = format_speedup if any(map(has_interval, rows)) else lambda e: format_ratio(e.value)
+    ends = [
+        f"{show(low.speedup)}{name_place(low, axes)}",
+        f"{show(high.speedup)}{name_place(high, axes)}",
+    ]
     return f"{variant} over {baseline}{fairness}: {' to '.join(ends)}; {_count_verdicts(rows)}."
 
 
