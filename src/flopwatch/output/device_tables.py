@@ -11,7 +11,7 @@ import msgspec
 
 from flopwatch.devices.best_times import CLOSE, ENOUGH_REPEATS
 from flopwatch.devices.device_names import find_device
-from flopwatch.devices.device_table import DTYPES, Device, Figure
+from flopwatch.devices.device_specs import DTYPES, Device, Figure, Practice
 from flopwatch.devices.matmul_rates import EMULATED
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
@@ -67,6 +67,21 @@ def list_figures(device: Device) -> list[tuple[str, str, str]]:
         *(_describe_peak(dtype, peak) for dtype, peak in device.rates.dense.items()),
         *(_describe_peak(f"{d}, sparse", peak) for d, peak in device.rates.sparse.items()),
         *((what, f"{f.value:g} {unit}", f.source) for what, f, unit in others if f is not None),
+        *_list_practice(device.practice),
+    ]
+
+
+def _list_practice(practice: Practice) -> list[tuple[str, str, str]]:
+    node = practice.node
+    shares = {
+        "large matmuls": practice.matmul_share,
+        "large float8 matmuls": practice.float8_share,
+        "attention kernels": practice.attention_share,
+    }
+    return [
+        ("devices joined by links", f"{node.devices}", node.source),
+        ("network, one direction", f"{node.network_gbit:g} Gbit/s", node.source),
+        *((what, f"{100 * f.value:.0f} % of peak", f.source) for what, f in shares.items() if f),
     ]
 
 
