@@ -198,6 +198,7 @@ class Diagnosis(TypedDict):
 
 class BestPeaks(TypedDict):
     flops_per_s: dict[str, float | None]
+    sustained_flops_per_s: dict[str, float | None]
     memory_bytes_per_s: dict[str, float | None]
     bus_bytes_per_s: dict[str, float | None]
 
