@@ -9,6 +9,10 @@ when the runner asks for it, so that a rank that dies is a record here too, and 
 They exchange messages (`worker.messages`) over TCP, at MASTER_ADDR at the port after MASTER_PORT,
 which torchrun uses itself; FLOPWATCH_PORT names another one. Messages are signed, so that nobody
 else is obeyed (`rank_connection`), and once all ranks are there rank 0 listens no longer.
+
+The workers of a job meet at a port of their own. On one node it is any that is free; on several, a
+free one of the JOB_PORTS after that of flopwatch, so that these can be opened between nodes. They
+use the address of rank 0 at which other nodes have reached it: its name may mean another one there.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from msgspec import structs
 
 from flopwatch import env
 from flopwatch.errors import UsageError, WorkerError
-from flopwatch.runner.local_launcher import Launcher, poll_readable
+from flopwatch.runner.local_launcher import Launcher
 from flopwatch.runner.rank_connection import Line, find_key
 from flopwatch.runner.rank_processes import (
     LOCALHOST,
@@ -32,6 +36,7 @@ from flopwatch.runner.rank_processes import (
     OtherRankProcess,
     find_free_port,
 )
+from flopwatch.runner.worker_processes import poll_readable
 from flopwatch.worker.communicator import JOIN_S
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import (
@@ -57,6 +62,8 @@ MOST_STRANGERS = 100
 STACK_S = 5.0
 """Longer than a rank takes to read the stack of its worker."""
 MOST_RANKS = 1_000_000
+JOB_PORTS = 16
+"""Jobs use them in turn: the last one's may not be free yet."""
 LAST_PORT = 65535
 SAME_KEY = (
     f"where nodes do not share a home, set {env.SECRET} on all of them to the same text, which "
@@ -186,13 +193,23 @@ class TorchrunRanks:
                 "from there"
             )
         self._job += 1
-        rank0, *others = assign(self._places, ranks, find_free_port())
+        port = find_job_port(self._place, self._job)
+        rank0, *others = assign(self._places, ranks, port)
+        address = self._find_address(ranks)
+        rank0, *others = [replace(place, address=address) for place in (rank0, *others)]
         started: list[OtherRankProcess] = []
         for place in others:
             line = self._lines[place.rank]
             line.send(Start(job=self._job, request=structs.replace(request, place=place)))
             started.append(RemoteRank(place.rank, line, self._job))
         return started, rank0
+
+    def _find_address(self, ranks: int) -> str:
+        """Of rank 0, as the other ranks of a job reach it: where it has a loopback address for
+        itself, as for its own name, another node has used another one."""
+        used = [self._lines[rank].find_own_address() for rank in range(1, ranks)]
+        reached = [own for own in used if own is not None and not ip_address(own).is_loopback]
+        return reached[0] if reached else self._place.address
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -244,6 +261,28 @@ class TorchrunRanks:
             f"{begin}; can it reach {self._place.address}:{self._place.port}? {env.PORT} names "
             "another port"
         )
+
+
+def find_job_port(place: RankPlace, job: int) -> int:
+    """For the workers of a job, on the node of rank 0."""
+    if not place.is_one_node:
+        for step in range(JOB_PORTS):
+            port = place.port + 1 + (job - 1 + step) % JOB_PORTS
+            if port <= LAST_PORT and _is_free(port):
+                return port
+    return find_free_port()
+
+
+def _is_free(port: int) -> bool:
+    """Whether nobody listens there, on any interface."""
+    for family, host in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
+        if family == socket.AF_INET6 and not socket.has_dualstack_ipv6():
+            continue
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError:
+            return False
+    return True
 
 
 def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankPlace]:
