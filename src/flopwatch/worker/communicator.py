@@ -297,8 +297,8 @@ def _publish(place: RankPlace) -> None:
     values += (place.address, place.port)
     os.environ.update({name: str(value) for name, value in zip(PUBLISHED, values, strict=False)})
     interface = find_interface(place)
-    if interface is not None:
-        os.environ.setdefault(INTERFACE, interface)
+    if interface is not None and not os.environ.get(INTERFACE):
+        os.environ[INTERFACE] = interface
 
 
 def find_interface(
