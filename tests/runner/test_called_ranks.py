@@ -39,10 +39,8 @@ def call(tmp_path: Path) -> Iterator[Any]:
     """Call a function on two ranks that load a suite, which changes how they end."""
     settings = Settings(silence_limit_s=3600.0)
     (tmp_path / "records.jsonl").write_text("")
-    with Launcher(environment={}) as launcher, closing(LocalRanks(lambda: launch())) as ranks:
-
-        def launch() -> Launcher:
-            return Launcher(environment={})
+    launch = partial(Launcher, environment={})
+    with launch() as launcher, closing(LocalRanks(launch)) as ranks:
 
         def call(then: str, close_s: float = 60.0) -> Any:
             path = tmp_path / "ending.py"

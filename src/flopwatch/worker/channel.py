@@ -38,6 +38,7 @@ STAGES = (
     "starting",
     "loading",
     "joining",
+    "call",
     "build",
     "check",
     "reference",

@@ -234,7 +234,7 @@ def call(request: Call, channel: Channel) -> None:
     if place is not None:
         channel.board.write(NO_VARIANT, "joining")
         comm = Communicator(place, settings.device, settings.silence_limit_s)
-        channel.board.write(NO_VARIANT, "sampling")
+    channel.board.write(NO_VARIANT, "call")
     try:
         value = find_function(request.function)(**request.arguments)
     except FlopwatchError as error:
