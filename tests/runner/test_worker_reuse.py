@@ -36,6 +36,7 @@ suite = flopwatch.Suite(
 def build(case):
     x = torch.arange(8.0)
     if case.variant == "odd":
+        pass
         {odd}
     note = f"{{os.path.dirname(__file__)}}/pid of {{os.environ.get('RANK', '0')}}"
     open(note, "a").write(f"{{os.getpid()}} ")
@@ -57,119 +58,104 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     monkeypatch.setattr(host, "Launcher", spawn)
 
     def write(
-        odd: str = "pass", more: str = "", options: str = "", axes: str = "{'n': [1, 2, 3]}"
+        odd: str = "", more: str = "", options: str = "", axes: str = "{'n': [1, 2, 3]}"
     ) -> Path:
         path = tmp_path / "several.py"
-        path.write_text(SUITE.format(odd=odd, more=more, options=options, axes=axes))
+        path.write_text(SUITE.format(odd=odd.strip(), more=more, options=options, axes=axes))
         return path
 
     return write
 
 
-def list_pids(records: Any, variant: str = "plain") -> list[float]:
-    return [record.facts["pid"] for record in records if record.variant == variant]
+def measure(path: Path, watcher: SilentWatcher | None = None) -> dict[tuple[str, int], Record]:
+    """Records by variant and group."""
+    measured = run(path, watcher).measured
+    return {(record.variant, record.params["n"]): record for record in measured}
 
 
-def measure(path: Path, **options: Any) -> dict[tuple[str, Any], Record]:
-    options.setdefault("watcher", SilentWatcher())
-    report = run(path, **options)
-    return {(record.variant, record.params.get("n")): record for record in report.measured}
+def list_pids(records: dict[tuple[str, int], Record]) -> list[float]:
+    return [record.facts["pid"] for (variant, _), record in records.items() if variant == "plain"]
+
+
+def list_failures(records: dict[tuple[str, int], Record]) -> dict[tuple[str, int], str]:
+    return {key: record.status for key, record in records.items() if record.status != "ok"}
+
+
+COLUMN = """
+import resource
+
+@suite.column(unit="count")
+def twice(row):
+    "n"
+    return 2 * row.record.params["n"]
+"""
 
 
 def test_a_process_measures_several_groups(write: Write) -> None:
-    records = measure(write())
-    assert {record.status for record in records.values()} == {"ok"}
-    assert len(set(list_pids(records.values()))) == 1
-    assert all(len(record.rounds) > 7 and record.sources for record in records.values())
-
-
-def test_columns_of_a_suite_do_not_end_the_process(write: Write) -> None:
-    column = "@suite.column(unit='count')\ndef twice(row):\n    'n'\n    return 2 * row.params['n']"
-    records = measure(write(more=column.replace("row.params", "row.record.params")))
+    """What is not supported, and columns that the suite computes in between, do not matter; and the
+    limit of memory holds for each."""
+    odd = """
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 3 * 2**30
+        if case.n == 2:
+            raise flopwatch.Unsupported("not here")
+    """
+    records = measure(write(odd, more=COLUMN))
+    assert list_failures(records) == {("odd", 2): "unsupported"}
+    assert len(set(list_pids(records))) == 1
     assert [records["plain", n].columns["twice"].value for n in (1, 2, 3)] == [2, 4, 6]
-    assert len(set(list_pids(records.values()))) == 1
+    assert all(record.rounds and record.sources for key, record in records.items() if key[1] != 2)
 
 
-def test_what_is_not_supported_is_no_reason_for_a_new_process(write: Write) -> None:
-    records = measure(write("raise flopwatch.Unsupported('not here')"))
-    assert records["odd", 2].status == "unsupported"
-    assert len(set(list_pids(records.values()))) == 1
-
-
-@pytest.mark.parametrize(
-    ("odd", "options"),
-    [
-        ("pass", "fresh=True,"),
-        ("torch.set_float32_matmul_precision('medium')", ""),
-        ("torch.backends.cudnn.conv.fp32_precision = 'tf32'", ""),
-        ("os.environ['MINE'] = str(case.n)", ""),
-        ("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", ""),
-        ("subprocess.Popen(['sleep', '1000'])", ""),
-        ("open(__file__, 'a').write('# changed')", ""),
-        ("torch.compile(lambda y: y + 1, backend='eager')(x)", ""),
-    ],
-)
-def test_what_is_left_of_a_group_does_not_reach_the_next(
-    write: Write, odd: str, options: str
-) -> None:
-    records = measure(write(odd, options=options))
-    assert {record.status for record in records.values()} == {"ok"}
-    assert len(set(list_pids(records.values()))) == 3
-
-
-@pytest.mark.parametrize(
-    ("odd", "status"),
-    [
-        ("raise ValueError('odd') if case.n == 2 else None", "crash"),
-        ("case.n == 2 and os.kill(os.getpid(), signal.SIGKILL)", "crash"),
-        ("case.n == 2 and os._exit(0)", "crash"),
-        ("x = torch.ones(9) if case.n == 2 else x", "wrong"),
-    ],
-)
-def test_a_failure_is_a_row_of_the_guilty_and_the_rest_goes_on(
-    write: Write, odd: str, status: str
-) -> None:
-    if status == "wrong":
-        odd = odd.replace("ones(9)", "ones(8)")
+def test_a_failure_is_a_row_of_the_guilty_and_the_rest_goes_on(write: Write) -> None:
+    odd = """
+        if case.n == 2:
+            raise ValueError("odd")
+        if case.n == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        x = torch.ones(8) if case.n == 6 else x
+    """
     watcher = SilentWatcher()
-    records = measure(write(odd), watcher=watcher)
-    assert records["odd", 2].status == status
-    assert [key for key, record in records.items() if record.status != "ok"] == [("odd", 2)]
-    first, second, third = list_pids(records.values())
-    assert len({first, second, third}) == 3
-    assert [said for said in watcher.said if "in a new process" in said]
+    records = measure(write(odd, axes="{'n': [1, 2, 3, 4, 5, 6, 7]}"), watcher)
+    assert list_failures(records) == {("odd", 2): "crash", ("odd", 4): "crash", ("odd", 6): "wrong"}
+    assert (records["odd", 4].message or "").startswith("killed by SIGKILL during build")
+    assert len(set(list_pids(records))) == 7
+    # Each was tried in a process that had measured the group before, and then in a new one.
+    assert len([said for said in watcher.said if "in a new process" in said]) == 3
 
 
-def test_what_only_fails_after_other_groups_is_measured_all_the_same(write: Write) -> None:
-    """As where the first group has left something that nobody thought of."""
-    odd = "sys.modules['left'] = 1 if 'left' not in sys.modules else int('broken')"
-    records = measure(write(odd))
-    assert {record.status for record in records.values()} == {"ok"}
-    assert len(set(list_pids(records.values()))) == 3
+def test_what_is_left_of_a_group_does_not_reach_the_next(write: Write) -> None:
+    odd = """
+        if case.n == 1:
+            open(__file__, "a").write("# changed")
+        if case.n == 2:
+            subprocess.Popen(["sleep", "1000"])
+        if case.n == 3:
+            sys.modules["left"] = None  # nobody looks for that
+        if case.n == 4 and "left" in sys.modules:
+            raise ValueError("fails after the group before, and not by itself")
+    """
+    records = measure(write(odd, axes="{'n': [1, 2, 3, 4]}"))
+    assert list_failures(records) == {}
+    assert len(set(list_pids(records))) == 4
 
 
-def test_a_limit_of_memory_holds_for_its_own_request_only(write: Write) -> None:
-    more = "import resource"
-    odd = "assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 3 * 2**30"
-    records = measure(write(odd, more))
-    assert {record.status for record in records.values()} == {"ok"}
+def test_a_suite_may_ask_for_new_processes(write: Write) -> None:
+    records = measure(write(options="fresh=True,", axes="{'n': [1, 2]}"))
+    assert list_failures(records) == {}
+    assert len(set(list_pids(records))) == 2
 
 
-def test_all_ranks_of_a_job_keep_their_processes(write: Write, tmp_path: Path) -> None:
-    path = write("x = x + distributed.get_rank() * 0", axes="{'ranks': [2], 'n': [1, 2]}")
-    records = measure(path)
-    assert {record.status for record in records.values()} == {"ok"}
+def test_ranks_of_a_job_keep_their_processes_until_one_dies(write: Write, tmp_path: Path) -> None:
+    odd = """
+        if case.n == 3 and distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    records = measure(write(odd, axes="{'ranks': [2], 'n': [1, 2, 3]}"))
+    assert list_failures(records) == {("odd", 3): "crash"}
+    assert (records["odd", 3].message or "").startswith("rank 1: killed by SIGKILL")
     for rank in range(2):
         pids = (tmp_path / f"pid of {rank}").read_text().split()
-        assert len(pids) == 4
-        assert len(set(pids)) == 1
-
-
-def test_a_rank_that_dies_costs_its_variant_in_a_kept_process(write: Write) -> None:
-    odd = "case.n == 2 and distributed.get_rank() == 1 and os.kill(os.getpid(), signal.SIGKILL)"
-    records = measure(write(odd, axes="{'ranks': [2], 'n': [1, 2, 3]}"))
-    assert [key for key, record in records.items() if record.status != "ok"] == [("odd", 2)]
-    assert (records["odd", 2].message or "").startswith("rank 1: killed by SIGKILL")
+        assert len(set(pids[:4])) == 1  # two variants of two groups
 
 
 @pytest.fixture

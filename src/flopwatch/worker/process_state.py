@@ -27,6 +27,8 @@ LEFT_BYTES = 64 * 2**20
 """Of a device's memory that libraries keep for themselves: workspaces for matmuls take up to
 32 MiB on each stream."""
 
+COMPILER_VARIABLES = "TORCHINDUCTOR_"
+"""The compiler sets some when a part of it is loaded. Who compiles is known by `graphs`."""
 SWITCHES = ("get_default_dtype", "get_num_interop_threads", "is_grad_enabled")
 ENDINGS = (
     *("_enabled", "_deterministic", "_benchmark", "_immediate", "_backend", "_order", "_device"),
@@ -50,7 +52,11 @@ class ProcessState:
 
 def read_state() -> ProcessState:
     return ProcessState(
-        variables={name: value for name, value in os.environ.items() if name not in PUBLISHED},
+        variables={
+            name: value
+            for name, value in os.environ.items()
+            if name not in PUBLISHED and not name.startswith(COMPILER_VARIABLES)
+        },
         folder=_find_folder(),
         switches=_read_switches(),
         threads=frozenset(thread.ident for thread in threading.enumerate()),

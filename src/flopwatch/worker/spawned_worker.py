@@ -88,7 +88,9 @@ def find_suite_path(request: Request) -> Path | None:
 def serve(descriptors: list[int], control: socket.socket) -> None:
     """Requests, one after the other, as long as the process is good for them."""
     process.settle_in(descriptors[2])
-    import torch  # noqa: F401  what it does on import is not a request's doing
+    # What libraries do when they are loaded, such as to set variables, is no request's doing.
+    import threadpoolctl  # noqa: F401
+    import torch  # noqa: F401
 
     data_limits = resource.getrlimit(resource.RLIMIT_DATA)
     history = History()
