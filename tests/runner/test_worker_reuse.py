@@ -118,7 +118,8 @@ def test_a_failure_is_a_row_of_the_guilty_and_the_rest_goes_on(write: Write) -> 
     records = measure(write(odd, axes="{'n': [1, 2, 3, 4, 5, 6, 7]}"), watcher)
     assert list_failures(records) == {("odd", 2): "crash", ("odd", 4): "crash", ("odd", 6): "wrong"}
     assert (records["odd", 4].message or "").startswith("killed by SIGKILL during build")
-    assert len(set(list_pids(records))) == 7
+    pids = list_pids(records)
+    assert len({*pids[:3], *pids[4:]}) == 6  # what is left of group 4 is measured without failure
     # Each was tried in a process that had measured the group before, and then in a new one.
     assert len([said for said in watcher.said if "in a new process" in said]) == 3
 

@@ -30,6 +30,7 @@ from flopwatch.worker.messages import (
     Report,
     Restart,
     Samples,
+    Sources,
     encode,
 )
 from flopwatch.worker.sampling import Observer, Progress, Series
@@ -122,10 +123,14 @@ class Channel:
         self.board = board
         self.has_failed = False
         """Whether anything went wrong, so that the process should serve nobody else."""
+        self.sources: dict[str, str] = {}
+        """Of the files that were reported as sources, as they were at first."""
 
     def send(self, report: Report) -> None:
         self.board.end_copy()
         self.has_failed = self.has_failed or _is_failure(report)
+        if isinstance(report, Sources):
+            self.sources = {**report.sources, **self.sources}
         data = memoryview(encode(report))
         with self.busy():
             while data:

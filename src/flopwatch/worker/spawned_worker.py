@@ -34,12 +34,15 @@ class History:
         self._suite_path: Path | None = None
         self._sources: dict[str, str] = {}
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, sources: dict[str, str]) -> None:
+        """`sources` are those that it reported, as they were when they were loaded."""
         self._request = request
         self._measured = request if isinstance(request, MeasureGroup) else self._measured
         suite_path = find_suite_path(request) or self._suite_path
         if suite_path is not None:
-            self._suite_path, self._sources = suite_path, digest_sources(suite_path)
+            # The oldest count: files that have changed since are not what this process has loaded.
+            self._suite_path = suite_path
+            self._sources = {**digest_sources(suite_path), **sources, **self._sources}
 
     def can_go_on_with(self, request: Request) -> bool:
         """Whether this process is to the request as a fresh one."""
@@ -103,7 +106,7 @@ def serve(descriptors: list[int], control: socket.socket) -> None:
         request = process.read_request(descriptors[0])
         if not process_state.restore(before, data_limits):
             return
-        history.add(request)
+        history.add(request, channel.sources)
         channel.send(Served())
         for descriptor in descriptors:
             os.close(descriptor)
