@@ -68,6 +68,13 @@ class RecordBuilder:
         """The variants that have not failed."""
         return [variant for variant, record in self.records.items() if record.status == "ok"]
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether anything went wrong, other than that a variant is not supported."""
+        return self.broken is not None or any(
+            record.status not in ("ok", "unsupported") for record in self.records.values()
+        )
+
     def list_unfinished(self) -> list[str]:
         """Those that have not failed, but would be cut short if the worker ended now."""
         return [variant for variant in self.list_ok() if self._is_cut_short(variant)]

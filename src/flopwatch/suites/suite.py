@@ -106,7 +106,9 @@ class Suite:
     `apart`, variants of a group hold nothing together, so that what they need in memory adds up. A
     variant in `parts` is not compared with the baseline: its phases are the parts of another
     variant, which is its value there (None: of none), timed one by one. `layout` names the
-    published layout (see ``flopwatch show --layout``) that results can be shown in.
+    published layout (see ``flopwatch show --layout``) that results can be shown in. With `fresh`,
+    every group is measured in a new process; on accelerators a process measures several groups
+    otherwise, one after the other.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
@@ -127,6 +129,7 @@ class Suite:
         apart: bool = False,
         parts: Mapping[str, str | None] | None = None,
         layout: str | None = None,
+        fresh: bool = False,
     ) -> None:
         self.name = name
         self.variants = list(variants)
@@ -138,6 +141,7 @@ class Suite:
         self.apart = apart
         self.parts = dict(parts or {})
         self.layout = layout
+        self.fresh = fresh
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self.columns: dict[str, OwnColumn] = {}
