@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Device
@@ -87,6 +87,15 @@ class Backend(Protocol):
 
         `prepare` is called before a run and does not count.
         """
+
+
+@runtime_checkable
+class GraphBackend(Protocol):
+    """A backend of a device that can record its work as a graph, which one call then launches."""
+
+    def capture(self, prepare: Callable[[], object], phases: Phases) -> Phases:
+        """The same phases, each as a graph. They must always work on the same tensors; `prepare` is
+        called before a run, as it is later."""
 
 
 def open_backend(device: Device, cache_bytes: int | None = None) -> Backend:
