@@ -199,8 +199,10 @@ class Timing(Protocol):
 
     clock: Clock
 
-    drain: Callable[[], object] | None
-    """Waits for the device, where that works through a queue; None where calls do their work."""
+    @property
+    def drain(self) -> Callable[[], object] | None:
+        """Waits for the device, where that works through a queue; None where calls do their
+        work."""
 
     def evict(self) -> None:
         """Overwrite the caches."""
