@@ -39,7 +39,8 @@ def build_device() -> Path:
     assert spec is not None
     assert spec.origin is not None
     torch_folder = Path(spec.origin).parent
-    command = [*compiler, *FLAGS, *list_options(torch_folder), str(SOURCE)]
+    command = [*compiler, *FLAGS, *list_includes(torch_folder), str(SOURCE)]
+    command += [f"-L{torch_folder / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     path = CACHE / f"flop_native-{digest(command)}.so"
     with open_folder(CACHE) as folder, open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest may be about it
@@ -48,7 +49,7 @@ def build_device() -> Path:
     return path
 
 
-def list_options(torch_folder: Path) -> list[str]:
+def list_includes(torch_folder: Path) -> list[str]:
     include = torch_folder / "include"
     folders = [
         include,
@@ -56,7 +57,7 @@ def list_options(torch_folder: Path) -> list[str]:
         include / "kineto",
         sysconfig.get_path("include"),
     ]
-    return [*(f"-I{folder}" for folder in folders), "-DTORCH_EXTENSION_NAME=flop_native"]
+    return [f"-I{folder}" for folder in folders]
 
 
 def digest(command: list[str]) -> str:

@@ -185,7 +185,7 @@ inline at::Tensor empty_strided(
       c10::dtype_or_default(dtype));
 }
 
-inline const at::Tensor& resize(
+inline const at::Tensor& resize_tensor(
     const at::Tensor& self, c10::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   auto* impl = self.unsafeGetTensorImpl();
   const size_t bytes = at::detail::computeStorageNbytesContiguous(
@@ -233,7 +233,7 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
 }
 
 inline at::Tensor copy_and_resize(const at::Tensor& source, const at::Tensor& target) {
-  if (target.sizes() != source.sizes()) resize(target, source.sizes(), std::nullopt);
+  if (target.sizes() != source.sizes()) resize_tensor(target, source.sizes(), std::nullopt);
   return copy_from(source, target, false);
 }
 
@@ -293,7 +293,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
-  m.impl("resize_", &resize);
+  m.impl("resize_", &resize_tensor);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_and_resize);
   m.impl("_local_scalar_dense", &read_scalar);
@@ -306,6 +306,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", &at::native::unfold);
   m.impl("view_as_real", &at::native::view_as_real);
   m.impl("view_as_complex", &at::native::view_as_complex);
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
