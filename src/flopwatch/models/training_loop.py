@@ -39,7 +39,13 @@ from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, swap
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
 from flopwatch.models.parallelize import Shared, share
-from flopwatch.models.step_workload import FICKLE, OPTIMIZERS, find_pattern, find_setting
+from flopwatch.models.step_workload import (
+    FICKLE,
+    OPTIMIZERS,
+    choose_float32,
+    find_pattern,
+    find_setting,
+)
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
@@ -100,6 +106,7 @@ class Loop:
     def prepare(self) -> None:
         """Draw the sequences of the next step, and clear gradients."""
         job, step = self.job, len(self.losses)
+        choose_float32(job, self.device)
         drawn = draw_sequences(job.shape.vocabulary, job.seq_len, self._seed, step, self._places)
         self._sequences = list(drawn.to(self.device).split(job.micro_batch))
         self.losses.append([])
@@ -251,6 +258,7 @@ def make_reference(job: TrainingJob, device: Device) -> Workload:
 def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str, Tensor]:
     """Loss and gradients of the first step, which many variants have in common."""
     torch.manual_seed(seed)
+    choose_float32(job, device)
     model = make_model(job, plain=True).to(device)
     ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
     batches = ids.to(device).split(job.micro_batch)
