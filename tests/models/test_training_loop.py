@@ -198,7 +198,7 @@ def test_ranks_hold_what_is_predicted() -> None:
         for number, precision, way in HELD
     ]
     for job, measured in zip(jobs, run_on_ranks(2, measure_all, jobs)[0], strict=True):
-        parts = estimate_rank_memory(job, "cpu")
+        parts = estimate_rank_memory(job, on_host=True)
         before = ("parameters", "buffers", "optimizer state", "buckets")
         held = sum(parts.get(part, 0) for part in before)
         assert sum(parts.values()) == pytest.approx(held + measured, rel=0.15), job
@@ -206,7 +206,7 @@ def test_ranks_hold_what_is_predicted() -> None:
 
 def test_shards_are_smaller() -> None:
     whole, *kept = (
-        estimate_rank_memory(make_job(8, variant=way, model=MEASURED), "cpu")
+        estimate_rank_memory(make_job(8, variant=way, model=MEASURED), on_host=True)
         for way in ("none", "full", "zero2")
     )
     for part in ("parameters", "optimizer state"):
@@ -217,7 +217,7 @@ def test_shards_are_smaller() -> None:
 
 def test_autocast_shards_gather_16_bits() -> None:
     short, full = (
-        estimate_rank_memory(make_job(2, variant="full", precision=precision), "cpu")
+        estimate_rank_memory(make_job(2, variant="full", precision=precision), on_host=True)
         for precision in ("bf16-mixed", "fp32")
     )
     assert short["parameters"] == full["parameters"]

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from flopwatch.devices.base import GraphBackend, Phases, open_backend
+from flopwatch.devices.kinds import find_kind
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.precision import TF32
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, Setting, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
@@ -54,6 +56,13 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 def find_setting(job: TrainingJob, device: str) -> Setting:
     precision = job.arithmetic
     return Setting(device=device, dtype=precision.dtype, autocast=precision.autocast)
+
+
+def choose_float32(job: TrainingJob, device: Device) -> None:
+    """Have float32 matmuls round their operands to tf32, or not. A process has one setting for
+    all, and whatever was timed in between may have changed it."""
+    if find_kind(device).has_tf32:
+        torch.set_float32_matmul_precision("high" if job.precision == TF32 else "highest")
 
 
 class SharedModel:
@@ -97,13 +106,15 @@ class TrainingStep:
         self.job = job
         self.layers = layers or {}
         self.parts = parts or {}
-        self.cast = find_setting(job, shared.ids.device.type).cast
+        self.device = shared.ids.device.type
+        self.cast = find_setting(job, self.device).cast
         self.call: Callable[..., Any] = shared.model
         own = [p for layer in self.layers.values() for p in layer.parameters()]
         self.optimizers = [shared.optimizer, *([shared.make_optimizer(own)] if own else [])]
 
     def prepare(self) -> None:
         """Make the model compute in the way of this variant, and clear all gradients."""
+        choose_float32(self.job, self.device)
         self.shared.swap_in(self.layers)
         choose_attention(self.shared.model, self.job.attention)
         choose_recompute(self.shared.model, self.job.recompute)

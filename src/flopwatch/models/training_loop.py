@@ -40,7 +40,13 @@ from flopwatch.layers.swapping import count_parameters, find_linear, install, ma
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
 from flopwatch.models.initialisation import allocate, draw_each, mix_seed
 from flopwatch.models.parallelize import Shared, leave, share
-from flopwatch.models.step_workload import FICKLE, OPTIMIZERS, find_pattern, find_setting
+from flopwatch.models.step_workload import (
+    FICKLE,
+    OPTIMIZERS,
+    choose_float32,
+    find_pattern,
+    find_setting,
+)
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -105,6 +111,7 @@ class Loop:
         """The sequences of so many steps, copied to the device at once: a copy would wait for the
         step before it. What is returned begins a step, and waits for nothing."""
         job, first = self.job, len(self.losses)
+        choose_float32(job, self.device)
         drawn = torch.stack(
             [
                 draw_sequences(job.shape.vocabulary, job.seq_len, self._seed, step, self._places)
@@ -321,6 +328,7 @@ def make_reference(job: TrainingJob, device: Device) -> Workload:
 def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str, Tensor]:
     """Loss and gradients of the first step, which many variants have in common."""
     torch.manual_seed(seed)
+    choose_float32(job, device)
     model = make_model(job, plain=True).to(device)
     ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
     batches = ids.to(device).split(job.micro_batch)

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from flopwatch.devices import environment, instruction_sets
+from flopwatch.devices.accelerators import choose_devices
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import Record, SuiteColumn, encode
@@ -42,6 +44,8 @@ class Host:
     """The environment as far as it is known without torch."""
     instruction_set: instruction_sets.InstructionSet
     settings: Settings
+    devices: Devices = Devices()
+    """What there is to measure on."""
 
     def launch(
         self, preload: Sequence[str] = ("torch",), variables: Mapping[str, str] | None = None
@@ -75,18 +79,17 @@ def prepare_host(
     """With the machine's own values where the user left the choice. `project` is the folder whose
     commit is recorded, by default the current one."""
     instruction_set = instruction_sets.probe()
-    if device == "cuda" and not instruction_set.cuda_devices:
-        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
+    devices = choose_devices(device)
     facts = environment.machine(project or Path.cwd())
     usable_cores: int = facts["machine"]["usable_cores"]
     available_bytes: int = facts["machine"]["memory_available_bytes"]
     settled = replace(
         settings,
-        device=device or ("cuda" if instruction_set.cuda_devices else "cpu"),
+        device=devices.kind.name,
         threads=threads or usable_cores,
         memory_limit_bytes=memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
     )
-    return Host(facts=facts, instruction_set=instruction_set, settings=settled)
+    return Host(facts=facts, instruction_set=instruction_set, settings=settled, devices=devices)
 
 
 def launch(
@@ -103,7 +106,7 @@ def launch(
             **limits.thread_environment(settings.threads),
             **(variables or {}),
         },
-        fork=settings.device == "cpu",  # a process that has used CUDA must not fork
+        fork=find_kind(settings.device).can_fork,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from flopwatch.devices import environment, instruction_sets
+from flopwatch.devices.accelerators import choose_devices
 from flopwatch.devices.best_times import PATIENCE
 from flopwatch.devices.matmul_rates import DTYPES
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, read_setup
@@ -49,22 +50,23 @@ def choose_options(
     quick: bool,
 ) -> PeakOptions:
     """With this machine's own values where the user left the choice."""
-    gpus = len(instruction_sets.probe().cuda_devices)
-    chosen: Device = device or ("cuda" if gpus else "cpu")
+    devices = choose_devices(device)
+    chosen: Device = devices.kind.name
     strange = [dtype for dtype in dtypes if dtype not in DTYPES[chosen]]
     if strange:
         raise UsageError(
             f"there are no {strange[0]} matmuls on {chosen}; choose --dtype from "
             f"{', '.join(DTYPES[chosen])}"
         )
-    most = gpus if chosen == "cuda" else count_usable_cores(read_cpu_quota_cores())
+    cores = count_usable_cores(read_cpu_quota_cores())
+    most = cores if devices.are_host else devices.count
     if ranks is not None and ranks > max(most, 1):
-        things = "GPUs" if chosen == "cuda" else "cores"
+        things = f"{devices.kind.unit}s"
         raise UsageError(
             f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
             f"choose at most {most}"
         )
-    usual = most if chosen == "cuda" else min(most, CPU_RANKS)
+    usual = min(most, CPU_RANKS) if devices.are_host else most
     return PeakOptions(
         device=chosen,
         threads=threads,

@@ -86,6 +86,8 @@ class Describe(Request, frozen=True, kw_only=True):
     """Load a suite file and list its cases."""
 
     suite_path: str
+    devices: int = 1
+    """How many accelerators this node has, where it is one that is measured on."""
     quick: bool = False
     preset: str | None = None
     chosen: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices.base import Backend, open_backend
-from flopwatch.devices.kinds import is_host
+from flopwatch.devices.kinds import Devices, find_kind, is_host
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.case import Case
@@ -90,10 +90,11 @@ def run_worker(descriptors: Sequence[int]) -> None:
 def describe(request: Describe, channel: Channel) -> None:
     limit_bytes = request.settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else max(limit_bytes, DESCRIBING_BYTES))
-    suite = load_suite(Path(request.suite_path))
-    chosen_values, device = _add_ranks(suite, request), request.settings.device
-    wanted: Any = {"quick": request.quick, "preset": request.preset, "device": device}
-    on_request = suite.on_request[device].items()
+    devices = Devices(kind=find_kind(request.settings.device), count=request.devices)
+    suite = load_suite(Path(request.suite_path)).on(devices)
+    chosen_values = _add_ranks(suite, request)
+    wanted: Any = {"quick": request.quick, "preset": request.preset}
+    on_request = suite.on_request.items()
     unasked = {axis: values for axis, values in on_request if axis not in chosen_values}
     try:
         grids = suite.list_grids(**wanted)
