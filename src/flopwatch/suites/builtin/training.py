@@ -234,7 +234,8 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
     from flopwatch.models.training_loop import make_reference
 
     needed_bytes = sum(estimate_memory(replace(case, variant="none")).values())
-    if needed_bytes > open_backend(case.device).count_free_bytes():
+    free_bytes = open_backend(case.device).count_free_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes:
         return None
     return make_reference(make_variant(case), case.device)
 
