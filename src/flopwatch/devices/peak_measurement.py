@@ -110,8 +110,9 @@ def begin_passes(device: Device, cache_bytes: int, effort: Effort) -> Passes:
     import torch
 
     backend = open_backend(device)
-    available_bytes = int(MEMORY_SHARE * backend.count_free_bytes())
-    largest_bytes = min(effort.caches_spanned * cache_bytes, available_bytes)
+    free_bytes, largest_bytes = backend.count_free_bytes(), effort.caches_spanned * cache_bytes
+    if free_bytes is not None:
+        largest_bytes = min(largest_bytes, int(MEMORY_SHARE * free_bytes))
     numbers = torch.rand(largest_bytes // FLOAT_BYTES, device=device)
     # A pass that writes spreads over two arrays or three, so that each is smaller.
     arrays = [numbers, *(torch.ones_like(numbers[: len(numbers) // n]) for n in (2, 3))]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape, find_shape
 from flopwatch.jobs.training_job import Attention, Recompute
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 HUGGING_FACE_NAMES = {"sdpa": "sdpa", "plain": "eager"}
 
 
-def build(shape: Shape, *, device: str = "cpu", dtype: str = "float32") -> nn.Module:
+def build(shape: Shape, *, device: str = HOST, dtype: str = "float32") -> nn.Module:
     """In training mode, with random weights from torch's current seed."""
     maker = transformer.build if shape.is_ours else build_from_transformers
     return maker(shape, device=device, dtype=dtype)
@@ -77,7 +78,7 @@ Implementation = Literal["sdpa", "eager"]
 def build_from_transformers(
     model: str | Shape,
     *,
-    device: str = "cpu",
+    device: str = HOST,
     dtype: str = "float32",
     attention: Implementation = "sdpa",
 ) -> PreTrainedModel:

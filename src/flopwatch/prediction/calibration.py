@@ -250,7 +250,7 @@ def predict_group(
 def is_predictable(job: TrainingJob) -> bool:
     """Whether its cost follows from its dimensions: not with other layers, compiled ones, or plain
     attention."""
-    is_plain = job.is_dense and job.attention == "sdpa" and not job.compiled
+    is_plain = job.is_dense and job.attention == "sdpa" and not job.compiled and not job.graphs
     return is_plain and job.shape.architecture in ARCHITECTURES
 
 

@@ -236,6 +236,7 @@ class SampleStream(Observer):
             samples_ns=_split_phases(phases, one.phase_ns[start:end]),
             rounds=one.rounds[start:end],
             calls_per_sample=one.calls_per_sample[start:end],
+            queue=one.describe_queue(start, end),
             ranks=[
                 Rank(
                     samples_ns=_split_phases(phases, [share.phase_ns for share in shares]),

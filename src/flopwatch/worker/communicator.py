@@ -9,7 +9,7 @@ are not authenticated.
 
     build    V      make variant V
     gather   V      run it once, for the check
-    run      V, N   run it, as run number N
+    run      V, N   run it, as run number N; with a third number, so many times in a window
     report   N      send the times of run N
     curves   V      take its curves
     drop     V      forget it

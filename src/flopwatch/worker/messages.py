@@ -36,7 +36,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from flopwatch.errors import WorkerError
-from flopwatch.records.record import Check, PhaseMemory, Rank, Region
+from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, Region
 from flopwatch.records.record import Stop as StopReason
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure
@@ -197,6 +197,7 @@ class NewSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples_ns: dict[str, list[float]]
     rounds: list[int]
     calls_per_sample: list[int]
+    queue: Queue | None
     ranks: list[Rank]
     instrumented_ns: list[float]
     regions: dict[str, Region]

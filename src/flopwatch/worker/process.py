@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices.base import Backend, open_backend
-from flopwatch.devices.kinds import Devices, find_kind
+from flopwatch.devices.kinds import Devices, find_kind, is_host
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.case import Case
@@ -275,7 +275,8 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
         Case(suite=suite.name, variant=variant, params=request.params, device=settings.device)
         for variant in request.variants
     ]
-    rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict)
+    drain = None if is_host(settings.device) else target.synchronize
+    rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict, drain)
     if place is not None:
         channel.board.write(NO_VARIANT, "joining")
         comm = Communicator(place, settings.device, settings.silence_limit_s)
@@ -283,7 +284,7 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
             _serve_rank0(comm, suite, cases, settings, target, channel)
             comm.close()
             return
-        rank0 = RankZero(comm, target.clock, target.evict)
+        rank0 = RankZero(comm, target.clock, target.evict, drain)
     group = Group(suite, cases, request.baseline, settings, target, channel, rank0)
     try:
         group.measure(is_probe=request.is_probe, turns=turns)
