@@ -237,7 +237,6 @@ def _single_initialisation() -> Iterator[None]:
     """transformers draws every weight anew after torch has; without torch's turn, building takes
     half the time."""
     from torch import nn
-from torch.utils import swap_tensors
 
     originals: dict[Any, Any] = {k: k.reset_parameters for k in (nn.Linear, nn.Embedding)}
     try:
