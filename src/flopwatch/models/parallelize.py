@@ -41,7 +41,7 @@ from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.parallelism import Parallelism, count_shards
 from flopwatch.jobs.precision import Precision
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.models.builder import find_blocks
+from flopwatch.models.builder import find_blocks, put_on
 from flopwatch.worker.rank_times import Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
@@ -87,9 +87,10 @@ def share(
 def move(model: nn.Module, device: str, fill: Fill) -> nn.Module:
     for block in find_blocks(model):
         fill(block)
-        block.to(device)
+        put_on(device, block)
     fill(model)
-    return model.to(device)
+    put_on(device, model)
+    return model
 
 
 def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
@@ -191,10 +192,13 @@ class Shards:
         policy = MixedPrecisionPolicy(
             param_dtype=short, reduce_dtype=None if short is None else torch.float32
         )
-        for block in find_blocks(model):
+        blocks = find_blocks(model)
+        for block in blocks:
             fill(block)
+            put_on(mesh.device_type, block)
             fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policy)
         fill(model)
+        put_on(mesh.device_type, model, left=blocks)
         self.call: Any = fully_shard(
             model, mesh=mesh, reshard_after_forward=False, mp_policy=policy
         )

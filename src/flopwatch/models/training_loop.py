@@ -37,7 +37,13 @@ from flopwatch.jobs.parallelism import count_shards
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
-from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
+from flopwatch.models.builder import (
+    build,
+    choose_attention,
+    choose_recompute,
+    find_blocks,
+    put_on,
+)
 from flopwatch.models.initialisation import allocate, draw_each, mix_seed
 from flopwatch.models.parallelize import Shared, leave, share
 from flopwatch.models.step_workload import (
@@ -329,7 +335,8 @@ def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str
     """Loss and gradients of the first step, which many variants have in common."""
     torch.manual_seed(seed)
     choose_float32(job, device)
-    model = make_model(job, plain=True).to(device)
+    model = make_model(job, plain=True)
+    put_on(device, model)
     ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
     batches = ids.to(device).split(job.micro_batch)
     total, setting = torch.zeros((), device=device), find_setting(job, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import flop_native
@@ -71,6 +72,11 @@ def device_count() -> int:
 
 def get_device_name(device: Any = None) -> str:
     return "Flop 1"
+
+
+def get_device_properties(device: Any = None) -> SimpleNamespace:
+    total_bytes = mem_get_info()[1]
+    return SimpleNamespace(name="Flop 1", total_memory=total_bytes, L2_cache_size=2**20)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
