@@ -29,7 +29,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.analysis.statistics import estimate_ratio, median
-from flopwatch.devices.cpu import CpuClock
+from flopwatch.devices.cpu import CpuBackend, CpuClock
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.builder import build, find_blocks
@@ -37,6 +37,7 @@ from flopwatch.models.training_loop import draw_sequences, make_workload
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.communicator import Communicator
 from flopwatch.worker.messages import RankPlace
+from flopwatch.worker.rank_devices import DeviceWatch
 from flopwatch.worker.rank_roles import OtherRank, RankZero
 from flopwatch.worker.sampling import time_phases
 
@@ -116,7 +117,8 @@ def measure(rank: int, port: int, job: TrainingJob, given: dict[str, Any], resul
         return make_workload(parse_variant(job, given["way"]), "cpu")
 
     if rank > 0:
-        for _ in OtherRank(comm, clock, make).follow_orders():
+        watch = DeviceWatch(CpuBackend(), "cpu")
+        for _ in OtherRank(comm, clock, make, watch).follow_orders():
             pass
         times_s = {}
     else:

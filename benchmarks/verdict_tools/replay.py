@@ -72,6 +72,10 @@ class Playback:
     def evict(self) -> None:
         raise NotImplementedError("recorded with hot caches")
 
+    @property
+    def drain(self) -> None:
+        """Calls have done their work when they return."""
+
     def take_shares(self, calls: int) -> Sequence[Share]:
         return ()
 
