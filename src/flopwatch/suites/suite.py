@@ -80,6 +80,10 @@ class OwnColumn:
         return SuiteColumn(value=value, unit=self.unit, meaning=self.meaning)
 
 
+def _choose(declared: GridsByDevice, devices: Devices) -> Grids:
+    return declared(devices) if callable(declared) else declared
+
+
 class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
@@ -141,7 +145,7 @@ class Suite:
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self.columns: dict[str, OwnColumn] = {}
-        self._declared = (axes, quick, on_request)
+        self._declared = (axes, quick, on_request or {})
         self._declared_presets = presets or {}
         self._validate()
         for kind in KINDS.values():  # so that a mistake is found on any machine
@@ -155,12 +159,13 @@ class Suite:
         return placed
 
     def _put_on(self, devices: Devices) -> None:
-        axes, quick, on_request = (one(devices) if callable(one) else one for one in self._declared)
+        axes, quick, on_request = self._declared
         self.device = devices.kind.name
-        self.grids = make_grids(self.name, axes)
+        self.grids = make_grids(self.name, _choose(axes, devices))
         self.axes = unite(self.grids)
-        self.on_request = make_grids(self.name, on_request or {})[0]
-        self.quick_grids = make_quick_grids(self.name, self.grids, quick, self.on_request)
+        self.on_request = make_grids(self.name, _choose(on_request, devices))[0]
+        shorter = None if quick is None else _choose(quick, devices)
+        self.quick_grids = make_quick_grids(self.name, self.grids, shorter, self.on_request)
         self.presets = {
             preset: make_other_grids(self.name, repr(preset), grids, self.grids)
             for preset, grids in self._declared_presets.items()

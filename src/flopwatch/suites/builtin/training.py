@@ -108,9 +108,9 @@ def list_quick(devices: Devices) -> list[Grid]:
     jobs: Grid = {**list_jobs(devices), "optimizer": ["adamw"]}
     jobs["precision"] = [devices.kind.usual_precision]
     if devices.are_host:
-        small = {"model": [TINY], "seq_len": [64], "ranks": [2], "micro_batch": [2]}
+        small: Grid = {"model": [TINY], "seq_len": [64], "ranks": [2], "micro_batch": [2]}
         return [{**jobs, **small}]
-    usual = {"model": ["small"], "seq_len": [1024], "micro_batch": [4]}
+    usual: Grid = {"model": ["small"], "seq_len": [1024], "micro_batch": [4]}
     return [{**jobs, **usual, "ranks": [devices.count]}]
 
 
