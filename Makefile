@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 
-.PHONY: bench test test-packages test-all check docs images fix figures clean
+.PHONY: bench test test-packages test-all test-gpu check docs images fix figures clean
 
 bench: .venv/.bench
 	bash benchmarks/tour.sh
@@ -25,6 +25,10 @@ test-packages: .venv/.test
 # pytest plug-in.
 test-all: .venv/.test check test-packages
 	$(BIN)/pytest -p no:flopwatch -m "not gpu" --cov --cov-report=term
+
+# What needs an accelerator, on a machine that has one: minutes, and results/gpu/*.jsonl to send to us.
+test-gpu: .venv/.test
+	$(BIN)/pytest -m gpu tests/gpu
 
 check: .venv/.test
 	$(BIN)/ruff format --check .

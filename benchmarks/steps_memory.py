@@ -57,7 +57,7 @@ def parse_arguments() -> dict[str, Any]:
 
 def compare(job: TrainingJob) -> list[float]:
     """Errors of the estimates, relative to what was measured."""
-    found = estimate_step(job, "cpu")
+    found = estimate_step(job, on_host=True)
     free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
     if found.peak_bytes + PROCESS_BYTES > free_bytes:
         print(f"{job.name} is left out: it needs {format_bytes(found.peak_bytes)}, "

@@ -38,6 +38,7 @@ class FakeClock:
 
     name = "fake"
     resolution_ns = 10.0
+    drain = None
 
     def __init__(self) -> None:
         self.now_ns = 0.0

@@ -17,6 +17,7 @@ PASS_ON = {
     "devices/instruction_sets.py",  # a child inherits them
     "runner/local_launcher.py",  # workers inherit them
     "worker/communicator.py",  # sets those of torchrun
+    "worker/process_state.py",  # compares them
 }
 
 

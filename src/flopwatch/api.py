@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flopwatch.devices.kinds import HOST, KINDS
 from flopwatch.errors import UsageError
 from flopwatch.jobs.precision import PRECISIONS, Peak
 from flopwatch.jobs.training_job import TrainingJob
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from flopwatch.devices.device_table import Device as Specification
     from flopwatch.jobs.flops import StepFlops
     from flopwatch.jobs.rank_memory import Memory
-    from flopwatch.jobs.step_memory import Device
     from flopwatch.jobs.utilisation import JobUtilisation
     from flopwatch.prediction.plans import Plan
     from flopwatch.prediction.predictions import Prediction
+    from flopwatch.settings import Device
 
 
 def predict(
@@ -139,7 +140,9 @@ def memory(
         devices, machine, _ = find_hardware(hardware, None, None)
         job, device = place_on(replace(job, hardware=hardware), devices), machine.device
         fit_bytes = fit_bytes or machine.memory_bytes
-    device = device or "cpu"
+    device = device or HOST
+    if device not in KINDS:
+        raise UsageError(f"there is no device {device!r}; choose one of {', '.join(KINDS)}")
     return find_capacity(job, device, find_available_bytes(fit_bytes, device))
 
 

@@ -42,7 +42,6 @@ VARIABLES = {
     "ONEDNN_MAX_CPU_ISA": "highest instruction set that oneDNN may use",
     "DNNL_MAX_CPU_ISA": "the same, by its older name",
     "ATEN_CPU_CAPABILITY": "highest instruction set that torch's own kernels may use",
-    "CUDA_VISIBLE_DEVICES": "GPUs that this process may use",
     "LD_PRELOAD": "libraries loaded first: perhaps an allocator",
     "GLIBC_TUNABLES": "settings of glibc's malloc, as are the next five",
     "MALLOC_ARENA_MAX": "",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flopwatch.devices.kinds import HOST
+
 Allocator = Literal["default", "retain"]
 Cache = Literal["hot", "cold"]
 Device = str
@@ -17,7 +19,7 @@ Device = str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    device: Device = "cpu"
+    device: Device = HOST
     threads: int = 1
     cache: Cache = "hot"
     """hot: a sample finds the caches as the same variant's previous call left them.

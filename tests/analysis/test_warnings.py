@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from flopwatch.analysis.warnings import KINDS, SEVERITIES, ResultWarning, find_warnings
 from flopwatch.cli.main import cli
 from flopwatch.errors import UsageError
-from flopwatch.records.record import Check, PhaseMemory, Record, encode
+from flopwatch.records.record import Check, PhaseMemory, Queue, Record, encode
 from flopwatch.settings import Settings
 from tests.cli.test_main import assert_refused, flopwatch
 from tests.conftest import make_record
@@ -212,6 +212,28 @@ def test_a_hot_cpu_and_a_gpu_that_lowered_its_clocks_are_throttled() -> None:
     assert find_warnings([make_timed(environment={"load": {"cpu_temperature_c": 70.0}})]) == []
     lowered = find([make_timed(throttled=["its power limit"])], "throttled")
     assert "the GPU lowered its clocks because of its power limit" in lowered.sentence
+
+
+def make_queued(enqueue_ns: float, drain_ns: float, **changes: object) -> Record:
+    queue = Queue(enqueue_ns=[None, *[enqueue_ns] * 59], drain_ns=[None, *[drain_ns] * 59])
+    return make_timed(queue=queue, settings=Settings(device="cuda"), environment=GPU, **changes)
+
+
+def test_a_device_that_waits_for_python_is_launch_bound() -> None:
+    warning = find([make_queued(0.93e6, 20e3)], "launch-bound")
+    assert "launch-bound: 93 % of the time the device waited for Python" in warning.sentence
+    assert "cuda-graph" in warning.advice
+
+
+@pytest.mark.parametrize(
+    ("enqueue_ns", "drain_ns"),
+    [
+        (0.5e6, 0.5e6),  # Python is done half-way
+        (0.98e6, 30e6),  # Python was stopped by a full queue, and the device has work left
+    ],
+)
+def test_a_device_that_always_has_work_is_not(enqueue_ns: float, drain_ns: float) -> None:
+    assert find_warnings([make_queued(enqueue_ns, drain_ns)]) == []
 
 
 def test_more_than_the_nominal_peak() -> None:

@@ -350,8 +350,11 @@ def test_every_command_has_help(tmp_path: Path, command: str) -> None:
         (["run", "activations", "--memory-limit", "lots"], ["'lots' is not a size"]),
         (["run", "activations", "--target-interval", "0"], ["'0' is not a percentage"]),
         (["run", "activations", "--threads", "0"], ["0 is not in the range"]),
-        (["run", "activations", "--device", "tpu"], ["'tpu' is not one of"]),
-        (["run", "activations", "--device", "cuda"], ["no CUDA device here"]),
+        (["run", "activations", "--device", "cpu,cuda"], ["--device takes one value here"]),
+        (
+            ["run", "activations", "--device", "cuda"],
+            ["finds no accelerator here; choose cpu"],
+        ),
         (["run", "activations", "--out", "/proc/nowhere/x.jsonl"], ["cannot be written"]),
         (["run", "nothing.py"], ["no case of suite 'nothing' is left"]),
         (["show", "missing.jsonl"], ["missing.jsonl does not exist"]),

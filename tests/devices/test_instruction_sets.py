@@ -60,21 +60,11 @@ def _int_mm(a, b):
     misbehave(a.dtype)
 
 
-def is_available():
-    misbehave("cuda")
-    return "gpus" in wanted
-
-
 misbehave("import")
 print("a line that is not ours", "{")
 set_num_threads = lambda n: None
 nn = types.SimpleNamespace(functional=types.SimpleNamespace(linear=linear))
 backends = types.SimpleNamespace(cpu=types.SimpleNamespace(get_cpu_capability=lambda: "AVX512"))
-cuda = types.SimpleNamespace(
-    is_available=is_available,
-    device_count=lambda: len(wanted["gpus"]),
-    get_device_name=lambda i: wanted["gpus"][i],
-)
 """
 
 SAPPHIRE_RAPIDS = ["avx2", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16"]
@@ -111,11 +101,9 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
 
 
 def test_a_healthy_machine_is_not_capped(torch: FakeTorch) -> None:
-    found = torch.probe({"gpus": ["A100", "A100"]})
+    found = torch.probe({})
 
-    assert found == InstructionSet(
-        cpu_flags=SAPPHIRE_RAPIDS, cpu_capability="AVX512", cuda_devices=["A100", "A100"]
-    )
+    assert found == InstructionSet(cpu_flags=SAPPHIRE_RAPIDS, cpu_capability="AVX512")
     assert torch.children == [None]
     assert instruction_sets.environment(found) == {}
     assert instruction_sets.describe(found) == {}
@@ -124,14 +112,13 @@ def test_a_healthy_machine_is_not_capped(torch: FakeTorch) -> None:
 def test_a_crash_is_capped(torch: FakeTorch) -> None:
     order = {"signal": "SIGILL", "unless": ["AVX512_CORE_FP16", "AVX512_CORE", *LOW]}
 
-    found = torch.probe({"bfloat16": order, "gpus": ["A100"]})
+    found = torch.probe({"bfloat16": order})
 
     assert found.onednn_max_cpu_isa == "AVX512_CORE_FP16"
     assert found.crashes == {"bfloat16": "SIGILL"}
     assert found.capped_because == (
         "bfloat16 matmul died with SIGILL under the full instruction set"
     )
-    assert found.cuda_devices == ["A100"]
     assert instruction_sets.environment(found) == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
     assert set(instruction_sets.describe(found)) == {
         "onednn_max_cpu_isa",
@@ -208,14 +195,6 @@ def test_a_cap_of_the_user_stays(torch: FakeTorch) -> None:
     assert torch.children == [None, None]
 
 
-def test_a_crash_of_cuda_is_not_capped(torch: FakeTorch) -> None:
-    found = torch.probe({"cuda": {"signal": "SIGSEGV"}, "gpus": ["A100"]})
-
-    assert found.onednn_max_cpu_isa is None
-    assert found.crashes == {"cuda": "SIGSEGV"}
-    assert found.cuda_devices == []
-
-
 def test_a_child_killed_by_others_proves_nothing(torch: FakeTorch) -> None:
     found = torch.probe({"float32": {"signal": "SIGKILL"}})
 
@@ -272,17 +251,16 @@ class TestCache:
         torch.cache_path.parent.mkdir()
         torch.cache_path.write_text(content.replace("KEY", key))
 
-        torch.probe({"gpus": ["A100"]})
-
-        assert torch.probe({}).cuda_devices == ["A100"]
+        assert torch.probe({"int8": {"raise": "no"}}).unsupported
+        assert torch.probe({}).unsupported  # it is now kept
 
     def test_an_entry_of_wrong_types_is_ignored(self, torch: FakeTorch) -> None:
         torch.probe({})
         entries = json.loads(torch.cache_path.read_text())
-        next(iter(entries.values()))["cuda_devices"] = "A100"
+        next(iter(entries.values()))["cpu_capability"] = 512
         torch.cache_path.write_text(json.dumps(entries))
 
-        assert torch.probe({}).cuda_devices == []
+        assert torch.probe({}).cpu_capability == "AVX512"
         assert len(torch.children) == 2
 
     def test_one_that_cannot_be_written_is_ignored(self, torch: FakeTorch, tmp_path: Path) -> None:
@@ -316,6 +294,6 @@ def test_with_the_real_torch() -> None:
 
     assert found.cpu_capability
     assert instruction_sets.probe() == found
-    assert set(found.crashes) <= {*instruction_probe.MATMULS, "cuda"}
+    assert set(found.crashes) <= set(instruction_probe.MATMULS)
     if not found.crashes:
         assert found.capped_because is None

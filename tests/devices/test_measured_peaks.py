@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from click.testing import CliRunner
 
 from flopwatch.cli import machine
 from flopwatch.cli.main import cli
+from flopwatch.devices.accelerators import Accelerators
 from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import (
     Curve,
@@ -386,11 +386,10 @@ def test_what_cannot_be_is_refused_at_once(
 def test_where_there_is_no_gpu_no_time_is_promised(
     calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = SimpleNamespace(cuda_devices=[])
-    monkeypatch.setattr("flopwatch.devices.instruction_sets.probe", lambda: nothing)
+    monkeypatch.setattr("flopwatch.devices.accelerators._find", lambda _: Accelerators())
     told = CliRunner().invoke(cli, ["peaks", "--device", "cuda", "--out", str(tmp_path / "p")])
     assert isinstance(told.exception, UsageError)
-    assert str(told.exception).startswith("--device cuda, but torch finds no CUDA device here")
+    assert str(told.exception).startswith("--device cuda, but torch finds no accelerator here")
     assert (told.output, calls, (tmp_path / "p").exists()) == ("", [], False)
 
 

@@ -117,7 +117,7 @@ def test_gradients_and_matrices_of_experts_are_those_of_all_parameters(
     model = f"{architecture}:hidden_size=128:layers=4:vocabulary=512{EXPERTS}"
     job = TrainingJob(model, 64, precision="fp32", recompute=recompute)
     one, two = (count_parameters(replace(job.shape, layers=layers)) for layers in (1, 2))
-    sizes = Sizes(job, "cpu")
+    sizes = Sizes(job, on_host=True)
     assert sum(stage.gradient_bytes for stage in make_block(sizes)) == 4 * (two - one)
     matrices = sum(weight.count * weight.size_bytes for weight in list_weights(sizes))
     vectors = 4 * (
@@ -133,7 +133,8 @@ def test_one_expert_is_a_model_without_but_for_its_router(model: str, recompute:
     more, and experts that it does not go through keep nothing where weights are not copied."""
     step, one, two, many = (
         estimate_step(
-            TrainingJob(f"{model}{given}", 64, precision="fp32", recompute=recompute), "cpu"
+            TrainingJob(f"{model}{given}", 64, precision="fp32", recompute=recompute),
+            on_host=True,
         )
         for given in (
             "",

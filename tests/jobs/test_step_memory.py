@@ -165,7 +165,7 @@ def test_the_small_model_holds_what_was_measured_once() -> None:
 def test_gradients_of_all_stages_are_those_of_all_parameters(model: str) -> None:
     shape, job = find_shape(model), make(model)
     predicted = estimate_step(job)
-    block = sum(stage.gradient_bytes for stage in make_block(Sizes(job, "cpu")))
+    block = sum(stage.gradient_bytes for stage in make_block(Sizes(job, on_host=True)))
     other = count_parameters(replace(shape, layers=1)) * 4 - block
     assert predicted.gradient_bytes == shape.layers * block + other
     assert count_parameters(replace(shape, layers=2)) * 4 == 2 * block + other
@@ -176,7 +176,7 @@ def test_matrices_are_those_of_the_model(model: str) -> None:
     shape = find_shape(model)
     built = build(shape, device="meta")
     real = sorted(tuple(p.shape) for p in built.parameters() if p.dim() == 2)
-    listed = list_weights(Sizes(make(model), "cpu"))
+    listed = list_weights(Sizes(make(model), on_host=True))
     assert sorted(weight.shape for weight in listed for _ in range(weight.count)) == real
 
 
@@ -212,10 +212,10 @@ def test_what_a_choice_saves() -> None:
 
 
 def test_on_a_gpu_norms_keep_less_and_softmax_is_lifted() -> None:
-    cpu, gpu = estimate_step(make(), "cpu"), estimate_step(make(), "cuda")
+    cpu, gpu = (estimate_step(make(), on_host=on_host) for on_host in (True, False))
     assert cpu.block_bytes - gpu.block_bytes == 2 * 4 * 128 * 768 * 4
     autocast = make(precision="bf16-mixed", attention="plain")
-    cpu, gpu = estimate_step(autocast, "cpu"), estimate_step(autocast, "cuda")
+    cpu, gpu = (estimate_step(autocast, on_host=on_host) for on_host in (True, False))
     lifted = 4 * 12 * 128 * 128 * 4
     assert gpu.block_bytes - cpu.block_bytes == lifted - 2 * 4 * 128 * 768 * 4
 
@@ -230,5 +230,5 @@ def test_the_largest_tensors_come_first_by_name() -> None:
 
 def test_models_of_ours_need_no_torch_and_others_are_surveyed() -> None:
     ours, other = make(MODELS[0]), make("llama:hidden_size=64:layers=3:vocabulary=99")
-    assert job_estimates.estimate_step(ours, "cpu") == estimate_step(ours)
-    assert job_estimates.estimate_step(other, "cpu") == survey.estimate(other)
+    assert job_estimates.estimate_step(ours, on_host=True) == estimate_step(ours)
+    assert job_estimates.estimate_step(other, on_host=True) == survey.estimate(other)

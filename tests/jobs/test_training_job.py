@@ -17,7 +17,7 @@ from flopwatch.jobs.parallelism import (
     find_sharding,
     require_data_only,
 )
-from flopwatch.jobs.precision import PRECISIONS, find_precision, name_precision
+from flopwatch.jobs.precision import PRECISIONS, find_precision, name_precision, require_built
 from flopwatch.jobs.training_job import (
     OLD_WORDS,
     LinearLayer,
@@ -144,6 +144,16 @@ def test_precisions_have_names_and_spellings() -> None:
         4,
     )
     assert (tf32.matmul_dtype, tf32.dtype, tf32.element_bytes) == ("tf32", "float32", 4)
+
+
+def test_models_are_built_in_some_precisions_only() -> None:
+    for name in ("fp32", "amp_bf16", "fp16"):
+        require_built(name, has_tf32=False)
+    require_built("tf32", has_tf32=True)
+    with pytest.raises(UsageError, match="^precision tf32 is arithmetic of accelerators .* fp32, "):
+        require_built("tf32", has_tf32=False)
+    with pytest.raises(UsageError, match="^precision fp8 can be predicted, but models are not "):
+        require_built("fp8", has_tf32=True)
 
 
 def test_a_variant_is_the_job_computed_in_another_way() -> None:

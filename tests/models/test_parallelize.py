@@ -15,6 +15,7 @@ from flopwatch.env import read_ranks_per_node
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.parallelism import Parallelism, count_shards
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
+from flopwatch.models import parallelize
 from flopwatch.models.parallelize import fill_buckets
 from flopwatch.models.training_loop import make_reference, make_workload
 from flopwatch.worker.agreement import compare, gather
@@ -120,6 +121,47 @@ def test_collectives_are_noted(grad_accum: int, on_two: Any) -> None:
     for way, visits in expected.items():
         first, second = on_two[way, "", grad_accum]
         assert first["visits"] == second["visits"] == [visits] * (STEPS - 1), way
+
+
+def train_beside(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
+    """As on an accelerator, where collectives run beside the computation; on CPUs they have ended
+    when they return."""
+    parallelize.is_host = lambda device: False  # of this process, which ends with this
+    found = []
+    for job in jobs:
+        torch.manual_seed(0)
+        workload = make_workload(job, "cpu")
+        assert workload.journal is not None
+        stops = []
+        for _ in range(STEPS):
+            workload.journal.clear()
+            run_once(workload)
+            stops.append([visit.arrived >= visit.left for visit in workload.journal.visits])
+        assert workload.curves is not None
+        losses = [point["loss"] for point in workload.curves()]
+        found.append({"losses": losses, "stops": stops, "notes": workload.notes})
+    return found
+
+
+def test_what_computes_meets_every_collective_that_ran_beside_it(alone: list[float]) -> None:
+    """Every block's parameters before it is computed, in both passes, and every block's gradients
+    before the next ones are reduced, or in the end: each once."""
+    numbers = {"full": 3 + 2 + 3, "zero2": 3 + 3, "full+recompute-full": 3 + 2 + 3}
+    jobs = [make_job(2, number, way) for way in numbers for number in (1, 4)]
+    for job, each in zip(jobs, run_on_ranks(2, train_beside, jobs)[1], strict=True):
+        assert each["losses"] == pytest.approx(alone, rel=1e-5)
+        way = job.sharding + ("" if job.recompute == "none" else f"+recompute-{job.recompute}")
+        # All had ended before: nobody was stopped.
+        assert each["stops"] == [[True] * numbers[way] * job.grad_accum] * STEPS
+        assert "by events" in each["notes"][0]
+
+
+@pytest.mark.slow
+def test_hybrid_shards_meet_the_averages_between_groups(alone: list[float]) -> None:
+    jobs = [make_job(4, number, "hybrid") for number in (1, 2)]
+    for job, each in zip(jobs, run_on_ranks(4, train_beside, jobs)[3], strict=True):
+        assert each["losses"] == pytest.approx(alone, rel=1e-5)
+        assert each["stops"] == [[True] * (3 + 2 + 3) * job.grad_accum] * STEPS
 
 
 DECODER = "decoder:hidden_size=32:layers=2:heads=4:vocabulary=101"

@@ -264,3 +264,15 @@ def test_training_learns_and_is_repeatable(spec: str) -> None:
     assert points[-1]["train_loss"] < 0.5 * points[0]["train_loss"]
     assert learn(spec) == points
     assert learn(spec, seed=1) != points
+
+
+def test_float32_is_rounded_to_tf32_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    for precision in ("tf32", "fp32", "bf16-mixed", "tf32"):
+        job = TrainingJob("small", 8, precision=precision)
+        model_workload.choose_float32(job, "cuda")
+        model_workload.choose_float32(job, "cpu")  # which has no such choice
+    assert chosen == ["high", "highest", "highest", "high"]

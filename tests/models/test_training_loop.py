@@ -20,7 +20,7 @@ from flopwatch.models.training_loop import (
 )
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.instruments import Diverged, take_points
-from flopwatch.worker.sampling import run_once
+from flopwatch.worker.sampling import run_once, run_phases, time_phases
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
 
@@ -70,6 +70,41 @@ def test_every_step_has_sequences_of_its_own() -> None:
     workload = make_workload(make_job(1), "cpu")
     values = [gather(workload, CpuClock()).values["loss"].item() for _ in range(2)]
     assert values[0] != values[1]
+
+
+@pytest.mark.parametrize("grad_accum", [1, 2])
+def test_steps_that_are_drawn_ahead_train_on_the_same_sequences(grad_accum: int) -> None:
+    torch.manual_seed(0)
+    one_by_one = make_workload(make_job(1, grad_accum), "cpu")
+    for _ in range(4):
+        run_once(one_by_one)
+    torch.manual_seed(0)
+    ahead = make_workload(make_job(1, grad_accum), "cpu")
+    run_once(ahead)
+    begin = ahead.reset.__self__.draw_ahead(3)  # type: ignore[union-attr]
+    for _ in range(3):
+        begin()
+        run_phases(ahead)
+    assert one_by_one.curves is not None
+    assert ahead.curves is not None
+    assert list(ahead.curves()) == list(one_by_one.curves())
+
+
+def test_only_what_works_through_a_queue_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_workload(make_job(1), "cpu").ahead is None
+    monkeypatch.setattr("flopwatch.models.training_loop.is_host", lambda device: False)
+    workload = make_workload(make_job(1), "cpu")
+    assert workload.ahead is not None
+    taken = time_phases(workload, 5, CpuClock())  # a window of 5 steps
+    assert len(taken) == 3
+    assert workload.curves is not None
+    assert len(list(workload.curves())) == 5
+
+
+@pytest.mark.parametrize("word", ["cuda-graph", "reduce-overhead"])
+def test_graphs_are_refused(word: str) -> None:
+    with pytest.raises(Unsupported, match="in the suite steps only"):
+        make_workload(make_job(1, variant=f"none+{word}"), "cpu")
 
 
 @pytest.mark.parametrize("grad_accum", [1, 4])
@@ -163,7 +198,7 @@ def test_ranks_hold_what_is_predicted() -> None:
         for number, precision, way in HELD
     ]
     for job, measured in zip(jobs, run_on_ranks(2, measure_all, jobs)[0], strict=True):
-        parts = estimate_rank_memory(job, "cpu")
+        parts = estimate_rank_memory(job, on_host=True)
         before = ("parameters", "buffers", "optimizer state", "buckets")
         held = sum(parts.get(part, 0) for part in before)
         assert sum(parts.values()) == pytest.approx(held + measured, rel=0.15), job
@@ -171,7 +206,7 @@ def test_ranks_hold_what_is_predicted() -> None:
 
 def test_shards_are_smaller() -> None:
     whole, *kept = (
-        estimate_rank_memory(make_job(8, variant=way, model=MEASURED), "cpu")
+        estimate_rank_memory(make_job(8, variant=way, model=MEASURED), on_host=True)
         for way in ("none", "full", "zero2")
     )
     for part in ("parameters", "optimizer state"):
@@ -182,7 +217,7 @@ def test_shards_are_smaller() -> None:
 
 def test_autocast_shards_gather_16_bits() -> None:
     short, full = (
-        estimate_rank_memory(make_job(2, variant="full", precision=precision), "cpu")
+        estimate_rank_memory(make_job(2, variant="full", precision=precision), on_host=True)
         for precision in ("bf16-mixed", "fp32")
     )
     assert short["parameters"] == full["parameters"]

@@ -194,7 +194,7 @@ def test_the_command_passes_every_option_on() -> None:
         recompute="full",
     )  # fmt: skip
     assert content["job"] == job.to_dict()
-    predicted = estimate_step(job, "cuda")
+    predicted = estimate_step(job, on_host=False)
     assert content["step"]["peak_bytes"] == predicted.peak_bytes
     assert content["parts"] == predicted.parts()
     assert content["available_bytes"] == 2 * 2**30 - PROCESS_BYTES

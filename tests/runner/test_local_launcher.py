@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flopwatch.runner.local_launcher import Hung, Launcher, Worker
+from flopwatch.runner.local_launcher import Launcher, Worker
+from flopwatch.runner.worker_processes import Hung
 from flopwatch.settings import Settings
 from flopwatch.worker import server
 from flopwatch.worker.messages import Broken, Describe, Report

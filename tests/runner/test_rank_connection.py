@@ -16,10 +16,10 @@ import pytest
 
 from flopwatch.errors import UsageError, WorkerError
 from flopwatch.runner import torchrun_launcher
-from flopwatch.runner.local_launcher import poll_readable
 from flopwatch.runner.rank_connection import KEY_FILE, LONGEST_BYTES, STRANGER_BYTES, Line, find_key
 from flopwatch.runner.rank_processes import find_free_port
 from flopwatch.runner.torchrun_launcher import RankServer, RemoteRank, TorchrunRanks, connect
+from flopwatch.runner.worker_processes import poll_readable
 from flopwatch.settings import Settings
 from flopwatch.worker.messages import (
     Call,

@@ -26,13 +26,13 @@ from flopwatch.output.training_tables import make_rank_sheets
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.runner import session
+from flopwatch.runner.rank_addresses import listen
 from flopwatch.runner.rank_processes import find_free_port
 from flopwatch.runner.torchrun_launcher import (
     TorchrunRanks,
     assign,
     connect,
     find_place,
-    listen,
 )
 from flopwatch.worker.communicator import Communicator
 from flopwatch.worker.messages import End, RankPlace
@@ -365,7 +365,7 @@ def test_places_are_those_of_the_nodes_that_take_part() -> None:
         rank: replace(make_place(1), rank=rank, ranks=8, local_rank=rank % 4, local_ranks=4)
         for rank in range(8)
     }
-    eight, six = assign(places, 8, 7), assign(places, 6, 7)
+    eight, six = assign(places, 8, "node0", 7), assign(places, 6, "node0", 7)
     assert {(place.local_ranks, place.node_ranks, place.port) for place in eight} == {(4, 4, 7)}
     assert [place.local_ranks for place in six] == [4, 4, 4, 4, 2, 2]
     assert {place.node_ranks for place in six} == {6}  # they differ: as if there were one

@@ -526,8 +526,8 @@ def test_the_runner_never_imports_torch(write_suite: Write) -> None:
     )
 
 
-def test_cuda_where_there_is_none_is_refused(write_suite: Write) -> None:
-    with pytest.raises(UsageError, match="no CUDA device here; try --device cpu"):
+def test_an_accelerator_where_there_is_none_is_refused(write_suite: Write) -> None:
+    with pytest.raises(UsageError, match="cuda, but torch finds no accelerator here; choose cpu"):
         run(write_suite("    return lambda: 2 * x\n"), device="cuda")
 
 

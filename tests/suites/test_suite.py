@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import find_suite, list_built_in, load_suite, write_template
 from flopwatch.suites.suite import Suite
 from flopwatch.suites.workload import Workload
+
+GPUS = Devices(kind=find_kind("xpu"), count=8)
 
 
 def make_suite(**changes: object) -> Suite:
@@ -122,20 +125,44 @@ def test_quick_leaves_what_is_on_request_to_be_asked_for() -> None:
 
 
 def test_what_is_on_request_may_depend_on_the_device() -> None:
-    usual = {"cpu": "float32", "cuda": "float64"}
     suite = make_suite(
-        on_request=lambda device: {"dtype": [d for d in usual.values() if d != usual[device]]}
+        on_request=lambda devices: {"dtype": ["float64" if devices.are_host else "float32"]}
     )
-    assert suite.on_request == {"cpu": {"dtype": ["float64"]}, "cuda": {"dtype": ["float32"]}}
+    on_gpu = suite.on(GPUS)
+    assert (suite.on_request, on_gpu.on_request) == ({"dtype": ["float64"]}, {"dtype": ["float32"]})
 
-    def list_quick(device: Any) -> list[str]:
-        cases = suite.expand(quick=True, device=device)
-        return [case.dtype for case in cases if case.variant == "plain"]
+    def list_quick(suite: Suite) -> list[str]:
+        return [case.dtype for case in suite.expand(quick=True) if case.variant == "plain"]
 
-    assert list_quick("cpu") == ["float32", "float64"]  # the usual one first, the other to ask for
-    assert list_quick("cuda") == ["float64", "float32"]
+    assert list_quick(suite) == ["float32", "float64"]  # the usual one first, the other to ask for
+    assert list_quick(on_gpu) == ["float64", "float32"]
     with pytest.raises(SuiteError, match="size=3 on request, which is not one of its values"):
-        make_suite(on_request=lambda device: {"size": [3]} if device == "cuda" else {})
+        make_suite(on_request=lambda devices: {} if devices.are_host else {"size": [3]})
+
+
+def test_grids_may_depend_on_the_devices_and_on_how_many_there_are() -> None:
+    suite = make_suite(
+        axes=lambda devices: {"size": [1] if devices.are_host else [7, 8], "ranks": [1, 2]},
+        quick=lambda devices: {"ranks": [devices.count]},
+    )
+    assert suite.axes == {"size": [1], "ranks": [1, 2]}
+    on_gpus = suite.on(GPUS)
+    assert on_gpus.axes == {"size": [7, 8], "ranks": [1, 2]}
+    cases = on_gpus.expand(quick=True)
+    assert {(case.size, case.ranks, case.device) for case in cases} == {
+        (7, 8, "xpu"),
+        (8, 8, "xpu"),
+    }
+    assert {case.device for case in suite.expand()} == {"cpu"}  # which is left as it was
+    with pytest.raises(SuiteError, match="axis 'size' of suite 'demo' has no values"):
+        make_suite(axes=lambda devices: {"size": [1] if devices.are_host else []})
+
+
+def test_functions_that_are_declared_later_are_those_of_the_suite_on_any_device() -> None:
+    suite = make_suite()
+    on_gpu = suite.on(GPUS)
+    suite.build(lambda case: lambda: None)
+    assert on_gpu.can_build
 
 
 def test_presets_are_other_grids_of_the_same_axes() -> None:

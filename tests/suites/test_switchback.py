@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flopwatch.devices.cpu import CpuClock
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.layers import int8_ops, int8_parts, int8_plain
 from flopwatch.output.layouts import layout_switchback
 from flopwatch.records.record import Record
@@ -198,8 +199,9 @@ def test_the_published_grid(suite: Suite) -> None:
 
 
 def test_what_int8_is_compared_with_depends_on_the_device(suite: Suite) -> None:
-    assert suite.on_request["cpu"] == {"dtype": ["bfloat16", "float16"]}
-    assert suite.on_request["cuda"] == {"dtype": ["float32", "float16"]}
+    on_gpu = suite.on(Devices(kind=find_kind("cuda")))
+    assert suite.on_request == {"dtype": ["bfloat16", "float16"]}
+    assert on_gpu.on_request == {"dtype": ["float32", "float16"]}
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from flopwatch.analysis.profile_breakdown import Entry, Operator, compare_attention
 from flopwatch.analysis.profile_request import Phase, Profile, Request, make_request
 from flopwatch.cli.main import cli
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.training_job import TrainingJob
@@ -170,10 +171,35 @@ def test_ranges_are_marked_under_nsys_or_on_request_and_on_a_gpu_only() -> None:
     assert worker.is_marking_ranges(asked, "cuda", {})
     assert not worker.is_marking_ranges(request, "cuda", {})
     assert not worker.is_marking_ranges(request, "cpu", nsys)
-    with pytest.raises(UsageError, match="--nvtx marks ranges of a GPU"):
+    with pytest.raises(UsageError, match="which do not see cpu; leave it out"):
         worker.is_marking_ranges(asked, "cpu", {})
     with pytest.raises(UsageError, match="leave --trace out"):
         worker.is_marking_ranges(replace(request, trace="x.json"), "cuda", nsys)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp8"])
+def test_what_cannot_be_built_is_refused(precision: str) -> None:
+    with pytest.raises(UsageError, match=f"^precision {precision} .*; choose one of fp32, "):
+        run("small", precision=precision)
+
+
+def test_the_precision_is_what_the_device_is_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def call(function: str, arguments: dict[str, Any], **_: object) -> Any:
+        asked.append(arguments["request"]["job"]["precision"])
+        raise UsageError("that is all")
+
+    def run_on(device: str, *words: str) -> None:
+        kind = Devices(kind=find_kind(device))
+        monkeypatch.setattr("flopwatch.devices.accelerators.choose_devices", lambda _: kind)
+        CliRunner().invoke(cli, ["profile", "--model", "small", *words])
+
+    monkeypatch.setattr(session, "call", call)
+    run_on("cpu")
+    run_on("cuda")
+    run_on("cuda", "--precision", "tf32")
+    assert asked == ["fp32", "bf16-mixed", "tf32"]
 
 
 @pytest.mark.parametrize(

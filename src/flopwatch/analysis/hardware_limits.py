@@ -26,6 +26,7 @@ from flopwatch.analysis.record_device import (
 )
 from flopwatch.analysis.record_job import Layer, Subject, name_recorded, read_subject
 from flopwatch.devices.device_table import DTYPES, Device
+from flopwatch.devices.kinds import HOST
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import (
@@ -100,7 +101,7 @@ NOTHING = Limits(
     bandwidth=None,
     machine=None,
     # A record does not carry what `flopwatch calibrate` has found; it has to stand alone.
-    parameters=make_stack(None, "cpu").parameters,
+    parameters=make_stack(None, HOST).parameters,
     stack="",
 )
 """Where nothing is known."""

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flopwatch.analysis.comparable import flatten
-from flopwatch.analysis.statistics import Estimate, effective_count, estimate_median, fewest_samples
+from flopwatch.analysis.statistics import (
+    Estimate,
+    effective_count,
+    estimate_median,
+    fewest_samples,
+    median,
+)
 from flopwatch.analysis.warning_findings import (
     LEAST_CHANGE,
     Case,
@@ -47,6 +53,13 @@ HOT_C = 90.0
 """From here on CPUs lower their clocks."""
 FALLING_CLOCK = -0.1
 FALLING_CHANCE = 0.01
+
+LAUNCH_BOUND = 0.9
+"""Of the device's time, that it takes to queue its work."""
+DRAINED_NS = 2e6
+"""A device that is this far behind still has work. A process that runs far ahead is stopped at some
+length of the queue (about 1000 kernels of CUDA's), and then takes as long as the device itself; but
+so many kernels that are long enough to be waited for take several times this long."""
 
 SECTIONS = ("machine", "software", "project", "torch", "isa", "allocator")
 """Of the environment. Others have what happened meanwhile, or where a record was taken from."""
@@ -229,6 +242,31 @@ def _find_falling_clocks(cases: Sequence[Case]) -> Iterator[Finding]:
                 size=-trend.change,
                 cause="falling",
             )
+
+
+def find_launch_bound(cases: Sequence[Case]) -> Iterator[Finding]:
+    for case in cases:
+        shares = _list_enqueue_shares(case.record) if case.totals_ns else []
+        if shares and median(shares) >= LAUNCH_BOUND:
+            share = min(median(shares), 1.0)
+            yield case.found(
+                f"launch-bound: {_percent(share)} of the time the device waited for Python, which "
+                "was still queueing work",
+                size=share,
+            )
+
+
+def _list_enqueue_shares(record: Record) -> list[float]:
+    """Of the device's time in each measured sample; 0 where it still had work in the end."""
+    if record.queue is None:
+        return []
+    times_ns = [sum(phases) for phases in zip(*record.samples_ns.values(), strict=True)]
+    rows = zip(times_ns, record.queue.enqueue_ns, record.queue.drain_ns, strict=True)
+    return [
+        enqueue_ns / time_ns if drain_ns <= DRAINED_NS else 0.0
+        for time_ns, enqueue_ns, drain_ns in list(rows)[record.warmup_samples :]
+        if enqueue_ns is not None and drain_ns is not None
+    ]
 
 
 def find_loaded(cases: Sequence[Case]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from flopwatch.devices.device_names import find_device
 from flopwatch.devices.device_table import SPELLINGS, Device
 from flopwatch.devices.environment import look_up
+from flopwatch.devices.kinds import is_host
 from flopwatch.devices.measured_peaks import from_environment
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.jobs.precision import Peak
@@ -37,7 +38,7 @@ CONVENTION = "exact"
 def find_device_name(record: Record) -> str | None:
     """As the driver reports it; None where a CPU was measured."""
     name = look_up(record.environment, "torch.gpu.name")
-    return str(name) if record.settings.device == "cuda" and name else None
+    return str(name) if name and not is_host(record.settings.device) else None
 
 
 def find_record_device(record: Record) -> Device | None:
@@ -67,12 +68,12 @@ def count_ranks(record: Record) -> int:
 
 def count_devices(record: Record) -> int:
     """A rank has a GPU of its own; on a CPU all ranks share the threads."""
-    return count_ranks(record) if record.settings.device == "cuda" else 1
+    return 1 if is_host(record.settings.device) else count_ranks(record)
 
 
 def name_arithmetic(record: Record, dtype: str) -> str:
     """As peaks are listed by: a GPU may be set to round the matmuls of float32 to tf32."""
-    if dtype == "float32" and record.settings.device == "cuda":
+    if dtype == "float32" and not is_host(record.settings.device):
         rounds = look_up(record.environment, "torch.gpu.tf32_matmul") is True
         return "tf32" if rounds else "float32"
     return SPELLINGS.get(dtype, dtype)

@@ -144,6 +144,15 @@ KINDS: dict[str, Kind] = {
         advice="instrument fewer or larger regions",
         find=comparison_warnings.find_costly_instruments,
     ),
+    "launch-bound": Kind(
+        severity="note",
+        meaning="the time is that of Python and of launching kernels, not of the device",
+        method="queueing the work took 90 % of the device's time or more, and the device was done "
+        "within 2 ms of the last call",
+        advice="give the device more work at a time (a larger micro-batch or model), or fewer "
+        "launches: variants compiled, cuda-graph and reduce-overhead show what is left without",
+        find=measurement_warnings.find_launch_bound,
+    ),
     "unchecked": Kind(
         severity="note",
         meaning="the results of what was timed were not checked",

@@ -294,8 +294,7 @@ def _print_preview(preview: Preview, as_json: bool) -> None:
 @job_options(
     "--model", "--seq-len", "--micro-batch", "--precision", "--optimizer", "--recompute",
     "--attention",
-    seq_len=128, micro_batch=4, precision="fp32", optimizer="adamw", recompute="none",
-    attention="sdpa",
+    seq_len=128, micro_batch=4, optimizer="adamw", recompute="none", attention="sdpa",
 )  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True,
               help="Steps with the profiler, and as many without.")  # fmt: skip
@@ -311,6 +310,9 @@ def _print_preview(preview: Preview, as_json: bool) -> None:
 def profile(device: Device | None, threads: int | None, as_json: bool, **given: Any) -> None:
     """Split the time of a training step by region and operation.
 
+    The precision is what the device is usually trained in, unless you choose: fp32 on a CPU,
+    bf16-mixed on accelerators.
+
     \b
     flopwatch profile --model small
     flopwatch profile --model small --attention plain --seq-len 512 --trace small.json
@@ -322,12 +324,15 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     import msgspec
 
     from flopwatch.analysis.profile_request import Profile, make_request
+    from flopwatch.devices.accelerators import choose_devices
     from flopwatch.devices.environment import LoadWatch, sample_background_share
     from flopwatch.output.background_load import warn_of_load
     from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
     from flopwatch.runner.session import call
 
     asked = {name: given.pop(name) for name in ("steps", "top", "trace", "nvtx")}
+    if given["precision"] is None:
+        given["precision"] = choose_devices(device).kind.usual_precision
     request = make_request(make_job(given), **asked)
     print_remark(f"{request.steps} steps of {request.job.name} with the profiler, alternating with "
                  "as many without")  # fmt: skip

@@ -96,6 +96,12 @@ def list_devices() -> Iterable[str]:
     return [device.name for device in list_devices()]
 
 
+def list_device_kinds() -> Iterable[str]:
+    from flopwatch.devices.kinds import KINDS
+
+    return KINDS
+
+
 def list_suites() -> Iterable[str]:
     from flopwatch.suites.catalog import list_names
 
@@ -288,9 +294,10 @@ any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULT
 # Options that every command has its own details of; the first sentence is the same.
 
 
-def device(detail: str = "[default: cuda where torch finds one]") -> Decorator:
-    help_text = f"The device to use.  {detail}"
-    return click.option("--device", type=click.Choice(["cpu", "cuda"]), help=help_text)
+def device(detail: str = "[default: the accelerator, if there is one]") -> Decorator:
+    help_text = f"The device to use: cpu, cuda, xpu, mps or another of torch's.  {detail}"
+    kind = Word(list_known=list_device_kinds)
+    return click.option("--device", type=kind, metavar="NAME", help=help_text)
 
 
 def out(detail: str, *, or_stdout: bool = False, **more: Any) -> Decorator:

@@ -1,6 +1,7 @@
 """What is particular to a device, behind one protocol: `Backend`.
 
-`cpu` and `cuda` implement it; to add a kind of device, add a module next to them and a line to
+`cpu` and `cuda` implement it, and `accelerator` for all others that torch has; to add a kind of
+device that needs more than torch's common interface, add a module next to them and a line to
 `open_backend`. Opening a backend touches no device, and importing this module does not import
 torch.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Device
 
@@ -54,9 +56,12 @@ class Memory:
 class Backend(Protocol):
     """The device that a process measures on."""
 
-    clock: Clock
-    collectives: str
-    """Its backend of torch.distributed."""
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def collectives(self) -> str:
+        """Its backend of torch.distributed, as `init_process_group` takes it."""
 
     def select(self, number: int) -> None:
         """Use this one of the node's devices; before anything else touches one."""
@@ -70,8 +75,8 @@ class Backend(Protocol):
     def find_cache_bytes(self) -> int:
         """All last-level caches, or a guess where they are not known."""
 
-    def count_free_bytes(self) -> int:
-        """Memory that this process can still take."""
+    def count_free_bytes(self) -> int | None:
+        """Memory that this process can still take; None: unknown."""
 
     def evict(self) -> None:
         """Empty the caches."""
@@ -89,20 +94,43 @@ class Backend(Protocol):
         """
 
 
+@runtime_checkable
+class GraphBackend(Protocol):
+    """A backend of a device that can record its work as a graph, which one call then launches."""
+
+    def capture(self, prepare: Callable[[], object], phases: Phases) -> Phases:
+        """The same phases, each as a graph. They must always work on the same tensors; `prepare` is
+        called before a run, as it is later."""
+
+
 def open_backend(device: Device, cache_bytes: int | None = None) -> Backend:
     """`cache_bytes` is the size of a CPU's last-level caches, where the caller knows it."""
-    if device == "cpu":
+    if device == HOST:
         from flopwatch.devices.cpu import CpuBackend
 
         return CpuBackend(cache_bytes)
     import torch
 
-    from flopwatch.devices.cuda import CudaBackend
+    if device == "cuda":
+        from flopwatch.devices.cuda import CudaBackend
 
-    return CudaBackend(torch)
+        return CudaBackend(torch)
+    from flopwatch.devices.accelerator import AcceleratorBackend
+
+    return AcceleratorBackend(torch, device)
 
 
 def find_device_in_use() -> Device:
-    """CUDA if this process already uses it: then its calls return before their work is done."""
+    """The accelerator if this process already uses it: then its calls return before their work is
+    done."""
     torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+    if torch is None:
+        return HOST
+    if torch.cuda.is_initialized():
+        return "cuda"
+    if not hasattr(torch, "accelerator"):  # before 2.6
+        return HOST
+    from flopwatch.devices.accelerator import is_in_use
+
+    found = torch.accelerator.current_accelerator()
+    return found.type if found is not None and is_in_use(torch, found.type) else HOST

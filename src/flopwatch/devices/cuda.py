@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from flopwatch.devices.base import FALLBACK_CACHE_BYTES, Clock, Memory, Phases
 from flopwatch.devices.gpu_state import Reader, open_reader
 from flopwatch.records.record import PhaseMemory
+
+RUNS_BEFORE_CAPTURE = 3
+"""As torch's documentation of CUDA graphs has it."""
 
 
 class CudaClock:
@@ -87,6 +90,27 @@ class CudaBackend:
     def throttle_reasons(self) -> list[str]:
         return list(self._throttle_reasons)
 
+    def capture(self, prepare: Callable[[], object], phases: Phases) -> Phases:
+        cuda = self._torch.cuda
+        stream = cuda.Stream()
+        stream.wait_stream(cuda.current_stream())
+        with cuda.stream(stream):  # what is made in the first runs must not become part of a graph
+            for _ in range(RUNS_BEFORE_CAPTURE):
+                prepare()
+                passed: tuple[Any, ...] = ()
+                for phase in phases.values():
+                    passed = (phase(*passed),)
+        cuda.current_stream().wait_stream(stream)
+        prepare()
+        # One pool: a graph finds what the one before it has left where that left it.
+        pool, graphs, passed = cuda.graph_pool_handle(), {}, ()
+        for name, phase in phases.items():
+            graph = cuda.CUDAGraph()
+            with cuda.graph(graph, pool=pool):
+                passed = (phase(*passed),)
+            graphs[name] = partial(_replay, graph, passed[0])
+        return graphs
+
     def measure_memory(self, prepare: Callable[[], object], phases: Phases) -> Memory | None:
         cuda = self._torch.cuda
         prepare()
@@ -101,3 +125,9 @@ class CudaBackend:
                 end_bytes=max(0, int(cuda.memory_allocated()) - resident_bytes),
             )
         return Memory(resident_bytes=resident_bytes, phases=found)
+
+
+def _replay(graph: Any, result: Any, *_: Any) -> Any:
+    """`result` is what the phase returned when it was captured; a replay writes to it anew."""
+    graph.replay()
+    return result

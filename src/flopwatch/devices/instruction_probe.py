@@ -7,7 +7,6 @@ output it writes JSON objects, one a line:
     {"no_torch": "ModuleNotFoundError: ..."}                   torch cannot be imported; the end
     {"cpu_capability": "AVX2"}
     {"start": "bfloat16"} {"end": "bfloat16", "error": null}   error: what torch raised
-    {"start": "cuda"} {"end": "cuda", "cuda_devices": [...]}
     {"finished": true}
 
 A step that hangs is ended by the kernel with SIGALRM.
@@ -23,7 +22,7 @@ from typing import Any
 
 SIZE = 256  # large enough for oneDNN to take the matmul over, small enough to take no time
 
-HANG_S = 30  # a step takes milliseconds, CUDA's start seconds
+HANG_S = 30  # a step takes milliseconds
 
 MATMULS = ("float32", "bfloat16", "float16", "int8")
 
@@ -47,9 +46,6 @@ def main(left_out: list[str]) -> None:
         if matmul not in left_out:
             _say(start=matmul)
             _say(end=matmul, error=_try_matmul(torch, matmul))
-    if "cuda" not in left_out:
-        _say(start="cuda")
-        _say(end="cuda", cuda_devices=_list_cuda_devices(torch))
     _say(finished=True)
 
 
@@ -66,15 +62,6 @@ def _try_matmul(torch: Any, matmul: str) -> str | None:
     except Exception as error:
         return _one_line(error)
     return None
-
-
-def _list_cuda_devices(torch: Any) -> list[str]:
-    try:
-        if not torch.cuda.is_available():
-            return []
-        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    except Exception:
-        return []
 
 
 def _one_line(error: Exception) -> str:

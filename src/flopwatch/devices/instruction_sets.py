@@ -11,8 +11,8 @@ noted. A cap that you have set yourself stays. Where no cap helps, none is set, 
 that crash become records of crashes. Only oneDNN is capped: MKL and torch's own kernels have other
 variables, and no machine is known on which those crash.
 
-The child also reports which kernels torch chose for this CPU, and which CUDA devices there are. The
-answer is cached for as long as the machine is up.
+The child also reports which kernels torch chose for this CPU. The answer is cached for as long as
+the machine is up.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TIMEOUT_S = 300.0
 """For one child, most of it for importing torch, which can be slow from a cold network disk."""
 
 CACHE_ENTRIES = 16
-CACHE_KEY_VARIABLES = (*USER_VARIABLES, "CUDA_VISIBLE_DEVICES", "ATEN_CPU_CAPABILITY", "LD_PRELOAD")
+CACHE_KEY_VARIABLES = (*USER_VARIABLES, "ATEN_CPU_CAPABILITY", "LD_PRELOAD")
 
 
 class InstructionSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +78,6 @@ class InstructionSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """By matmul: the error that torch raised."""
     cpu_capability: str | None = None
     """The kernels that torch chose for this CPU, such as AVX2."""
-    cuda_devices: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,11 +196,7 @@ def make_cache_key(environ: env.Environ, flags: Sequence[str]) -> str | None:
 def _examine(run: Run, flags: list[str], environ: env.Environ) -> InstructionSet:
     outcomes = _find_crashes(run)
     crashes = {step: o.death for o in outcomes if (step := o.died_in) and o.death}
-    guilty = {
-        step: death
-        for step, death in crashes.items()
-        if step in instruction_probe.MATMULS and death not in FROM_OUTSIDE
-    }
+    guilty = {step: death for step, death in crashes.items() if death not in FROM_OUTSIDE}
     cap, because = None, None
     users = next((name for name in USER_VARIABLES if env.read(name, environ)), None)
     if users is not None:
@@ -217,7 +212,6 @@ def _examine(run: Run, flags: list[str], environ: env.Environ) -> InstructionSet
         crashes=crashes,
         unsupported={m["end"]: m["error"] for o in outcomes for m in o.messages if m.get("error")},
         cpu_capability=outcomes[0].find("cpu_capability"),
-        cuda_devices=outcomes[-1].find("cuda_devices") or [],
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HOST = "cpu"
+USUAL_ACCELERATOR = "cuda"
+"""Of published results, and of hardware that is only known by its data sheet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,10 @@ class Kind:
     usual_dtype: str
     """What people train in on it."""
     usual_precision: str
+    has_tf32: bool = False
+    """Whether it can round the operands of float32 matmuls to 10 bits, for speed."""
+    has_nvtx: bool = False
+    """Whether torch can mark ranges for the profilers of its vendor."""
 
     @property
     def is_host(self) -> bool:
@@ -31,7 +37,7 @@ class Kind:
         return self.name == HOST
 
 
-def _accelerator(name: str, label: str, unit: str = "GPU") -> Kind:
+def _accelerator(name: str, label: str, unit: str = "GPU", **more: bool) -> Kind:
     return Kind(
         name=name,
         label=label,
@@ -39,6 +45,7 @@ def _accelerator(name: str, label: str, unit: str = "GPU") -> Kind:
         can_fork=False,
         usual_dtype="bfloat16",
         usual_precision="bf16-mixed",
+        **more,
     )
 
 
@@ -53,8 +60,8 @@ KINDS = {
             usual_dtype="float32",
             usual_precision="fp32",
         ),
-        _accelerator("cuda", "CUDA"),
-        _accelerator("xpu", "XPU"),
+        _accelerator(USUAL_ACCELERATOR, "CUDA", has_tf32=True, has_nvtx=True),
+        _accelerator("xpu", "XPU", has_tf32=True),
         _accelerator("mps", "MPS"),
     )
 }
@@ -70,3 +77,16 @@ def find_kind(name: str) -> Kind:
 
 def is_host(name: str) -> bool:
     return find_kind(name).is_host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Devices:
+    """What a run has to measure on: what the grids of a suite may depend on."""
+
+    kind: Kind = KINDS[HOST]
+    count: int = 1
+    """Of this node, one for each rank; a host counts as one, however many ranks share it."""
+
+    @property
+    def are_host(self) -> bool:
+        return self.kind.is_host

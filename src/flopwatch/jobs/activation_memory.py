@@ -16,7 +16,6 @@ from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.parameters import count_router_weights, count_up_matrices
 from flopwatch.jobs.step_memory import (
     MOMENTS,
-    Device,
     Stage,
     StepMemory,
     Tensor,
@@ -32,8 +31,8 @@ FLOAT, LONG = 4, 8
 COPY = ".weight, 16-bit copy"
 
 
-def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
-    """Of a model of `models.transformer`, with one micro-batch.
+def estimate_step(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
+    """Of a model of `models.transformer`, with one micro-batch, on a CPU or on an accelerator.
 
     >>> found = estimate_step(TrainingJob("small", 128, micro_batch=4, precision="fp32"))
     >>> found.peak.name, found.parts()["activations"]
@@ -45,7 +44,7 @@ def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
             f"what a {shape.architecture!r} keeps for its backward pass does not follow from its "
             "dimensions alone; write it as decoder or gpt with the same dimensions"
         )
-    sizes = Sizes(job, device)
+    sizes = Sizes(job, on_host=on_host)
     block = list_block(sizes)
     start, end = [make_embedding(sizes)], make_end(sizes)
     blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
@@ -64,7 +63,7 @@ def estimate_step(job: TrainingJob, device: Device = "cpu") -> StepMemory:
         rest_bytes=sum(stage.kept_bytes for stage in [*start, *end]),
         forward=find_forward_peak(stages),
         backward=find_backward_peak(stages),
-        optimizer=find_update_peak(job, device, size_bytes, largest_bytes),
+        optimizer=find_update_peak(job, size_bytes, largest_bytes, on_host=on_host),
         tensors=choose_largest(
             [
                 *weights,
@@ -81,7 +80,7 @@ class Sizes:
     """The dimensions of one step, and bytes of what recurs in it."""
 
     job: TrainingJob
-    device: Device
+    on_host: bool
 
     @property
     def shape(self) -> Shape:
@@ -118,7 +117,7 @@ class Sizes:
     @property
     def softmax_bytes(self) -> int:
         """Of one of its results: autocast computes it in float32 on GPUs, but not on CPUs."""
-        is_lifted = self.is_autocast and self.device == "cuda"
+        is_lifted = self.is_autocast and not self.on_host
         return FLOAT if is_lifted else self.element_bytes
 
     @property
@@ -186,7 +185,7 @@ def make_norm(sizes: Sizes, name: str) -> Stage:
     vectors = ARCHITECTURES[sizes.shape.architecture].norm_vectors
     statistics = sizes.tensor("statistics of norms", vectors, element_bytes=FLOAT)
     gradient_bytes = sizes.weigh(vectors, hidden_size)
-    if vectors == 2 or sizes.device == "cuda":
+    if vectors == 2 or not sizes.on_host:
         element_bytes = sizes.parameter_bytes
         entry = sizes.tensor("inputs of norms", hidden_size, element_bytes=element_bytes)
         return Stage(

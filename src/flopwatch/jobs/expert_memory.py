@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from flopwatch.jobs.activation_memory import Sizes, list_block
 from flopwatch.jobs.parameters import count_parameters
-from flopwatch.jobs.step_memory import Device, Stage
+from flopwatch.jobs.step_memory import Stage
 from flopwatch.jobs.training_job import TrainingJob
 
 
@@ -30,14 +30,14 @@ class Growth:
     """and the backward pass."""
 
 
-def count_expert_growth(job: TrainingJob, device: Device) -> Growth:
+def count_expert_growth(job: TrainingJob, *, on_host: bool) -> Growth:
     """
     >>> job = TrainingJob("llama-160m:experts=8:active_experts=2", 128, precision="fp32")
-    >>> count_expert_growth(job, "cpu").parameters == 7 * 3 * 768 * 3072 + 8 * 768
+    >>> count_expert_growth(job, on_host=True).parameters == 7 * 3 * 768 * 3072 + 8 * 768
     True
     """
     dense = replace(job, model=replace(job.shape, experts=None, active_experts=None))
-    with_experts, without = (list_block(Sizes(each, device)) for each in (job, dense))
+    with_experts, without = (list_block(Sizes(each, on_host=on_host)) for each in (job, dense))
     return Growth(
         parameters=_count_block_parameters(job) - _count_block_parameters(dense),
         kept_bytes=_sum(with_experts, "kept_bytes") - _sum(without, "kept_bytes"),

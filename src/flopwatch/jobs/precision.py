@@ -75,7 +75,9 @@ PRECISIONS = {
     "int8": Precision(dtype="float32", autocast="bfloat16", narrow="int8"),
 }
 BUILT = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
-"""That models are built and measured in; the others are for what is predicted."""
+"""That the suite steps measures; models can also be built in pure fp16, and in tf32 where the
+device has it. The others are for what is predicted."""
+TF32 = "tf32"
 SPELLINGS = {
     "amp_bf16": "bf16-mixed",
     "amp_fp16": "fp16-mixed",
@@ -95,6 +97,23 @@ def name_precision(dtype: str, autocast: str | None = None) -> str:
         if precision == Precision(dtype=dtype, autocast=autocast):
             return name
     raise UsageError(f"there is no precision with parameters in {dtype} and autocast {autocast}")
+
+
+def require_built(name: str, *, has_tf32: bool) -> None:
+    """Refuse what no model can be measured in, on a device with that arithmetic or without it."""
+    found = find_precision(name)
+    known = [one for one, precision in PRECISIONS.items() if precision.narrow is None]
+    known += [TF32] if has_tf32 else []
+    if found == TF32 and not has_tf32:
+        raise UsageError(
+            f"precision {TF32} is arithmetic of accelerators that this device does not have; "
+            f"choose one of {', '.join(known)}"
+        )
+    if found not in known:
+        raise UsageError(
+            f"precision {name} can be predicted, but models are not built in it; choose one of "
+            f"{', '.join(known)}"
+        )
 
 
 def find_precision(name: str) -> str:

@@ -9,21 +9,26 @@ of them is sent. From the second micro-batch of a step on, those of the ones bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
-from flopwatch.jobs.step_memory import MOMENTS, Device, Moment, StepMemory
+from flopwatch.jobs.step_memory import MOMENTS, Moment, StepMemory
 from flopwatch.jobs.training_job import Printed, TrainingJob
 
 GIB = 2.0**30
-EstimateStep = Callable[[TrainingJob, Device], StepMemory]
 AT_ONCE = 2
 """Blocks that are gathered at a time."""
+
+
+class EstimateStep(Protocol):
+    """What a process with all of the model holds."""
+
+    def __call__(self, job: TrainingJob, *, on_host: bool) -> StepMemory: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,17 +104,17 @@ class Memory(Printed):
 
 
 def estimate_rank_memory(
-    job: TrainingJob, device: Device = "cuda", *, estimate: EstimateStep = estimate_step
+    job: TrainingJob, *, on_host: bool = False, estimate: EstimateStep = estimate_step
 ) -> dict[str, int]:
-    """Bytes by part; `estimate` is what a process with all of the model holds."""
+    """Bytes by part, on accelerators unless ranks compute on their host."""
     require_data_only(job.parallelism, "the memory estimate")
     if job.sharding in UNSHARDED:
-        return _estimate_whole(estimate(job, device), job)
+        return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
     per_node = job.parallelism.ranks_per_node or job.ranks
     shards = count_shards(job.sharding, job.ranks, per_node)
-    return _estimate_shards(estimate(narrow, device), job, shards)
+    return _estimate_shards(estimate(narrow, on_host=on_host), job, shards)
 
 
 def _count_weights_by_place(shape: Shape) -> Weights:

@@ -18,11 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from flopwatch.jobs.training_job import TrainingJob
-
-Device = Literal["cpu", "cuda"]
 
 MOMENTS = {"adamw": 2, "adamw-unfused": 2, "sgd": 0}
 """Values that an optimizer keeps for each parameter, in the parameter's own dtype."""
@@ -189,12 +187,12 @@ def find_backward_peak(stages: Sequence[Stage]) -> Moment:
 
 
 def find_update_peak(
-    job: TrainingJob, device: Device, all_bytes: int, largest_bytes: int
+    job: TrainingJob, all_bytes: int, largest_bytes: int, *, on_host: bool
 ) -> Moment:
     """In the optimizer, given the bytes of all parameters and of the largest one. One kernel needs
-    nothing else. Operations one at a time take roots and divide them: on a GPU for all parameters
-    at once, and else for one after the other."""
-    roots_bytes = all_bytes if device == "cuda" else 2 * largest_bytes
+    nothing else. Operations one at a time take roots and divide them: on a host for one
+    parameter after the other, on an accelerator for all at once."""
+    roots_bytes = 2 * largest_bytes if on_host else all_bytes
     return Moment(
         name="optimizer",
         gradient_bytes=all_bytes,

@@ -4,6 +4,8 @@ A variant of a suite is the same job computed in another way, written as words j
 
     eager                                  as it is: the baseline
     compiled                               through torch.compile
+    cuda-graph                             launched as CUDA graphs, which are recorded once
+    reduce-overhead                        both: torch.compile(mode="reduce-overhead")
     plain-attention                        two matmuls and a softmax instead of the fused kernel
     recompute-full                         full activation checkpointing: blocks keep their inputs
     recompute-selective                    blocks keep the results of linear layers, too
@@ -86,6 +88,8 @@ class TrainingJob:
     attention: Attention = "sdpa"
     compiled: bool = False
     """Whether torch.compile has compiled it."""
+    graphs: bool = False
+    """Whether its kernels are recorded once as graphs, each launched by a single call."""
     linear: str = DENSE
     """What the linear layers are that `swapped` names: a spec of `layers.registry`."""
     swapped: str = FEED_FORWARD
@@ -183,6 +187,7 @@ class TrainingJob:
             self.precision,
             *([f"recompute {self.recompute}"] if self.recompute != "none" else []),
             *(["compiled"] if self.compiled else []),
+            *(["as CUDA graphs"] if self.graphs else []),
             *([f"{self.attention} attention"] if self.attention != "sdpa" else []),
             *([f"{self.linear} in {self.swapped}"] if not self.is_dense else []),
             *([f"on {self.hardware}"] if self.hardware else []),
@@ -270,6 +275,7 @@ def drop_variant(job: TrainingJob) -> TrainingJob:
         recompute="none",
         attention="sdpa",
         compiled=False,
+        graphs=False,
         linear=DENSE,
         swapped=FEED_FORWARD,
         parallelism=replace(job.parallelism, sharding="none"),
@@ -279,6 +285,8 @@ def drop_variant(job: TrainingJob) -> TrainingJob:
 STEP_WORDS: Mapping[str, Mapping[str, Any]] = {
     "eager": {},
     "compiled": {"compiled": True},
+    "cuda-graph": {"graphs": True},
+    "reduce-overhead": {"compiled": True, "graphs": True},
     "plain-attention": {"attention": "plain"},
     "recompute-full": {"recompute": "full"},
     "recompute-selective": {"recompute": "selective"},

@@ -11,13 +11,15 @@ kept for generating text. Weights are random, drawn from torch's current seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
+from torch.utils import swap_tensors
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape, find_shape
 from flopwatch.jobs.training_job import Attention, Recompute
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 HUGGING_FACE_NAMES = {"sdpa": "sdpa", "plain": "eager"}
 
 
-def build(shape: Shape, *, device: str = "cpu", dtype: str = "float32") -> nn.Module:
+def build(shape: Shape, *, device: str = HOST, dtype: str = "float32") -> nn.Module:
     """In training mode, with random weights from torch's current seed."""
     maker = transformer.build if shape.is_ours else build_from_transformers
     return maker(shape, device=device, dtype=dtype)
@@ -62,6 +64,28 @@ def find_blocks(model: Any) -> list[nn.Module]:
     return list(next(blocks for blocks in lists if len(blocks) == number))
 
 
+def put_on(device: str, model: nn.Module, left: Sequence[nn.Module] = ()) -> None:
+    """Move a model, but for the parts that are left where they are.
+
+    Its parameters stay the same objects: for the device of another package ``model.to`` makes new
+    ones, which unties those that two modules share, and ``fully_shard`` cannot move them at all.
+    """
+    for part in _list_parts(model, {id(module) for module in left}):
+        for parameter in part.parameters(recurse=False):
+            if parameter.device.type != device:
+                moved = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+                swap_tensors(parameter, moved)
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to(device))
+
+
+def _list_parts(module: nn.Module, left: Collection[int]) -> Iterator[nn.Module]:
+    if id(module) not in left:
+        yield module
+        for child in module.children():
+            yield from _list_parts(child, left)
+
+
 def find_attention(model: Any) -> Attention:
     """The kind that is in force."""
     if isinstance(model, Transformer):
@@ -77,7 +101,7 @@ Implementation = Literal["sdpa", "eager"]
 def build_from_transformers(
     model: str | Shape,
     *,
-    device: str = "cpu",
+    device: str = HOST,
     dtype: str = "float32",
     attention: Implementation = "sdpa",
 ) -> PreTrainedModel:

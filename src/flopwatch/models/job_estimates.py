@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs import activation_memory
 from flopwatch.jobs.flops import (
@@ -21,9 +22,10 @@ from flopwatch.jobs.flops import (
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.parameters import Part, count_weights
 from flopwatch.jobs.rank_memory import estimate_rank_memory
-from flopwatch.jobs.step_memory import Device, StepMemory
+from flopwatch.jobs.step_memory import StepMemory
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.layers import registry
+from flopwatch.settings import Device
 
 Swapped = Literal["feed-forward", "linear"]
 """Which layers of a model are swapped: those of its feed-forward parts, or all linear layers of its
@@ -140,13 +142,13 @@ def _add(counts: Mapping[str, float], dtype: str, more: float) -> dict[str, floa
     return {**counts, dtype: counts.get(dtype, 0.0) + more}
 
 
-def estimate_step(job: TrainingJob, device: Device) -> StepMemory:
+def estimate_step(job: TrainingJob, *, on_host: bool) -> StepMemory:
     """What a step holds in a process that has all of the model."""
     if job.shape.is_ours:
-        return activation_memory.estimate_step(job, device)
+        return activation_memory.estimate_step(job, on_host=on_host)
     from flopwatch.models import survey
 
-    return survey.estimate(job, device)
+    return survey.estimate(job, on_host=on_host)
 
 
 def estimate_memory(job: TrainingJob, device: Device) -> dict[str, float]:
@@ -154,7 +156,7 @@ def estimate_memory(job: TrainingJob, device: Device) -> dict[str, float]:
     if not job.is_dense:  # how much other layers keep is not known
         return {}
     try:
-        parts = estimate_rank_memory(job, device, estimate=estimate_step)
+        parts = estimate_rank_memory(job, on_host=is_host(device), estimate=estimate_step)
     except (UsageError, Unsupported):  # it fails when it is built, with a reason
         return {}
     return {part: float(size) for part, size in parts.items()}

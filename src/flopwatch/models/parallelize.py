@@ -2,7 +2,10 @@
 
 Each way wraps a model, knows how to hold back what only the last micro-batch of a step has to do,
 and averages gradients over all ranks. All collectives of a step are noted in a journal: those that
-a rank is stopped by as visits, those that go on in the background as passed by.
+a rank is stopped by as visits, those that go on in the background as passed by. On an accelerator a
+rank is stopped where the stream that computes waits for that of a collective: from the event before
+the wait to the event after the collective, both on the device. What runs beside the computation
+does not count: the sum of all visits is the exposed communication.
 
     none      every rank has all of it, and averages gradients when the backward pass is done:
               nothing overlaps. The baseline; with one rank, the ordinary loop.
@@ -34,10 +37,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.parallelism import Parallelism, count_shards
 from flopwatch.jobs.precision import Precision
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.models.builder import find_blocks
+from flopwatch.models.builder import find_blocks, put_on
 from flopwatch.worker.rank_times import Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
@@ -49,6 +53,8 @@ class Shared(Protocol):
 
     call: Callable[..., Any]
     """In the place of the model."""
+    notes: Sequence[str]
+    """What a reader of its times should know."""
 
     def hold(self) -> AbstractContextManager[object]:
         """Around all micro-batches but the last."""
@@ -57,15 +63,34 @@ class Shared(Protocol):
         """When the last backward pass has returned: gradients are averages over all ranks then."""
 
 
-def share(model: nn.Module, job: TrainingJob, device: str, journal: Journal) -> Shared:
-    """Wrap a model that is in the CPU's memory, the same on all ranks, and put it where it is
-    computed: part by part where it is sharded, since a whole one need not fit there."""
+Fill = Callable[[nn.Module], None]
+"""Gives a part of a model its weights, in the host's memory, where it has none yet."""
+
+
+def leave(part: nn.Module) -> None:
+    """Of a model that has all its weights already."""
+
+
+def share(
+    model: nn.Module, job: TrainingJob, device: str, journal: Journal, fill: Fill = leave
+) -> Shared:
+    """Wrap a model that is the same on all ranks, and put it where it is computed: block by block,
+    since a whole one need not fit there, nor into the host's memory once for every rank."""
     if job.sharding == "none":
-        return Replica(model.to(device), journal)
+        return Replica(move(model, device, fill), journal)
     if job.sharding == "ddp":
-        return Ddp(model.to(device), journal)
+        return Ddp(move(model, device, fill), journal)
     mesh = make_mesh(job.parallelism, device)
-    return Shards(model, mesh, job.sharding != "zero2", job.arithmetic, journal)
+    return Shards(model, mesh, job.sharding != "zero2", job.arithmetic, journal, fill)
+
+
+def move(model: nn.Module, device: str, fill: Fill) -> nn.Module:
+    for block in find_blocks(model):
+        fill(block)
+        put_on(device, block)
+    fill(model)
+    put_on(device, model)
+    return model
 
 
 def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
@@ -80,6 +105,8 @@ def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
 
 class Replica:
     """Sharding none."""
+
+    notes: Sequence[str] = ()
 
     def __init__(self, model: nn.Module, journal: Journal) -> None:
         self.call: Callable[..., Any] = model
@@ -120,6 +147,8 @@ class Ddp:
     """ddp. A bucket is passed by; only the last has nothing left to overlap with, so that
     the rank is stopped from its start to the end of the backward pass."""
 
+    notes: Sequence[str] = ()
+
     def __init__(self, model: nn.Module, journal: Journal) -> None:
         # The models' only buffers are tables of positions, which never change.
         options: dict[str, Any] = {_SYNCHRONIZE: False}
@@ -157,18 +186,25 @@ class Shards:
         reshards: bool,
         precision: Precision,
         journal: Journal,
+        fill: Fill = leave,
     ) -> None:
         short = None if precision.autocast is None else getattr(torch, precision.autocast)
         policy = MixedPrecisionPolicy(
             param_dtype=short, reduce_dtype=None if short is None else torch.float32
         )
-        for block in find_blocks(model):
+        blocks = find_blocks(model)
+        for block in blocks:
+            fill(block)
+            put_on(mesh.device_type, block)
             fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policy)
+        fill(model)
+        put_on(mesh.device_type, model, left=blocks)
         self.call: Any = fully_shard(
             model, mesh=mesh, reshard_after_forward=False, mp_policy=policy
         )
         self._is_hybrid = mesh.ndim == 2
-        self._note(journal)
+        self.notes: Sequence[str] = [] if is_host(mesh.device_type) else [UNNOTED]
+        self._note(journal, mesh.device_type)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -181,38 +217,103 @@ class Shards:
     def finish(self) -> None:
         """It is done in the backward pass."""
 
-    def _note(self, journal: Journal) -> None:
+    def _note(self, journal: Journal, device: str) -> None:
         """Have all collectives noted, where this torch lets us in."""
+        reduced = Unwaited()
         for module in self.call.modules():
             if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
-                scatter = ReduceScatter(journal)
-                module.set_custom_all_gather(AllGather(journal))  # type: ignore[arg-type]
+                gather = AllGather(journal, device)
+                scatter = ReduceScatter(journal, device, reduced)
+                module.set_custom_all_gather(gather)  # type: ignore[arg-type]
                 module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
                 if self._is_hybrid:
                     module.set_all_reduce_hook(scatter.note_all_reduce)
+                if not is_host(device):
+                    for group in list_groups(module):
+                        self.notes = [NOTED]
+                        note_waits(group, journal, gather.unwaited, reduced)
+
+
+NOTED = (
+    "waiting and transfer are the times in which the computing stream waited for a collective, "
+    "measured by events on the device; what ran beside the computation is not in them"
+)
+UNNOTED = (
+    "how long the computing stream waited for collectives is not known: this version of torch does "
+    "not show it"
+)
+
+
+class Unwaited:
+    """The end of a collective that the device computes beside, until its results are needed: a mark
+    in the stream of the collective. Of several, the last, since they run one after another."""
+
+    def __init__(self) -> None:
+        self.ended: Any | None = None
+
+    def meet(self, journal: Journal) -> None:
+        """Before the stream that computes waits for it: the rank is stopped from here to there, or
+        not at all where it has ended before."""
+        if self.ended is not None:
+            journal.visits.append(Visit(journal.clock.mark(), self.ended))
+            self.ended = None
+
+
+def list_groups(module: Any) -> list[Any]:
+    """What FSDP gathers and reduces of a module at once; none in a torch that has changed it."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    known = [group for group in groups if group is not None]
+    return [group for group in known if all(hasattr(group, name) for name in WAITS)]
+
+
+WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
+"""What makes the stream that computes wait: for the parameters of a block; for the gradients before
+these, whose memory is needed again; and for all of them in the end."""
+
+
+def note_waits(group: Any, journal: Journal, gathered: Unwaited, reduced: Unwaited) -> None:
+    for name, awaited in zip(WAITS, (gathered, reduced, reduced), strict=True):
+        setattr(group, name, _meeting(awaited, journal, getattr(group, name)))
+
+
+def _meeting(awaited: Unwaited, journal: Journal, wait: Callable[..., None]) -> Callable[..., None]:
+    def meet(*arguments: Any) -> None:
+        awaited.meet(journal)
+        wait(*arguments)
+
+    return meet
 
 
 class Collective:
-    """One of fully_shard's. On a CPU it stops the rank until it is done; on a GPU it runs in a
-    stream of its own, overlapped with computation, and is passed by."""
+    """One of fully_shard's. On a CPU it stops the rank until it is done. On an accelerator it runs
+    in a stream of its own beside the computation, which waits for it only where it needs what comes
+    of it (`Unwaited.meet`)."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, device: str, unwaited: Unwaited) -> None:
         self.journal = journal
+        self.unwaited = unwaited
+        self.stops = is_host(device)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
     @contextmanager
-    def noting(self, tensor: Tensor) -> Iterator[None]:
-        if tensor.is_cuda:
-            self.journal.pass_by()
-            yield
-        else:
+    def noting(self) -> Iterator[None]:
+        if self.stops:
             with self.journal.visit():
                 yield
+        else:
+            yield
+            self.unwaited.ended = self.journal.clock.mark()  # in the collective's stream
 
 
 class AllGather(Collective):
+    def __init__(self, journal: Journal, device: str) -> None:
+        super().__init__(journal, device, Unwaited())
+
     def __call__(
         self,
         output_tensor: Tensor,
@@ -220,7 +321,7 @@ class AllGather(Collective):
         group: distributed.ProcessGroup,
         async_op: bool = False,
     ) -> Any:
-        with self.noting(output_tensor):
+        with self.noting():
             return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
@@ -235,7 +336,7 @@ class ReduceScatter(Collective):
         op: Any,
         async_op: bool = False,
     ) -> Any:
-        with self.noting(output_tensor):
+        with self.noting():
             work = _scatter(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
         self._arrived = self.journal.clock.mark()
         return work
@@ -243,10 +344,11 @@ class ReduceScatter(Collective):
     def note_all_reduce(self, reduced: Tensor) -> None:
         """Called when gradients have been averaged between groups, right after they were reduced
         within one: nothing lies between these."""
-        if reduced.is_cuda:
-            self.journal.pass_by()
+        ended = self.journal.clock.mark()
+        if self.stops:
+            self.journal.visits.append(Visit(self._arrived, ended))
         else:
-            self.journal.visits.append(Visit(self._arrived, self.journal.clock.mark()))
+            self.unwaited.ended = ended
 
 
 # torch 2.13 renamed these, and warns of the old names.

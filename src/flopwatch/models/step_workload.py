@@ -17,9 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from flopwatch.devices.base import GraphBackend, Phases, open_backend
+from flopwatch.devices.kinds import find_kind
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.precision import TF32
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, Setting, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
@@ -53,6 +56,13 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 def find_setting(job: TrainingJob, device: str) -> Setting:
     precision = job.arithmetic
     return Setting(device=device, dtype=precision.dtype, autocast=precision.autocast)
+
+
+def choose_float32(job: TrainingJob, device: Device) -> None:
+    """Have float32 matmuls round their operands to tf32, or not. A process has one setting for
+    all, and whatever was timed in between may have changed it."""
+    if find_kind(device).has_tf32:
+        torch.set_float32_matmul_precision("high" if job.precision == TF32 else "highest")
 
 
 class SharedModel:
@@ -96,13 +106,15 @@ class TrainingStep:
         self.job = job
         self.layers = layers or {}
         self.parts = parts or {}
-        self.cast = find_setting(job, shared.ids.device.type).cast
+        self.device = shared.ids.device.type
+        self.cast = find_setting(job, self.device).cast
         self.call: Callable[..., Any] = shared.model
         own = [p for layer in self.layers.values() for p in layer.parameters()]
         self.optimizers = [shared.optimizer, *([shared.make_optimizer(own)] if own else [])]
 
     def prepare(self) -> None:
         """Make the model compute in the way of this variant, and clear all gradients."""
+        choose_float32(self.job, self.device)
         self.shared.swap_in(self.layers)
         choose_attention(self.shared.model, self.job.attention)
         choose_recompute(self.shared.model, self.job.recompute)
@@ -173,9 +185,72 @@ def _hook(module: nn.Module, region: str, stopwatch: Stopwatch) -> tuple[Removab
     )
 
 
+class GraphedStep:
+    """A training step whose phases are graphs, which were recorded once and write to the same
+    tensors each time: gradients, too, which the step's own preparation takes off the parameters."""
+
+    def __init__(self, step: TrainingStep, device: Device) -> None:
+        backend = require_graphs(step.job, device)
+        with capturable(step.optimizers):
+            self._graphs = backend.capture(step.prepare, step.phases)
+        self._gradients = {p: p.grad for p in step.shared.model.parameters()}
+
+    def backward(self, loss: Tensor) -> None:
+        self._graphs["backward"](loss)
+        for parameter, gradient in self._gradients.items():  # while the device computes them
+            parameter.grad = gradient
+
+    @property
+    def phases(self) -> Phases:
+        return {**self._graphs, "backward": self.backward}
+
+
+def require_graphs(job: TrainingJob, device: Device) -> GraphBackend:
+    backend = open_backend(device)
+    if not isinstance(backend, GraphBackend):
+        raise Unsupported(
+            f"graphs of kernels are of CUDA, and the device is {device}; leave cuda-graph and "
+            "reduce-overhead out"
+        )
+    if job.optimizer == "adamw-unfused":
+        raise Unsupported(
+            "a graph cannot have an optimizer that counts its steps on the host; take the "
+            "optimizer adamw or sgd, or leave cuda-graph and reduce-overhead out"
+        )
+    return backend
+
+
+@contextmanager
+def capturable(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+    """Torch refuses to record an optimizer that was not made for it. A fused one is the same
+    whether or not it was: it has its state on the device."""
+    groups = [group for one in optimizers for group in one.param_groups if "capturable" in group]
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["capturable"] = False
+
+
+def compile_model(model: nn.Module, job: TrainingJob) -> Callable[..., Any]:
+    if not job.graphs:
+        return torch.compile(model, dynamic=False)
+    compiled = torch.compile(model, dynamic=False, mode="reduce-overhead")
+
+    def call(**inputs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()  # what the step before has returned may go
+        return compiled(**inputs)
+
+    return call
+
+
 def make_workload(job: TrainingJob, device: Device, *, counts_tokens: bool = True) -> Workload:
     """Without `counts_tokens` it does not say how many tokens a step has: then a table that
     compares layers, in models and alone, has the same columns for both."""
+    if job.graphs:  # before a model is built for nothing
+        require_graphs(job, device)
     shared = share_model(job, device)
     step = TrainingStep(shared, job, _make_layers(job, shared), find_parts(job, shared))
     gradients = step.find_comparable()  # and this puts the step's layers in
@@ -188,12 +263,15 @@ def make_workload(job: TrainingJob, device: Device, *, counts_tokens: bool = Tru
     compilation = None
     if job.compiled:
         compilation = Compilation(device)
-        step.call = torch.compile(shared.model, dynamic=False)
-    # Hooks would break what is compiled, and run again where blocks are recomputed.
-    can_be_instrumented = not job.compiled and job.recompute == "none" and step.parts
+        step.call = compile_model(shared.model, job)
+    run = GraphedStep(step, device) if job.graphs and not job.compiled else step
+    # Hooks would break what is compiled, are not part of a graph, and run again where blocks are
+    # recomputed.
+    is_plain = not job.compiled and not job.graphs and job.recompute == "none"
+    can_be_instrumented = is_plain and step.parts
     return Workload(
         renewable=False,
-        phases=step.phases,
+        phases=run.phases,
         gradients=gradients,
         reset=step.prepare,
         instrument=step.instrument if can_be_instrumented else None,

@@ -25,12 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.expert_memory import Growth, count_expert_growth
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.step_memory import (
     MOMENTS,
-    Device,
     Moment,
     StepMemory,
     Tensor,
@@ -61,7 +61,7 @@ class Survey:
     """Of all matmuls of one forward pass."""
 
 
-def estimate(job: TrainingJob, device: Device = "cpu") -> StepMemory:
+def estimate(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
     """By running steps on fake tensors; for models of the library transformers, and to check what
     `jobs.activation_memory` says about ours."""
     # What can only be accounted for: padding is built as tokens, and experts are added to a model
@@ -76,10 +76,10 @@ def estimate(job: TrainingJob, device: Device = "cpu") -> StepMemory:
     with _explained(job.shape):
         one, two = (run_step(replace(job, model=replace(shape, layers=n))) for n in (1, 2))
     if job.shape.experts is not None:
-        growth = count_expert_growth(job, device)
+        growth = count_expert_growth(job, on_host=on_host)
         _add_experts(one, job, growth, 1)
         _add_experts(two, job, growth, 2)
-    return _extrapolate(one, two, job, device)
+    return _extrapolate(one, two, job, on_host)
 
 
 def _add_experts(trace: Trace, job: TrainingJob, growth: Growth, blocks: int) -> None:
@@ -236,7 +236,7 @@ def _make_cast(job: TrainingJob) -> AbstractContextManager[object]:
     autocast = job.arithmetic.autocast
     if autocast is None:
         return nullcontext()
-    return torch.autocast("cpu", dtype=getattr(torch, autocast))
+    return torch.autocast(HOST, dtype=getattr(torch, autocast))
 
 
 def _make_model(job: TrainingJob) -> nn.Module:
@@ -385,7 +385,7 @@ def _describe(name: str, tensor: torch.Tensor) -> Tensor:
     return Tensor(name, shape, tensor.element_size())
 
 
-def _extrapolate(one: Trace, two: Trace, job: TrainingJob, device: Device) -> StepMemory:
+def _extrapolate(one: Trace, two: Trace, job: TrainingJob, on_host: bool) -> StepMemory:
     """`one` and `two` are of one block and of two."""
     shape = job.shape
     nearest, more = (two, shape.layers - 2) if shape.layers > 1 else (one, 0)
@@ -414,7 +414,9 @@ def _extrapolate(one: Trace, two: Trace, job: TrainingJob, device: Device) -> St
             temporary_bytes=forward.total_bytes + grown_bytes - kept_bytes,
         ),
         backward=max(early, late, key=lambda moment: moment.total_bytes),
-        optimizer=find_update_peak(job, device, parameters * size_bytes, nearest.largest_bytes),
+        optimizer=find_update_peak(
+            job, parameters * size_bytes, nearest.largest_bytes, on_host=on_host
+        ),
         tensors=choose_largest(
             [
                 replace(tensor, count=count + more * (count - one.tensors[tensor]))

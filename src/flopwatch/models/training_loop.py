@@ -18,8 +18,7 @@ all ways to train on it must find the same losses.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
@@ -30,16 +29,31 @@ import torch
 from torch import Tensor, distributed, nn
 
 from flopwatch.devices.base import open_backend
+from flopwatch.devices.kinds import HOST, is_host
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.flops import GRAD_ACCUM
 from flopwatch.jobs.parallelism import count_shards
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
-from flopwatch.layers.swapping import count_parameters, find_linear, install, swap
-from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
-from flopwatch.models.parallelize import Shared, share
-from flopwatch.models.step_workload import FICKLE, OPTIMIZERS, find_pattern, find_setting
+from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
+from flopwatch.models.builder import (
+    build,
+    choose_attention,
+    choose_recompute,
+    find_blocks,
+    put_on,
+)
+from flopwatch.models.initialisation import allocate, draw_each, mix_seed
+from flopwatch.models.parallelize import Shared, leave, share
+from flopwatch.models.step_workload import (
+    FICKLE,
+    OPTIMIZERS,
+    choose_float32,
+    find_pattern,
+    find_setting,
+)
+from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
@@ -61,18 +75,14 @@ def draw_sequences(
     generator = torch.Generator()
     rows = []
     for place in places:
-        generator.manual_seed(_mix(seed, step, place))
+        generator.manual_seed(mix_seed(seed, step, place))
         shares = torch.rand(seq_len, generator=generator, dtype=torch.float64)
         rows.append(((vocabulary + 1.0) ** shares).long() - 1)
     return torch.stack(rows)
 
 
-def _mix(*numbers: int) -> int:
-    """One seed of several: neighbouring ones give sequences that have nothing in common."""
-    text = " ".join(map(str, numbers)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
-
-
+EMPTY = "meta"
+"""Torch's device for tensors without memory."""
 LEARNING_RATE = 1e-4
 """Small: what is timed is a training that goes well."""
 
@@ -92,6 +102,8 @@ class Loop:
         rank = distributed.get_rank() if distributed.is_initialized() else 0
         self._places = range(rank * job.local_batch, (rank + 1) * job.local_batch)
         self._seed = torch.initial_seed()
+        self._batches: list[Tensor] = []
+        """Of the steps to come."""
         self._sequences: list[Tensor] = []
         self._loss: Tensor | None = None
         self.losses: list[list[Tensor]] = []
@@ -99,9 +111,24 @@ class Loop:
 
     def prepare(self) -> None:
         """Draw the sequences of the next step, and clear gradients."""
-        job, step = self.job, len(self.losses)
-        drawn = draw_sequences(job.shape.vocabulary, job.seq_len, self._seed, step, self._places)
-        self._sequences = list(drawn.to(self.device).split(job.micro_batch))
+        self.draw_ahead(1)()
+
+    def draw_ahead(self, steps: int) -> Callable[[], None]:
+        """The sequences of so many steps, copied to the device at once: a copy would wait for the
+        step before it. What is returned begins a step, and waits for nothing."""
+        job, first = self.job, len(self.losses)
+        choose_float32(job, self.device)
+        drawn = torch.stack(
+            [
+                draw_sequences(job.shape.vocabulary, job.seq_len, self._seed, step, self._places)
+                for step in range(first, first + steps)
+            ]
+        )
+        self._batches = list(drawn.to(self.device))
+        return self._begin
+
+    def _begin(self) -> None:
+        self._sequences = list(self._batches.pop(0).split(self.job.micro_batch))
         self.losses.append([])
         self._loss = None
         self.optimizer.zero_grad(set_to_none=True)
@@ -182,46 +209,102 @@ def _make_whole(tensor: Any) -> Tensor:
 
 
 def make_workload(job: TrainingJob, device: Device) -> Workload:
+    if job.graphs:
+        raise Unsupported(
+            "graphs of kernels are measured in the suite steps only; leave cuda-graph and "
+            "reduce-overhead out"
+        )
     # Refuses what cannot be, before it takes time.
     count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
     journal = Journal(open_backend(device).clock)
-    model = make_model(job)
-    parameters = count_parameters(model)
+    model = make_model(job, is_empty=job.shape.is_ours)
+    fill = Filler(model, job) if job.shape.is_ours else leave
     compilation = Compilation(device) if job.compiled else None
     if compilation is not None:
         compile_blocks(model)
-    loop = Loop(job, device, model, share(model, job, device, journal))
+    shared = share(model, job, device, journal, fill)
+    loop = Loop(job, device, model, shared)
+    parameters = count_parameters(model)
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)
     return Workload(
         renewable=False,
         phases=loop.phases,
         reset=loop.prepare,
+        ahead=None if is_host(device) else loop.draw_ahead,
         values=loop.find_values,
         journal=journal,
         curves=loop.tell_losses,
         conditions=loop.setting.conditions,
         facts=lambda: {**facts, **({} if compilation is None else compilation.finish())},
-        notes=[*([emulation] if emulation else []), *list_notes(job.linear, device)],
+        notes=[
+            *shared.notes,
+            *([emulation] if emulation else []),
+            *list_notes(job.linear, device),
+        ],
     )
 
 
-def make_model(job: TrainingJob, *, plain: bool = False) -> nn.Module:
-    """On the CPU, with weights from torch's current seed, the same ones for every way to share it;
-    with `plain`, in which swapped layers are computed by the plain formula."""
-    model = build(job.shape, dtype=job.arithmetic.dtype)
+def make_model(job: TrainingJob, *, plain: bool = False, is_empty: bool = False) -> nn.Module:
+    """In the host's memory, with weights from torch's current seed, the same ones for every way to
+    share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, it is
+    one of ours, takes no memory, and gets all that by a `Filler`."""
+    model = build(job.shape, device=EMPTY if is_empty else HOST, dtype=job.arithmetic.dtype)
     choose_attention(model, job.attention)
     choose_recompute(model, job.recompute)
-    if job.is_dense:
-        return model
-    pattern = find_pattern(job)
-    try:
-        swap(model, job.linear, pattern)
-    except LayerError as error:  # blocks that do not divide, say
-        raise Unsupported(str(error)) from None
-    if plain:
-        install(model, {n: Plain(layer) for n, layer in find_linear(model, pattern).items()})
+    if not is_empty:
+        swap_layers(model, job, find_swapped(model, job))
+    if plain and not job.is_dense:
+        chosen = find_linear(model, find_pattern(job))
+        install(model, {name: Plain(layer) for name, layer in chosen.items()})
     return model
+
+
+def find_swapped(model: nn.Module, job: TrainingJob) -> list[str]:
+    """Names of the layers that the variant replaces."""
+    try:
+        return [] if job.is_dense else [*find_linear(model, find_pattern(job))]
+    except LayerError as error:
+        raise Unsupported(str(error)) from None
+
+
+def swap_layers(model: nn.Module, job: TrainingJob, names: Sequence[str]) -> None:
+    """Each from a seed of its own, like every parameter of a model."""
+    seed = torch.initial_seed()
+    for name in names:
+        torch.manual_seed(mix_seed(seed, name))
+        try:
+            made = make_alike(job.linear, name, model.get_submodule(name))
+        except LayerError as error:  # blocks that do not divide, say
+            raise Unsupported(str(error)) from None
+        install(model, {name: made})
+    torch.manual_seed(seed)
+
+
+class Filler:
+    """Gives an empty model its weights, part by part, each in the host's memory: those that
+    `make_model` would have given it."""
+
+    def __init__(self, model: nn.Module, job: TrainingJob) -> None:
+        self._model: Any = model
+        self._job = job
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._parts = {module: name for name, module in model.named_modules()}
+        self._swapped = find_swapped(model, job)
+        """Those that are still to be replaced."""
+
+    def __call__(self, part: nn.Module) -> None:
+        """What of it is still empty."""
+        made = allocate(part)
+        named = [(self._names[old], parameter) for old, parameter in made.items()]
+        draw_each(named, self._model.draw)
+        for module in part.modules():
+            if isinstance(module, Rotation):
+                module.initialize()
+        prefix = self._parts[part]
+        inside = [name for name in self._swapped if not prefix or name.startswith(f"{prefix}.")]
+        swap_layers(self._model, self._job, inside)
+        self._swapped = [name for name in self._swapped if name not in inside]
 
 
 def compile_blocks(model: nn.Module) -> None:
@@ -251,7 +334,9 @@ def make_reference(job: TrainingJob, device: Device) -> Workload:
 def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str, Tensor]:
     """Loss and gradients of the first step, which many variants have in common."""
     torch.manual_seed(seed)
-    model = make_model(job, plain=True).to(device)
+    choose_float32(job, device)
+    model = make_model(job, plain=True)
+    put_on(device, model)
     ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
     batches = ids.to(device).split(job.micro_batch)
     total, setting = torch.zeros((), device=device), find_setting(job, device)

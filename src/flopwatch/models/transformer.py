@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.layers.causal_attention import attend_fused, attend_plainly, make_mask
+from flopwatch.models.initialisation import draw_each
 from flopwatch.worker.instruments import region
 
 ROTARY_BASE = 10_000.0
@@ -89,20 +91,22 @@ class Transformer(nn.Module):
             if isinstance(module, Block):
                 module.recompute = recompute
 
-    @torch.no_grad()
     def initialize(self) -> None:
-        """Draw all weights from torch's current seed; those before a sum are scaled down, so that
-        what the blocks add up to does not grow with their number."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.dim() == 1:
-                parameter.fill_(1.0)
-            else:
-                is_added = name.endswith(("output.weight", "down.weight"))
-                parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * len(self.blocks)) ** is_added))
+        """Draw all weights from torch's current seed."""
+        draw_each(self.named_parameters(), self.draw)
         if self.rotation is not None:
             self.rotation.initialize()
+
+    def draw(self, name: str, parameter: Tensor) -> None:
+        """A parameter's first values. Weights before a sum are scaled down, so that what the blocks
+        add up to does not grow with their number."""
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            is_added = name.endswith(("output.weight", "down.weight"))
+            parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * len(self.blocks)) ** is_added))
 
 
 class Block(nn.Module):
@@ -234,7 +238,7 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
         )
 
 
-def build(shape: Shape, *, device: str = "cpu", dtype: str = "float32") -> Transformer:
+def build(shape: Shape, *, device: str = HOST, dtype: str = "float32") -> Transformer:
     """With random weights from torch's current seed; on the device ``meta``, with none."""
     with torch.device("meta"):
         model = Transformer(shape)

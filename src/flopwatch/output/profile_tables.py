@@ -18,6 +18,7 @@ from flopwatch.analysis.profile_breakdown import (
     compare_attention,
 )
 from flopwatch.analysis.profile_request import Profile
+from flopwatch.devices.kinds import is_host
 from flopwatch.output.background_load import WORTH_TELLING
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import Column, Sheet, number
@@ -59,7 +60,7 @@ def list_sheets(profile: Profile) -> list[Sheet]:
     if not profile.entries:
         return [_make_phase_sheet(profile)]
     attention = compare_attention(profile.entries, profile.request.job)
-    nothing = "waiting" if profile.device == "cuda" else "Python and autograd's own work"
+    nothing = "Python and autograd's own work" if is_host(profile.device) else "waiting"
     return [
         Sheet(
             title=_describe(profile),
@@ -185,7 +186,7 @@ def _list_kinds(profile: Profile) -> list[Line]:
 
 
 def _name_between(profile: Profile) -> str:
-    return "idle" if profile.device == "cuda" else BETWEEN
+    return BETWEEN if is_host(profile.device) else "idle"
 
 
 def _add_up(name: str, entries: Iterable[Entry]) -> Line:
@@ -196,7 +197,7 @@ def _add_up(name: str, entries: Iterable[Entry]) -> Line:
 
 
 def _make_operator_sheet(profile: Profile) -> Sheet:
-    word = "kernel" if profile.device == "cuda" else "operation"
+    word = "operation" if is_host(profile.device) else "kernel"
     columns: list[Column[Operator]] = [
         Column(word, lambda one: one.name, "word"),
         Column("kind", lambda one: one.kind, "word"),

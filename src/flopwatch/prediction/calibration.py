@@ -20,6 +20,7 @@ from flopwatch.analysis.record_job import read_training_job
 from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.devices import measured_peaks, system_files
 from flopwatch.devices.device_names import find_device
+from flopwatch.devices.kinds import USUAL_ACCELERATOR, is_host
 from flopwatch.devices.measured_peaks import Setup, from_environment, read_setup
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES
@@ -97,7 +98,7 @@ def calibrate(records: Sequence[Record]) -> tuple[Calibration, Fit]:
             "software differ); give those of one"
         )
     observations = [each for _, found in used for each in found]
-    priors = CPU_PRIORS if setups[0].device == "cpu" else PRIORS
+    priors = CPU_PRIORS if is_host(setups[0].device) else PRIORS
     solved = fit(observations, priors=priors)
     parameters = solved.parameters[OURS]
     return (
@@ -135,7 +136,7 @@ def _find_scatter(steps: Sequence[Sequence[Observation]], priors: Mapping[str, P
 
 def make_stack(calibration: Calibration | None, device: str) -> Stack:
     """The calibration as a stack, or what is expected of a machine that has none."""
-    priors = CPU_PRIORS if device == "cpu" else PRIORS
+    priors = CPU_PRIORS if is_host(device) else PRIORS
     expected = Stack(
         name=OURS,
         family=OURS,
@@ -222,7 +223,7 @@ def find_device_stack(machine: Machine) -> Stack | None:
         for calibration in read(find_file())
         if (device := find_device(calibration.setup.gpu_name or "")) and device.name == machine.name
     ]
-    return make_stack(alike[-1], "cuda") if alike else None
+    return make_stack(alike[-1], USUAL_ACCELERATOR) if alike else None
 
 
 def predict_group(
@@ -249,13 +250,13 @@ def predict_group(
 def is_predictable(job: TrainingJob) -> bool:
     """Whether its cost follows from its dimensions: not with other layers, compiled ones, or plain
     attention."""
-    is_plain = job.is_dense and job.attention == "sdpa" and not job.compiled
+    is_plain = job.is_dense and job.attention == "sdpa" and not job.compiled and not job.graphs
     return is_plain and job.shape.architecture in ARCHITECTURES
 
 
 def find_rank_machine(machine: Machine, job: TrainingJob) -> Machine:
     """What a rank of the job has: of a CPU, its share."""
-    return share_among(machine, job.ranks) if machine.device == "cpu" else machine
+    return share_among(machine, job.ranks) if is_host(machine.device) else machine
 
 
 def read_machine(record: Record) -> Machine | None:

@@ -11,15 +11,17 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices import environment
+from flopwatch.devices.kinds import HOST, find_kind, is_host
 from flopwatch.errors import UsageError
 from flopwatch.jobs.parallelism import UNSHARDED
 from flopwatch.jobs.rank_memory import Memory, estimate_rank_memory
-from flopwatch.jobs.step_memory import Device, StepMemory
+from flopwatch.jobs.step_memory import StepMemory
 from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.models.job_estimates import estimate_step
 from flopwatch.runner import session
 from flopwatch.runner.host import MEMORY_SHARE
 from flopwatch.runner.memory_fit import PROCESS_BYTES
+from flopwatch.settings import Device
 
 SHORTEST = 2
 """Tokens of a sequence: one alone has no next one to be learnt."""
@@ -33,8 +35,11 @@ def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
     """For tensors: of the size given, or of as much of this machine's free memory as a run takes,
     without what else a process needs."""
     if fit_bytes is None:
-        if device == "cuda":
-            raise UsageError("how much memory a GPU has must be said; add for example --fit 24G")
+        if not is_host(device):
+            unit = find_kind(device).unit
+            raise UsageError(
+                f"how much memory a {unit} has must be said; add for example --fit 24G"
+            )
         free_bytes = environment.machine(Path.cwd())["machine"]["memory_available_bytes"]
         fit_bytes = int(MEMORY_SHARE * free_bytes)
     if fit_bytes <= PROCESS_BYTES:
@@ -50,7 +55,7 @@ def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Mem
     if job.shape.is_ours:
         return estimate_capacity(job, device, available_bytes)
     arguments = {"job": job.to_dict(), "target": device, "available_bytes": available_bytes}
-    content = session.call("find_capacity", arguments, device="cpu")
+    content = session.call("find_capacity", arguments, device=HOST)
     step = msgspec.convert(content.pop("step"), StepMemory | None)
     return Memory(job=job, available_bytes=available_bytes, step=step, **content)
 
@@ -65,16 +70,18 @@ def survey(
 
 
 def estimate_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
+    on_host = is_host(device)
+
     @lru_cache
     def count(micro_batch: int, seq_len: int) -> int:
         tried = replace(job, micro_batch=micro_batch, seq_len=seq_len)
-        return sum(estimate_rank_memory(tried, device, estimate=estimate_step).values())
+        return sum(estimate_rank_memory(tried, on_host=on_host, estimate=estimate_step).values())
 
     return Memory(
         job=job,
-        parts=estimate_rank_memory(job, device, estimate=estimate_step),
+        parts=estimate_rank_memory(job, on_host=on_host, estimate=estimate_step),
         available_bytes=available_bytes,
-        step=estimate_step(job, device) if job.sharding in UNSHARDED else None,
+        step=estimate_step(job, on_host=on_host) if job.sharding in UNSHARDED else None,
         largest_micro_batch=find_largest(
             lambda micro_batch: count(micro_batch, job.seq_len), available_bytes
         ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.model_shapes import has_usual_vocabulary
 from flopwatch.jobs.precision import Peak
@@ -173,13 +174,14 @@ def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> M
     """That each rank needs. `family` is that of the software stack; None: our own."""
     shards = count_job_shards(job, machine)
     placed = replace(job, parallelism=replace(job.parallelism, ranks_per_node=shards))
-    sizes = estimate_rank_memory(placed, machine.device, estimate=estimate_step)
+    on_host = is_host(machine.device)
+    sizes = estimate_rank_memory(placed, on_host=on_host, estimate=estimate_step)
     scales = {
         "activations": KEPT.get(family or "", 1.0),
         "temporary": TEMPORARY.get(family or "", 1.0),
     }
     parts = {name: size * scales.get(name, 1.0) for name, size in sizes.items()}
-    if machine.device == "cuda":
+    if not on_host:
         parts["libraries"] = LIBRARIES_BYTES
     return Memory(
         job=job,

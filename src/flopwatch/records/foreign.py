@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from flopwatch.devices.kinds import USUAL_ACCELERATOR
 from flopwatch.errors import FlopwatchError
 from flopwatch.records.record import LARGEST_INT, Record
 from flopwatch.records.store import reading
@@ -38,7 +39,7 @@ from flopwatch.suites.case import Case, digest
 MAX_FILE_BYTES = 256 * 2**20
 """As Python objects, JSON takes ten times as much memory."""
 
-GPU = Settings(device="cuda")
+GPU = Settings(device=USUAL_ACCELERATOR)
 """Of published benchmarks: all so far ran on one."""
 
 SUITE, VARIANT, PARAMS, PHASE = (

@@ -88,6 +88,18 @@ class PhaseMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Queue:
+    """How the process kept its device busy; lists are parallel to `rounds`, and None stands where
+    it was not looked at: the very first call."""
+
+    enqueue_ns: list[PartTime | None]
+    """How long it took to queue one call of all phases, by the clock of the process."""
+    drain_ns: list[PartTime | None]
+    """How long the device went on once the last call of the sample was queued. Next to nothing:
+    the device had no work left, and waited for more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
     """What one of a job's processes did in the samples; all lists are parallel to `rounds`."""
 
@@ -137,6 +149,8 @@ class Record:
     """The round that each sample belongs to, parallel to every list in samples_ns."""
     calls_per_sample: list[Calls] = field(default_factory=list)
     """How many calls each sample is the mean of: more than 1 where one call is too short."""
+    queue: Queue | None = None
+    """None where work is done when its call returns, as on a CPU."""
     warmup_samples: Count = 0
     """How many of the leading samples were taken before the steady state was detected."""
     steady: bool | None = None
@@ -280,6 +294,9 @@ def _find_contradictions(record: Record) -> Iterator[str]:
 def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
     """Of all lists that are parallel to `rounds`."""
     yield "calls_per_sample", len(record.calls_per_sample)
+    if record.queue is not None:
+        yield "enqueue_ns", len(record.queue.enqueue_ns)
+        yield "drain_ns", len(record.queue.drain_ns)
     for phase, times_ns in record.samples_ns.items():
         yield phase, len(times_ns)
     for number, rank in enumerate(record.ranks):

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwatch.devices.environment import look_up
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import FlopwatchError
 from flopwatch.output.units import format_range, format_rate, plural
 from flopwatch.records.record import Record
@@ -224,7 +225,7 @@ def find_slowdown(background_share: float, settings: Settings, cores: int | None
     >>> [find_slowdown(0.5, Settings(threads=threads), 8) for threads in (8, 4, 1)]
     [2.0, 1.0, 1.0]
     """
-    if settings.device != "cpu":
+    if not is_host(settings.device):
         return 1.0
     left = (1 - background_share) * (cores or settings.threads)
     return min(max(1.0, settings.threads / max(left, 1e-9)), MOST_SLOWDOWN)

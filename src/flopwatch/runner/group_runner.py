@@ -3,7 +3,8 @@
 One group after the other goes to a worker; its messages become records, which are stored as soon
 as the group is done. A worker that dies costs the variant that killed it: the rest of the group is
 measured again without it. Where the server dies that has started the worker, most likely no variant
-is at fault: then the group is tried once more.
+is at fault: then the group is tried once more. So it is where anything fails in a process that has
+measured other groups before: what fails in a fresh one is a row.
 
 The first Ctrl-C ends the run after the current group, the second at once. The second is only raised
 where the runner waits for a worker: anywhere else (while records are stored, for example) it could
@@ -28,10 +29,11 @@ from flopwatch.records.record import Record
 from flopwatch.records.store import Store
 from flopwatch.runner.durations import Estimate
 from flopwatch.runner.host import add_columns
-from flopwatch.runner.local_launcher import Hung, Launcher, Worker
+from flopwatch.runner.local_launcher import Launcher, Worker
 from flopwatch.runner.rank_processes import RankLauncher, RankLost, RankWorkers, start_ranks
 from flopwatch.runner.record_builder import RecordBuilder
 from flopwatch.runner.schedule import Group, fit_budget, longest_s
+from flopwatch.runner.worker_processes import Hung
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.catalog import SuiteFile
 from flopwatch.worker.failure import Failure
@@ -245,6 +247,8 @@ class Ending:
     interrupted: bool = False
     lost_server: str | None = None
     """What became of the server that started the worker, where that has cut variants short."""
+    was_reused: bool = False
+    """Whether its process had measured other groups before."""
 
 
 def _run_worker(
@@ -261,8 +265,11 @@ def _run_worker(
         watcher.say(f"{group.label}: {ending.lost_server}; trying once more")
     # Since the port was chosen, another program has taken it; the next try has another one.
     is_port_taken = builder.broken is not None and builder.broken.is_port_taken
-    if is_port_taken or ending.lost_server is not None:
-        builder = _make_builder(group, context)
+    is_doubtful = ending.was_reused and builder.has_failures and not ending.interrupted
+    if is_doubtful:
+        watcher.remark(f"{group.label}: failed after other groups; trying it in a new process")
+    if is_port_taken or is_doubtful or ending.lost_server is not None:
+        builder, group = _make_builder(group, context), replace(group, fresh=True)
         ending = _run_once(builder, group, context, watcher, is_probe=is_probe)
     return builder, ending
 
@@ -279,6 +286,7 @@ def _start(
         settings=context.settings,
         cache_bytes=context.cache_bytes,
         is_probe=is_probe,
+        fresh=group.fresh,
         side=None if place is None else place.side,
     )
     if place is not None:
@@ -306,35 +314,45 @@ def _run_once(
             started = _start(group, context, is_probe=is_probe, place=place)
     except KeyboardInterrupt:
         return Ending(interrupted=True)
-    suspect = None
     with closing(started) as worker:
-        limit_s = context.settings.silence_limit_s
-        try:
-            for report in worker.reports(limit_s, waiting=interrupts.raised):
+        ending = _follow(builder, group, context, watcher, worker)
+        return replace(ending, was_reused=worker.is_reused)
+
+
+def _follow(
+    builder: RecordBuilder,
+    group: Group,
+    context: Context,
+    watcher: Watcher,
+    worker: Worker | RankWorkers,
+) -> Ending:
+    """Take a worker's reports until it ends."""
+    limit_s, waiting = context.settings.silence_limit_s, context.interrupts.raised
+    suspect = None
+    try:
+        for report in worker.reports(limit_s, waiting=waiting):
+            builder.take(report)
+            _show(report, group, watcher, builder.records)
+    except KeyboardInterrupt:
+        with suppress(BrokenMessage):
+            for report in worker.terminate():
                 builder.take(report)
-                _show(report, group, watcher, builder.records)
-        except KeyboardInterrupt:
-            with suppress(BrokenMessage):
-                for report in worker.terminate():
-                    builder.take(report)
-            return Ending(interrupted=True)
-        except RankLost as lost:
-            failure = lost.failure
-        except BrokenMessage as error:
-            # Whatever writes there, the worker cannot be believed any more. It may have gone on to
-            # another variant meanwhile, but has reported none after the one that is to blame.
-            suspect = builder.in_building
-            failure = Failure(
-                "crash", f"broken message during {worker.board.read().stage}: {error}"
-            )
-        except Hung:
-            if not builder.list_unfinished():  # all is measured; only the process does not end
-                return Ending()
-            failure = worker.explain_hang(limit_s)
-        else:
-            return _conclude(builder, worker)
-        worker.kill()
-        return _blame(builder, worker, failure, suspect)
+        return Ending(interrupted=True)
+    except RankLost as lost:
+        failure = lost.failure
+    except BrokenMessage as error:
+        # Whatever writes there, the worker cannot be believed any more. It may have gone on to
+        # another variant meanwhile, but has reported none after the one that is to blame.
+        suspect = builder.in_building
+        failure = Failure("crash", f"broken message during {worker.board.read().stage}: {error}")
+    except Hung:
+        if not builder.list_unfinished():  # all is measured; only the process does not end
+            return Ending()
+        failure = worker.explain_hang()
+    else:
+        return _conclude(builder, worker)
+    worker.kill()
+    return _blame(builder, worker, failure, suspect)
 
 
 def _show(report: Report, group: Group, watcher: Watcher, records: Mapping[str, Record]) -> None:

@@ -11,13 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from flopwatch.devices import environment, instruction_sets
+from flopwatch.devices.accelerators import choose_devices
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import Record, SuiteColumn, encode
-from flopwatch.runner.local_launcher import Hung, Launcher, Worker
+from flopwatch.runner.local_launcher import Launcher, Worker
 from flopwatch.runner.rank_processes import RankLost, RankWorkers
+from flopwatch.runner.worker_processes import Hung
 from flopwatch.settings import Device, Settings
 from flopwatch.worker import allocator, limits
 from flopwatch.worker.messages import (
@@ -42,6 +46,8 @@ class Host:
     """The environment as far as it is known without torch."""
     instruction_set: instruction_sets.InstructionSet
     settings: Settings
+    devices: Devices = Devices()
+    """What there is to measure on."""
 
     def launch(
         self, preload: Sequence[str] = ("torch",), variables: Mapping[str, str] | None = None
@@ -75,18 +81,17 @@ def prepare_host(
     """With the machine's own values where the user left the choice. `project` is the folder whose
     commit is recorded, by default the current one."""
     instruction_set = instruction_sets.probe()
-    if device == "cuda" and not instruction_set.cuda_devices:
-        raise UsageError("--device cuda, but torch finds no CUDA device here; try --device cpu")
+    devices = choose_devices(device)
     facts = environment.machine(project or Path.cwd())
     usable_cores: int = facts["machine"]["usable_cores"]
     available_bytes: int = facts["machine"]["memory_available_bytes"]
     settled = replace(
         settings,
-        device=device or ("cuda" if instruction_set.cuda_devices else "cpu"),
+        device=devices.kind.name,
         threads=threads or usable_cores,
         memory_limit_bytes=memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
     )
-    return Host(facts=facts, instruction_set=instruction_set, settings=settled)
+    return Host(facts=facts, instruction_set=instruction_set, settings=settled, devices=devices)
 
 
 def launch(
@@ -103,7 +108,7 @@ def launch(
             **limits.thread_environment(settings.threads),
             **(variables or {}),
         },
-        fork=settings.device == "cpu",  # a process that has used CUDA must not fork
+        fork=find_kind(settings.device).can_fork,
     )
 
 
@@ -184,26 +189,43 @@ def _ask(
     is_last: bool = False,
 ) -> Any:
     """The value that a worker returns. What it refuses is a UsageError, and any other end of it a
-    SuiteError that begins with the complaint. Where its server is lost, another is asked once."""
-    silence_limit_s = request.settings.silence_limit_s
+    SuiteError that begins with the complaint. Another worker is asked once where the server is
+    lost, where ranks could not meet at their port, and where what went wrong may be due to an
+    earlier request to the same process."""
+    reply: Report | None = None
     with closing(start(request)) as worker:
         try:
-            replies = list(worker.reports(silence_limit_s, waiting))
-            reply: Report | None = next(iter(replies), None)
+            reply = _await_reply(worker, request.settings.silence_limit_s, waiting)
+            message = "" if reply is not None else worker.explain_death().message
         except (RankLost, BrokenMessage) as lost:
-            raise SuiteError(f"{complaint}: {lost}") from None
+            message = str(lost)
         except Hung:
-            message = worker.explain_hang(silence_limit_s).message
-            raise SuiteError(f"{complaint}: {message}") from None
+            message = worker.explain_hang().message
         finally:
             worker.kill()
-        match reply:
-            case Returned(value=value):
-                return value
-            case Refused(message=message):
-                raise UsageError(message)
-            case Broken(failure=failure):
-                raise SuiteError(f"{complaint}: {failure.message}")
-        if is_last or not worker.has_lost_server:
-            raise SuiteError(f"{complaint}: {worker.explain_death().message}")
-    return _ask(start, request, complaint, waiting, is_last=True)
+        is_unlucky = worker.has_lost_server or worker.is_reused
+    match reply:
+        case Returned(value=value):
+            return value
+        case Refused(message=refusal):
+            raise UsageError(refusal)
+        case Broken(failure=failure, is_port_taken=is_port_taken):
+            message, is_unlucky = failure.message, is_unlucky or is_port_taken
+    if is_last or not is_unlucky:
+        raise SuiteError(f"{complaint}: {message}")
+    return _ask(start, structs.replace(request, fresh=True), complaint, waiting, is_last=True)
+
+
+def _await_reply(
+    worker: Worker | RankWorkers, silence_limit_s: float, waiting: Waiting
+) -> Report | None:
+    """Its first report; whatever becomes of the process afterwards, that is the answer."""
+    reply: Report | None = None
+    try:
+        for report in worker.reports(silence_limit_s, waiting):
+            reply = reply or report
+            worker.expect_end()
+    except (RankLost, BrokenMessage, Hung):
+        if reply is None:
+            raise
+    return reply

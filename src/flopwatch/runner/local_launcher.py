@@ -3,76 +3,54 @@
 The runner's side of the process boundary. It blocks on the worker's pipe, never spins, and never
 imports torch. Whatever becomes of the worker, the runner learns it: an exit code, a signal, or
 a silence that is too long. The server may die or stop as well; then its worker is lost with it, and
-the next one gets a new server. Nothing is waited for without a limit.
+the next one gets a new server. A process that was spawned is kept for further requests as long as
+nothing goes wrong in it. Nothing is waited for without a limit.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol, Self
+from typing import IO, Self
 
 import psutil
 
-from flopwatch.errors import WorkerError
-from flopwatch.runner.worker_death import (
-    MemoryWatch,
-    describe_exit,
-    explain_death,
-    explain_hang,
+from flopwatch.runner.activity import Usage, is_at_work, read_usage
+from flopwatch.runner.worker_death import MemoryWatch, explain_death, explain_hang
+from flopwatch.runner.worker_processes import (
+    ANSWER_S,
+    ENDING_S,
+    START_S,
+    ForkedProcess,
+    Hung,
+    Process,
+    Server,
+    ServerLost,
+    SpawnedProcess,
+    poll_readable,
+    spawn,
 )
 from flopwatch.worker.channel import Board, make_board, make_file
 from flopwatch.worker.failure import Failure
-from flopwatch.worker.messages import BrokenMessage, LineReader, Report, Request, encode
+from flopwatch.worker.limits import BUSY_FACTOR
+from flopwatch.worker.messages import BrokenMessage, LineReader, Report, Request, Served, encode
 
 LOG_TAIL_BYTES = 4096
 LOG_LIMIT_BYTES = 1 << 20
-START_S = 300.0
-"""For the server to import torch, which is slow from a network disk."""
-ENDING_S = 10.0
-"""For a process to end that was killed: the system frees its memory first."""
-ANSWER_S = 1.0
-"""A process that does not write its stack in this time is stopped."""
+LEAVING_S = 30.0
+"""For a process to end by itself, once its answer is there."""
+STARTING = ("starting", "joining")
+"""Stages whose limit is never shorter than START_S: it is not the measured code that takes long,
+but loading libraries, in this process or in that of another rank."""
 CAN_FORK_SERVER = sys.platform == "linux"
 """Elsewhere (macOS) system libraries do not survive a fork; workers are spawned there."""
-
-
-class Hung(Exception):
-    """The worker has been silent for too long."""
-
-
-class ServerLost(WorkerError):
-    """The server has ended, or does not answer."""
-
-
-class Process(Protocol):
-    """A worker process, however it was started."""
-
-    pid: int
-
-    def exit_descriptor(self) -> int | None:
-        """Becomes readable when the process has ended; None where the system has no such thing."""
-
-    def wait(self, patience_s: float) -> int:
-        """Exit code; negative for the signal that ended it. Raises Hung."""
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Its largest resident size, once it has ended; None where that is not known."""
-
-    @property
-    def loss(self) -> str | None:
-        """What became of its server, where the process was lost with that."""
 
 
 @dataclass(kw_only=True)
@@ -89,7 +67,16 @@ class Worker:
     exit_code: int | None = None
     is_open: bool = True
     """Whether more reports can come."""
+    is_reused: bool = False
+    """Whether its process has served other requests before."""
+    peer_pids: Sequence[int] = ()
+    """Of other ranks on this node, which work on the same."""
+    silent_s: float = 0.0
+    """How long it has said nothing."""
     _reader: LineReader[Report] = field(default_factory=lambda: LineReader(Report))
+    _is_answered: bool = False
+    _usage: Usage | None = None
+    """When it was last silent for long."""
     _stack_begins_at: int = 0
     """Where its log ended when its stack was requested."""
 
@@ -98,12 +85,16 @@ class Worker:
         silence_limit_s: float,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         check_others: Callable[[], Sequence[int]] = tuple,
+        *,
+        is_strict: bool = False,
     ) -> Iterator[Report]:
-        """Until it ends. Raises Hung when it is silent for too long, though it may have closed its
-        pipe, and BrokenMessage.
+        """Until it ends, or has served its request. Raises Hung when it is silent for too long,
+        though it may have closed its pipe, and BrokenMessage.
 
         `waiting` is entered only while nothing is half done, which is when an interrupt may be
         raised. `check_others` is called before each wait and gives other descriptors to wait for.
+        The limit is that of a worker that measures: it is longer while one starts, builds or
+        compiles, unless it `is_strict`.
         """
         pipe = self.pipe.fileno()
         exited = self.process.exit_descriptor()
@@ -111,9 +102,13 @@ class Worker:
             own = [pipe] if self.is_open else []
             own += [] if exited is None else [exited]
             watched = [*own, *check_others()]
+            if self._is_answered:
+                silence_limit_s, is_strict = min(silence_limit_s, LEAVING_S), True
             with waiting():
-                ready = poll_readable(watched, silence_limit_s)
-            if not ready:
+                # Half of the limit, so that two looks at the process show whether it works.
+                ready = poll_readable(watched, silence_limit_s / 2)
+            self.silent_s = 0.0 if ready else self.silent_s + silence_limit_s / 2
+            if not ready and not self._may_be_silent(silence_limit_s, is_strict=is_strict):
                 raise Hung
             if pipe in ready:
                 yield from self.receive()
@@ -123,6 +118,18 @@ class Worker:
                 break
         self.finish(silence_limit_s)
 
+    def _may_be_silent(self, limit_s: float, *, is_strict: bool) -> bool:
+        if is_strict:
+            return self.silent_s < limit_s
+        stage = self.board.read().stage
+        before, self._usage = self._usage, read_usage([self.process.pid, *self.peer_pids])
+        if stage in STARTING:
+            limit_s = max(limit_s, START_S)
+        if self.silent_s < limit_s:
+            return True
+        is_working = before is not None and is_at_work(before, self._usage, stage)
+        return is_working and self.silent_s < BUSY_FACTOR * limit_s
+
     def receive(self) -> Iterator[Report]:
         """What has come, without waiting."""
         try:
@@ -131,15 +138,24 @@ class Worker:
             return
         self.is_open = bool(chunk)
         self.trim_log()
-        yield from self._reader.read(chunk)
+        for report in self._reader.read(chunk):
+            if isinstance(report, Served):
+                self.process.keep()
+                self.exit_code = 0
+            else:
+                yield report
 
     def terminate(self, patience_s: float = 2.0) -> Iterator[Report]:
         """Ask it to hand over what it has and to stop; then make it stop."""
         _signal(self.process.pid, signal.SIGTERM)
         try:
-            yield from self.reports(patience_s)
+            yield from self.reports(patience_s, is_strict=True)
         except (Hung, BrokenMessage):
             self.kill(patience_s)
+
+    def expect_end(self) -> None:
+        """It has answered, and has only a little time left to end."""
+        self._is_answered = True
 
     def kill(self, patience_s: float = ENDING_S) -> None:
         if self.exit_code is None:
@@ -163,11 +179,11 @@ class Worker:
         self.log.seek(self._stack_begins_at)
         return self.log.read().decode(errors="replace")
 
-    def explain_hang(self, silence_limit_s: float) -> Failure:
+    def explain_hang(self) -> Failure:
         """Asks it for its stack."""
         self.request_stack()
         stage, log_tail = self.board.read().stage, self.log_tail()
-        return Failure("timeout", explain_hang(silence_limit_s, stage, log_tail))
+        return Failure("timeout", explain_hang(self.silent_s, stage, log_tail))
 
     def explain_death(self) -> Failure:
         """Of a worker that has ended without a report."""
@@ -210,16 +226,25 @@ class Launcher:
     """Starts workers. A context manager: leaving it ends the server.
 
     `environment` is set for every worker before anything is imported. With `fork` a server is
-    kept warm with the modules in `preload`; otherwise each worker is a fresh interpreter.
+    kept warm with the modules in `preload`; otherwise workers are fresh interpreters. These are
+    used again for later requests that they suit, unless `keep` is False; where workers would be
+    forked, if the system could do that, each is a process of its own.
     """
 
     def __init__(
-        self, *, environment: dict[str, str], preload: Sequence[str] = ("torch",), fork: bool = True
+        self,
+        *,
+        environment: dict[str, str],
+        preload: Sequence[str] = ("torch",),
+        fork: bool = True,
+        keep: bool = True,
     ) -> None:
         hold_standard_descriptors()
         self._environment = {**os.environ, **environment}
         self._preload = preload
         self._server = self._start_server() if fork and CAN_FORK_SERVER else None
+        self._keeps = keep and not fork
+        self._last: SpawnedProcess | None = None
 
     def _start_server(self) -> Server:
         return Server(self._environment, self._preload)
@@ -233,6 +258,8 @@ class Launcher:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._last is not None:
+            self._last.end()
 
     @property
     def server_pid(self) -> int | None:
@@ -254,7 +281,7 @@ class Launcher:
             if self._server is not None:
                 process = self._fork(descriptors, request.settings.silence_limit_s)
             else:
-                process = _spawn(descriptors, self._environment)
+                process = self._spawn(descriptors, is_fresh=request.fresh, is_alone=link is None)
         finally:
             os.close(write_end)
             request_file.close()
@@ -265,7 +292,19 @@ class Launcher:
             board_file=board_file,
             board=board,
             watch=watch,
+            is_reused=process.is_reused,
         )
+
+    def _spawn(self, descriptors: list[int], *, is_fresh: bool, is_alone: bool) -> SpawnedProcess:
+        """The last process, where it waits for a request and takes this one; else a fresh one. One
+        that takes turns with another serves nobody else."""
+        last = self._last
+        if last is not None:
+            if is_alone and not is_fresh and last.take(descriptors):
+                return last
+            last.end()
+        self._last = spawn(descriptors, self._environment, is_kept=self._keeps and is_alone)
+        return self._last
 
     def _fork(self, descriptors: list[int], patience_s: float) -> ForkedProcess:
         assert self._server is not None
@@ -274,120 +313,6 @@ class Launcher:
                 return self._server.fork(descriptors, patience_s)
         self._server = self._start_server()
         return self._server.fork(descriptors, patience_s)
-
-
-class Server:
-    """The runner's handle on the warm server process, by its watcher."""
-
-    def __init__(self, environment: dict[str, str], preload: Sequence[str]) -> None:
-        # A packet socket keeps a request and its descriptors together.
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # -P: a file called queue.py in the user's folder is not what torch means.
-        program = ["-P", "-m", "flopwatch.worker.server"]
-        command = [sys.executable, *program, str(theirs.fileno()), *preload]
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            # Its own session: Ctrl-C is for the runner, which decides what becomes of the worker.
-            start_new_session=True,
-        )
-        theirs.close()
-        self.is_lost = False
-        greeting = self.receive(START_S)
-        if "error" in greeting:
-            raise WorkerError(
-                f"the measuring process could not start ({greeting['error']}); "
-                "try: python -c 'import torch'"
-            )
-        self.pid: int = greeting["pid"]
-        self.threads: int | None = greeting["threads"]
-
-    def fork(self, descriptors: list[int], patience_s: float) -> ForkedProcess:
-        with suppress(ConnectionError):  # it is gone, as `receive` will find
-            socket.send_fds(self._connection, [b"fork"], descriptors)
-        answer = self.receive(patience_s)
-        if "error" in answer:
-            raise WorkerError(
-                f"no process could be started to measure in ({answer['error']}); what was measured "
-                "is stored, and running again goes on from there"
-            )
-        return ForkedProcess(pid=answer["pid"], server=self)
-
-    def receive(self, patience_s: float) -> dict[str, Any]:
-        """Its next message. Raises ServerLost."""
-        if not poll_readable([self.descriptor()], patience_s):
-            raise self._lose(f"did not answer for {patience_s:g} s")
-        packet = b""
-        with suppress(ConnectionError):
-            packet = self._connection.recv(1 << 16)
-        if not packet:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(ENDING_S)
-            raise self._lose(describe_exit(self._process.poll()))
-        content: dict[str, Any] = json.loads(packet)
-        return content
-
-    def _lose(self, what: str) -> ServerLost:
-        """End what is left of it, and its worker."""
-        self.is_lost = True
-        self.close()
-        return ServerLost(f"the server that starts worker processes {what}")
-
-    def descriptor(self) -> int:
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        """End it, with all that it and its workers have started."""
-        self._connection.close()
-        for end in (self._process.terminate, self._process.kill):
-            end()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(ENDING_S)
-                return
-
-
-@dataclass(kw_only=True)
-class ForkedProcess:
-    pid: int
-    server: Server
-    peak_bytes: int | None = None
-    loss: str | None = None
-
-    def exit_descriptor(self) -> int | None:
-        return self.server.descriptor()
-
-    def wait(self, patience_s: float) -> int:
-        try:
-            ended = self.server.receive(patience_s)
-        except ServerLost as lost:
-            self.loss = str(lost)
-            return -signal.SIGKILL
-        self.peak_bytes = ended["peak_bytes"]
-        return int(ended["exit_code"])
-
-
-@dataclass(kw_only=True)
-class SpawnedProcess:
-    popen: subprocess.Popen[bytes]
-    pid: int
-    pid_descriptor: int | None
-    peak_bytes: int | None = None
-    loss: str | None = None
-
-    def exit_descriptor(self) -> int | None:
-        return self.pid_descriptor
-
-    def wait(self, patience_s: float) -> int:
-        try:
-            code = self.popen.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            raise Hung from None
-        if self.pid_descriptor is not None:
-            os.close(self.pid_descriptor)
-            self.pid_descriptor = None
-        return code
 
 
 def find_available_bytes(request: Request) -> int:
@@ -406,28 +331,6 @@ def hold_standard_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:  # and the lowest number that is free is this one
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-
-
-def _spawn(descriptors: list[int], environment: dict[str, str]) -> SpawnedProcess:
-    program = ["-P", "-m", "flopwatch.worker.process"]
-    command = [sys.executable, *program, *map(str, descriptors)]
-    popen = subprocess.Popen(
-        command,
-        env=environment,
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    pid_descriptor = os.pidfd_open(popen.pid) if hasattr(os, "pidfd_open") else None
-    return SpawnedProcess(popen=popen, pid=popen.pid, pid_descriptor=pid_descriptor)
-
-
-def poll_readable(descriptors: Sequence[int], patience_s: float) -> set[int]:
-    """Those that have something to read, or have ended, once any has."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(patience_s * 1000)}
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flopwatch.devices.kinds import find_kind
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_bytes, plural
 from flopwatch.records.record import Record, Status
@@ -55,7 +56,8 @@ def find_capacity(
 ) -> Capacity:
     """`place` is that of this process in a job that torchrun has started."""
     gpu = environment.get("torch", {}).get("gpu") or {}
-    on_cpu = settings.device == "cpu"
+    kind = find_kind(settings.device)
+    on_cpu = kind.is_host
     total_bytes = settings.memory_limit_bytes if on_cpu else gpu.get("memory_bytes")
     cores = environment.get("machine", {}).get("usable_cores")
     devices = cores if on_cpu else gpu.get("count")
@@ -64,15 +66,15 @@ def find_capacity(
         is_shared=on_cpu,
         local_ranks=devices,
         ranks=devices,
-        rank_units="cores" if on_cpu else "GPUs",
+        rank_units=f"{kind.unit}s",
     )
     if place is None:
         return capacity
     # A scheduler may show each process one GPU, its own.
     if not on_cpu and devices is not None and 1 < devices < place.local_ranks:
         raise UsageError(
-            f"this job has {place.local_ranks} ranks on a node, and there are {devices} GPUs; "
-            f"start it with --nproc-per-node {devices}"
+            f"this job has {place.local_ranks} ranks on a node, and there are {devices} "
+            f"{kind.unit}s; start it with --nproc-per-node {devices}"
         )
     ranks = place.ranks
     return replace(

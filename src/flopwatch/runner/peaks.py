@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from flopwatch.devices import environment, instruction_sets
+from flopwatch.devices.accelerators import choose_devices
 from flopwatch.devices.best_times import PATIENCE
 from flopwatch.devices.kinds import is_host
 from flopwatch.devices.matmul_rates import list_dtypes
@@ -55,9 +56,9 @@ def choose_options(
     quick: bool,
 ) -> PeakOptions:
     """With this machine's own values where the user left the choice."""
-    gpus = len(instruction_sets.probe().cuda_devices)
-    chosen: Device = device or ("cuda" if gpus else "cpu")
-    known, place = list_dtypes(chosen), find_place()
+    devices, place = choose_devices(device), find_place()
+    chosen: Device = devices.kind.name
+    known = list_dtypes(chosen)
     strange = [dtype for dtype in dtypes if dtype not in known]
     if strange:
         raise UsageError(
@@ -70,14 +71,15 @@ def choose_options(
                 f"{place.ranks}"
             )
         ranks = place.ranks if ranks is None else ranks
-    most = gpus if chosen == "cuda" else count_usable_cores(read_cpu_quota_cores())
+    cores = count_usable_cores(read_cpu_quota_cores())
+    most = cores if devices.are_host else devices.count
     if place is None and ranks is not None and ranks > max(most, 1):
-        things = "GPUs" if chosen == "cuda" else "cores"
+        things = f"{devices.kind.unit}s"
         raise UsageError(
             f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
             f"choose at most {most}"
         )
-    usual = most if chosen == "cuda" else min(most, CPU_RANKS)
+    usual = min(most, CPU_RANKS) if devices.are_host else most
     return PeakOptions(
         device=chosen,
         threads=threads,

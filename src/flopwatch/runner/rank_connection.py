@@ -33,7 +33,7 @@ from typing import Literal
 from flopwatch import env
 from flopwatch.errors import UsageError
 from flopwatch.private_files import NotPrivate, open_folder, read_file, write_file
-from flopwatch.runner.local_launcher import poll_readable
+from flopwatch.runner.worker_processes import poll_readable
 from flopwatch.worker.messages import BrokenMessage, LineReader, RankMessage, RankPlace, encode
 
 KEY_FILE = "rank.key"
@@ -133,6 +133,14 @@ class Line:
 
     def fileno(self) -> int:
         return self._connection.fileno()
+
+    def find_own_address(self) -> str | None:
+        """Of this end; None where the connection is lost."""
+        try:
+            own = str(self._connection.getsockname()[0])
+        except OSError:
+            return None
+        return own.removeprefix("::ffff:").partition("%")[0]  # IPv4, on a socket for both
 
     def send(self, message: RankMessage) -> None:
         body = encode(message).rstrip(b"\n")

@@ -17,8 +17,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from flopwatch.runner.local_launcher import ENDING_S, Launcher, Worker, poll_readable
+from flopwatch.runner.local_launcher import Launcher, Worker
 from flopwatch.runner.worker_death import explain_hang_of_ranks
+from flopwatch.runner.worker_processes import ENDING_S, poll_readable
 from flopwatch.worker.channel import Board
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import Broken, BrokenMessage, Failed, RankPlace, RankRequest, Report
@@ -96,6 +97,14 @@ class LocalRank:
     def has_lost_server(self) -> bool:
         return self._worker.has_lost_server
 
+    @property
+    def is_reused(self) -> bool:
+        return self._worker.is_reused
+
+    @property
+    def pid(self) -> int:
+        return self._worker.process.pid
+
     def has_ended(self) -> bool:
         return self._worker.exit_code is not None
 
@@ -132,8 +141,14 @@ class RankWorkers:
     @property
     def has_lost_server(self) -> bool:
         """Whether the server of any rank on this node is lost."""
-        local = [rank for rank in self.other_ranks if isinstance(rank, LocalRank)]
+        local = find_local(self.other_ranks)
         return self.rank0.has_lost_server or any(rank.has_lost_server for rank in local)
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether the process of any rank on this node has served another request before."""
+        local = find_local(self.other_ranks)
+        return self.rank0.is_reused or any(rank.is_reused for rank in local)
 
     def reports(
         self,
@@ -152,7 +167,10 @@ class RankWorkers:
         yield from self.rank0.terminate(patience_s)
         self.kill()
 
-    def explain_hang(self, silence_limit_s: float) -> Failure:
+    def expect_end(self) -> None:
+        self.rank0.expect_end()
+
+    def explain_hang(self) -> Failure:
         """Mostly rank 0 waits for another rank, so all are asked for their stacks."""
         for rank in self.other_ranks:
             rank.request_stack()
@@ -160,7 +178,7 @@ class RankWorkers:
         others = [rank.read_stack() for rank in self.other_ranks]
         stacks = [self.rank0.read_stack(), *others]
         stage = self.board.read().stage
-        return Failure("timeout", explain_hang_of_ranks(silence_limit_s, stage, stacks))
+        return Failure("timeout", explain_hang_of_ranks(self.rank0.silent_s, stage, stacks))
 
     def explain_death(self) -> Failure:
         return self.rank0.explain_death().of_rank(0)
@@ -198,6 +216,11 @@ class RankWorkers:
         for rank in self.other_ranks:
             if (early := rank.explain_exit()) is not None:
                 raise RankLost(early.of_rank(rank.rank))
+
+
+def find_local(ranks: Sequence[OtherRankProcess]) -> list[LocalRank]:
+    """Those whose workers are processes of this one."""
+    return [rank for rank in ranks if isinstance(rank, LocalRank)]
 
 
 class RankLauncher(Protocol):
@@ -248,6 +271,7 @@ def start_ranks(
 ) -> RankWorkers:
     other_ranks, place = rank_launcher.start(request, ranks)
     rank0 = launcher.start(replace(request, place=place))
+    rank0.peer_pids = [rank.pid for rank in find_local(other_ranks)]
     return RankWorkers(rank0=rank0, other_ranks=other_ranks)
 
 

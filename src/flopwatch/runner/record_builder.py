@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from flopwatch.records.record import Rank, Record, Region
+from flopwatch.records.record import Queue, Rank, Record, Region
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
 from flopwatch.worker import messages
@@ -68,6 +68,13 @@ class RecordBuilder:
         """The variants that have not failed."""
         return [variant for variant, record in self.records.items() if record.status == "ok"]
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether anything went wrong, other than that a variant is not supported."""
+        return self.broken is not None or any(
+            record.status not in ("ok", "unsupported") for record in self.records.values()
+        )
+
     def list_unfinished(self) -> list[str]:
         """Those that have not failed, but would be cut short if the worker ended now."""
         return [variant for variant in self.list_ok() if self._is_cut_short(variant)]
@@ -115,6 +122,8 @@ class RecordBuilder:
     @take.register
     def _(self, report: messages.Samples) -> None:
         for variant, new in report.samples.items():
+            if new.queue is not None and self._find(variant).queue is None:
+                self._update(variant, queue=Queue(enqueue_ns=[], drain_ns=[]))
             _add_samples(self._find(variant), new)
         self.progress = report.progress
 
@@ -176,6 +185,9 @@ class RecordBuilder:
 def _add_samples(record: Record, new: NewSamples) -> None:
     record.rounds.extend(new.rounds)
     record.calls_per_sample.extend(new.calls_per_sample)
+    if record.queue is not None and new.queue is not None:
+        record.queue.enqueue_ns.extend(new.queue.enqueue_ns)
+        record.queue.drain_ns.extend(new.queue.drain_ns)
     _extend(record.samples_ns, new.samples_ns)
     for rank, more in enumerate(new.ranks):
         if rank == len(record.ranks):

@@ -202,6 +202,7 @@ def _open_side(
     with host.launch(variables=BRIEF_SPINNING) as launcher:
         request = Describe(
             settings=settings,
+            devices=host.devices.count,
             suite_path=str(suite.path),
             paths=paths,
             quick=options.quick,

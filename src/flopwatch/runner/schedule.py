@@ -51,6 +51,8 @@ class Group:
     smallest."""
     candidates: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By axis whose value is to be the largest that fits: those to choose from, ascending."""
+    fresh: bool = False
+    """Whether it needs a process that has served no other group."""
 
     @property
     def id(self) -> str:
@@ -116,6 +118,7 @@ def make_groups(description: Description, filters: Mapping[str, Sequence[str]]) 
             parts=description.parts,
             layout=description.layout,
             columns=description.columns,
+            fresh=description.fresh,
             candidates=case.candidates,
         )
         chosen[digest(params)] = replace(

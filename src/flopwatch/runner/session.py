@@ -13,6 +13,7 @@ from typing import Any
 
 from flopwatch.devices import environment as machine
 from flopwatch.devices import instruction_sets, system_files
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import UsageError
 from flopwatch.output.background_load import warn_of_load
 from flopwatch.records.record import Record
@@ -139,9 +140,9 @@ def preview(options: Options) -> Preview:
     host = _prepare(options, suite_file)
     settings = host.settings
     with host.launch(preload=()) as launcher:
-        description, groups = _plan(options, suite_file, launcher, host.settings)
+        description, groups = _plan(options, suite_file, launcher, host)
         # Only a process with torch knows a GPU's memory.
-        environment = host.facts if settings.device == "cpu" else host.read_environment(launcher)
+        environment = host.facts if is_host(settings.device) else host.read_environment(launcher)
         fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
         require_budget(options.budget_s, fitting)
         history = read_history(_find_out(options, description), host.facts)
@@ -165,7 +166,7 @@ def run(options: Options, watcher: Watcher) -> Report:
     # Ranks are processes that torchrun has started, or else our own.
     ranks: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
     with closing(ranks), host.launch() as launcher:
-        description, groups = _plan(options, suite_file, launcher, host.settings)
+        description, groups = _plan(options, suite_file, launcher, host)
         context = Context(
             suite_file=suite_file,
             launcher=launcher,
@@ -385,7 +386,7 @@ def _find_capacity(
     capacity = find_capacity(settings, environment, place)
     if not options.force:
         return capacity
-    is_soft = place is None and settings.device == "cpu"
+    is_soft = place is None and is_host(settings.device)
     return replace(capacity, process_bytes=None, ranks=None if is_soft else capacity.ranks)
 
 
@@ -415,14 +416,15 @@ def _estimate(
 
 
 def _plan(
-    options: Options, suite_file: SuiteFile, launcher: Launcher, settings: Settings
+    options: Options, suite_file: SuiteFile, launcher: Launcher, host: Host
 ) -> tuple[Description, list[Group]]:
     if options.quick and options.preset is not None:
         raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
     place = find_place()
     request = Describe(
-        settings=settings,
+        settings=host.settings,
+        devices=host.devices.count,
         suite_path=str(suite_file.path),
         quick=options.quick,
         preset=options.preset,
@@ -432,7 +434,7 @@ def _plan(
     )
     description = describe(launcher, request)
     groups = make_groups(description, filters)
-    if settings.cache == "cold" and any(group.ranks is not None for group in groups):
+    if host.settings.cache == "cold" and any(group.ranks is not None for group in groups):
         raise UsageError(
             "--cache cold is not for jobs of ranks, whose steps are far larger than any cache; "
             "leave it out"

@@ -9,6 +9,8 @@ when the runner asks for it, so that a rank that dies is a record here too, and 
 They exchange messages (`worker.messages`) over TCP, at MASTER_ADDR at the port after MASTER_PORT,
 which torchrun uses itself; FLOPWATCH_PORT names another one. Messages are signed, so that nobody
 else is obeyed (`rank_connection`), and once all ranks are there rank 0 listens no longer.
+
+The workers of a job meet at an address and a port of their own (`rank_addresses`).
 """
 
 from __future__ import annotations
@@ -18,20 +20,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from ipaddress import ip_address
 
 from msgspec import structs
 
 from flopwatch import env
 from flopwatch.errors import UsageError, WorkerError
-from flopwatch.runner.local_launcher import Launcher, poll_readable
-from flopwatch.runner.rank_connection import Line, find_key
-from flopwatch.runner.rank_processes import (
-    LOCALHOST,
-    LocalRank,
-    OtherRankProcess,
-    find_free_port,
+from flopwatch.runner.local_launcher import Launcher
+from flopwatch.runner.rank_addresses import (
+    LAST_PORT,
+    MOST_STRANGERS,
+    choose_address,
+    find_job_port,
+    listen,
 )
+from flopwatch.runner.rank_connection import Line, find_key
+from flopwatch.runner.rank_processes import LOCALHOST, LocalRank, OtherRankProcess
+from flopwatch.runner.worker_processes import poll_readable
 from flopwatch.worker.communicator import JOIN_S
 from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import (
@@ -52,12 +56,9 @@ from flopwatch.worker.messages import (
 IDLE_S = 60.0
 HANDSHAKE_S = 10.0
 """Who has not proved by then to be of this job is not waited for."""
-MOST_STRANGERS = 100
-"""Connections that may wait for their proof; beyond, the oldest is closed."""
 STACK_S = 5.0
 """Longer than a rank takes to read the stack of its worker."""
 MOST_RANKS = 1_000_000
-LAST_PORT = 65535
 SAME_KEY = (
     f"where nodes do not share a home, set {env.SECRET} on all of them to the same text, which "
     "only you know"
@@ -186,7 +187,10 @@ class TorchrunRanks:
                 "from there"
             )
         self._job += 1
-        rank0, *others = assign(self._places, ranks, find_free_port())
+        used = [self._lines[rank].find_own_address() for rank in range(1, ranks)]
+        address = choose_address(self._place, used)
+        port = find_job_port(self._place, self._job)
+        rank0, *others = assign(self._places, ranks, address, port)
         started: list[OtherRankProcess] = []
         for place in others:
             line = self._lines[place.rank]
@@ -246,9 +250,12 @@ class TorchrunRanks:
         )
 
 
-def assign(places: Mapping[int, RankPlace], ranks: int, port: int) -> list[RankPlace]:
-    """Places of the first ranks, for one job."""
-    assigned = [replace(places[rank], rank=rank, ranks=ranks, port=port) for rank in range(ranks)]
+def assign(places: Mapping[int, RankPlace], ranks: int, address: str, port: int) -> list[RankPlace]:
+    """Places of the first ranks, for one job, which meets there."""
+    assigned = [
+        replace(places[rank], rank=rank, ranks=ranks, address=address, port=port)
+        for rank in range(ranks)
+    ]
     assigned = [replace(place, local_ranks=_count_local(place, assigned)) for place in assigned]
     numbers = {place.local_ranks for place in assigned}
     node_ranks = numbers.pop() if len(numbers) == 1 else ranks
@@ -260,37 +267,6 @@ def _count_local(place: RankPlace, places: Sequence[RankPlace]) -> int:
     nodes are filled one after the other."""
     first = place.rank - place.local_rank
     return sum(first <= other.rank < first + place.local_ranks for other in places)
-
-
-def listen(place: RankPlace) -> socket.socket:
-    """On the loopback interface where all ranks are on this node; else at the address of rank 0,
-    or where that is a name, on all interfaces: elsewhere it may resolve to another of them."""
-    host = LOCALHOST if place.is_one_node else _find_own_address(place.address)
-    dual = host == "" and socket.has_dualstack_ipv6()
-    try:
-        listener = socket.create_server(
-            (host, place.port),
-            family=socket.AF_INET6 if dual or ":" in host else socket.AF_INET,
-            dualstack_ipv6=dual,
-            backlog=place.ranks + MOST_STRANGERS,
-        )
-    except OSError as error:
-        raise UsageError(
-            f"port {place.port} cannot be listened on ({error.strerror or error}); set {env.PORT} "
-            "to a free one, the same for all ranks"
-        ) from None
-    listener.setblocking(False)  # who connects may be gone before it is accepted
-    return listener
-
-
-def _find_own_address(address: str) -> str:
-    """Where it is an address, and one of this node's; else empty."""
-    with suppress(ValueError, OSError):
-        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.bind((address, 0))
-            return address
-    return ""
 
 
 def connect(place: RankPlace, join_s: float = JOIN_S) -> Line:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flopwatch.output.units import format_bytes
 from flopwatch.runner.memory_fit import PROCESS_BYTES
-from flopwatch.worker.failure import Failure
+from flopwatch.worker.failure import OUT_OF_MEMORY, Failure
 
 NEAR = 0.8
 """A process that held this share of the memory may well have run out of it."""
@@ -95,7 +95,14 @@ def explain_death(
         )
     hint = EXIT_HINTS.get(exit_code, "")
     end = f"{describe_exit(exit_code)} during {stage}{hint}"
-    return Failure("crash", end + _describe_end(log_tail))
+    # An exception in a thread of a library, such as NCCL's, ends the process.
+    thrown = log_tail.rpartition(TERMINATED)[2] if TERMINATED in log_tail else ""
+    is_short = exit_code == -signal.SIGABRT and OUT_OF_MEMORY.search(thrown) is not None
+    return Failure("oom" if is_short else "crash", end + _describe_end(log_tail))
+
+
+TERMINATED = "terminate called after throwing"
+"""What C++ prints before it ends a process for an exception that nobody has caught."""
 
 
 EXIT_HINTS = {

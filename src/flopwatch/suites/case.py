@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flopwatch.devices.kinds import HOST
 from flopwatch.errors import SuiteError
 from flopwatch.settings import Device
 
@@ -19,7 +20,7 @@ class Case:
     suite: str
     variant: str
     params: Mapping[str, Any]
-    device: Device = "cpu"
+    device: Device = HOST
 
     def __getattr__(self, axis: str) -> Any:
         # Only called where no field has that name. Looking up `params` itself here would

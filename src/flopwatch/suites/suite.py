@@ -20,13 +20,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from flopwatch.devices.kinds import KINDS, Devices
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import LARGEST, SuiteColumn
-from flopwatch.settings import Device
 from flopwatch.suites.case import Case, format_value
 from flopwatch.suites.grids import (
     AUTO,
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 
 Candidates = Callable[[Case], Sequence[int]]
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-DEVICES: tuple[Device, ...] = get_args(Device)
+Grids = Axes | Sequence[Axes]
+GridsByDevice = Grids | Callable[[Devices], Grids]
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 """Agreement demanded by default, by the value of the axis `dtype` (float32's where there is none):
@@ -79,41 +80,48 @@ class OwnColumn:
         return SuiteColumn(value=value, unit=self.unit, meaning=self.meaning)
 
 
+def _choose(declared: GridsByDevice, devices: Devices) -> Grids:
+    return declared(devices) if callable(declared) else declared
+
+
 class Suite:
     """Axes, variants, and the functions that build, check and count a case.
 
     `axes` is a grid, every combination of which is a case, or a list of grids, each crossed on its
-    own: a case has the axes of its grid. A grid with an entry ``variant`` has only those of the
-    `variants`. The first variant is the baseline unless `baseline` names
-    another. `tolerance` is one number, one for each value of the axis ``dtype``, or a function of
-    the case. `quick` gives fewer values for some axes, for ``--quick`` (where there are several
-    grids: a list of other ones); without it the first value of every axis is taken. `where` drops
-    combinations. Values in `on_request` (of axes, or of ``variant``) are only measured where a
-    ``--filter`` on their axis names them; it may be a function of the device. `presets` are other
-    grids (each a grid or a list of them, with all axes of one of the suite's own), which
-    ``--grid NAME`` measures instead; what is on request is so there too. `accepts` is called with
-    an axis and a value that ``--set`` asks for; it raises UsageError or ValueError, with a
-    sentence, for what the build function cannot make. Without it, the suite has only its own
-    values. `refuse` does so for a whole case, whose values do not go together: then nothing is
-    measured. An axis in `searches` may be ``auto``: the largest value that fits into memory, of
-    those that the function gives for a case, in ascending order. With `apart`, variants of a group
-    hold nothing together, so that what they need in memory adds up. A variant in `parts` is not
-    compared with the baseline: its phases are the parts of another variant, which is its value
-    there (None: of none), timed one by one. `layout` names the published layout (see
-    ``flopwatch show --layout``) that results can be shown in.
+    own: a case has the axes of its grid. It may be a function of the devices that there are to
+    measure on (``devices.kind`` and ``devices.count``), as may be `quick` and `on_request`: a size
+    that keeps a CPU busy for a second is nothing to a GPU. A grid with an entry ``variant`` has
+    only those of the `variants`. The first variant is the baseline unless `baseline` names another.
+    `tolerance` is one number, one for each value of the axis ``dtype``, or a function of the case.
+    `quick` gives fewer values for some axes, for ``--quick`` (where there are several grids: a list
+    of other ones); without it the first value of every axis is taken. `where` drops combinations.
+    Values in `on_request` (of axes, or of ``variant``) are only measured where a ``--filter`` on
+    their axis names them. `presets` are other grids (each a grid or a list of them, with all axes
+    of one of the suite's own), which ``--grid NAME`` measures instead; what is on request is so
+    there too. `accepts` is called with an axis and a value that ``--set`` asks for; it raises
+    UsageError or ValueError, with a sentence, for what the build function cannot make. Without it,
+    the suite has only its own values. `refuse` does so for a whole case, whose values do not go
+    together: then nothing is measured. An axis in `searches` may be ``auto``: the largest value
+    that fits into memory, of those that the function gives for a case, in ascending order. With
+    `apart`, variants of a group hold nothing together, so that what they need in memory adds up. A
+    variant in `parts` is not compared with the baseline: its phases are the parts of another
+    variant, which is its value there (None: of none), timed one by one. `layout` names the
+    published layout (see ``flopwatch show --layout``) that results can be shown in. With `fresh`,
+    every group is measured in a new process; on accelerators a process measures several groups
+    otherwise, one after the other.
     """
 
     def __init__(  # noqa: PLR0913  a declaration: all but the name are given by name
         self,
         name: str,
         *,
-        axes: Axes | Sequence[Axes],
+        axes: GridsByDevice,
         variants: Sequence[str],
         baseline: str | None = None,
         tolerance: float | Mapping[str, float] | Callable[[Case], float] | None = None,
-        quick: Axes | Sequence[Axes] | None = None,
+        quick: GridsByDevice | None = None,
         where: Callable[[Case], bool] | None = None,
-        on_request: Axes | Callable[[Device], Axes] | None = None,
+        on_request: Axes | Callable[[Devices], Axes] | None = None,
         presets: Mapping[str, Axes | Sequence[Axes]] | None = None,
         accepts: Accepts | None = None,
         refuse: Callable[[Case], object] | None = None,
@@ -121,20 +129,9 @@ class Suite:
         apart: bool = False,
         parts: Mapping[str, str | None] | None = None,
         layout: str | None = None,
+        fresh: bool = False,
     ) -> None:
         self.name = name
-        self.grids = make_grids(name, axes)
-        ask = on_request if callable(on_request) else lambda device: on_request or {}
-        self.on_request = {device: make_grids(name, ask(device))[0] for device in DEVICES}
-        self.quick_grids = {
-            device: make_quick_grids(name, self.grids, quick, self.on_request[device])
-            for device in DEVICES
-        }
-        self.presets = {
-            preset: make_other_grids(name, repr(preset), axes, self.grids)
-            for preset, axes in (presets or {}).items()
-        }
-        self.axes = unite(self.grids)
         self.variants = list(variants)
         self.baseline = self.variants[0] if baseline is None and variants else baseline
         self.where = where
@@ -144,10 +141,36 @@ class Suite:
         self.apart = apart
         self.parts = dict(parts or {})
         self.layout = layout
+        self.fresh = fresh
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self.columns: dict[str, OwnColumn] = {}
+        self._declared = (axes, quick, on_request or {})
+        self._declared_presets = presets or {}
         self._validate()
+        for kind in KINDS.values():  # so that a mistake is found on any machine
+            self.on(Devices(kind=kind))
+        self._put_on(Devices())
+
+    def on(self, devices: Devices) -> Suite:
+        """The suite as it is on these devices, with its grids for them."""
+        placed = copy(self)
+        placed._put_on(devices)
+        return placed
+
+    def _put_on(self, devices: Devices) -> None:
+        axes, quick, on_request = self._declared
+        self.device = devices.kind.name
+        self.grids = make_grids(self.name, _choose(axes, devices))
+        self.axes = unite(self.grids)
+        self.on_request = make_grids(self.name, _choose(on_request, devices))[0]
+        shorter = None if quick is None else _choose(quick, devices)
+        self.quick_grids = make_quick_grids(self.name, self.grids, shorter, self.on_request)
+        self.presets = {
+            preset: make_other_grids(self.name, repr(preset), grids, self.grids)
+            for preset, grids in self._declared_presets.items()
+        }
+        self._validate_grids()
 
     def build(self, function: Function) -> Function:
         """Decorator: the function that makes a case's Workload."""
@@ -281,12 +304,10 @@ class Suite:
             )
         return float(table[dtype])
 
-    def list_grids(
-        self, *, quick: bool = False, preset: str | None = None, device: Device = "cpu"
-    ) -> list[Grid]:
+    def list_grids(self, *, quick: bool = False, preset: str | None = None) -> list[Grid]:
         """The grids that such a run measures."""
         if preset is None:
-            return self.quick_grids[device] if quick else self.grids
+            return self.quick_grids if quick else self.grids
         if preset not in self.presets:
             known = f"it has {', '.join(self.presets)}" if self.presets else "it has only its own"
             raise UsageError(f"suite {self.name!r} has no grid {preset!r}; {known}")
@@ -297,19 +318,18 @@ class Suite:
         *,
         quick: bool = False,
         preset: str | None = None,
-        device: Device = "cpu",
         chosen: Grid | None = None,
     ) -> list[Case]:
         """All cases, those of one group next to each other.
 
         `chosen` values are taken in place of the suite's own.
         """
-        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset, device=device))
+        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset))
         if not grids:  # only quick grids may lack the chosen axes
-            short = [shorten(grid, self.on_request[device]) for grid in self.grids]
+            short = [shorten(grid, self.on_request) for grid in self.grids]
             grids = put_in(chosen or {}, short)
         cases = [
-            Case(suite=self.name, variant=variant, params=point, device=device)
+            Case(suite=self.name, variant=variant, params=point, device=self.device)
             for point, variants in cross(grids, self.variants)
             for variant in variants
         ]
@@ -331,11 +351,12 @@ class Suite:
                 f"suite {self.name!r} has the baseline {self.baseline!r}, which is not one of its "
                 f"variants {', '.join(self.variants)}"
             )
-        for grids in (self.grids, *self.quick_grids.values(), *self.presets.values()):
+
+    def _validate_grids(self) -> None:
+        for grids in (self.grids, self.quick_grids, *self.presets.values()):
             for grid in grids:
                 self._validate_variants(grid.get(VARIANT, self.variants))
-        for device in DEVICES:
-            self._validate_on_request(self.on_request[device])
+        self._validate_on_request(self.on_request)
         reserved = {"suite", "device", "params", "id", "group"} & set(self.axes)
         if reserved:
             raise SuiteError(

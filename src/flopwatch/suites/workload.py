@@ -41,6 +41,11 @@ class Workload:
     to do with one another. The reference must say the same."""
     reset: Callable[[], object] | None = None
     """Called before every sample and not timed, for example to clear gradients."""
+    ahead: Callable[[int], Callable[[], object]] | None = None
+    """For a device that works through a queue: prepares so many runs at once, and returns what is
+    called before each of them in place of `reset`, and must not wait for the device. A sample is
+    then a window of runs that follow each other as in an ordinary loop, from the first to the last
+    without a pause, and what begins a run is timed with its first phase."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What a fair comparison must have in common and this workload fixes itself, for example
     ``{"autocast": "off"}``: variants that differ here are marked as not comparable."""

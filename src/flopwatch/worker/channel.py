@@ -21,12 +21,25 @@ from typing import IO, NamedTuple
 
 from flopwatch.devices.base import Backend
 from flopwatch.records.record import Rank, Region
-from flopwatch.worker.messages import NewSamples, Points, Report, Samples, encode
+from flopwatch.worker.messages import (
+    Broken,
+    Failed,
+    NewSamples,
+    Points,
+    Refused,
+    Report,
+    Restart,
+    Samples,
+    Sources,
+    encode,
+)
 from flopwatch.worker.sampling import Observer, Progress, Series
 
 STAGES = (
+    "starting",
     "loading",
     "joining",
+    "call",
     "build",
     "check",
     "reference",
@@ -35,6 +48,10 @@ STAGES = (
     "curves",
     "finish",
 )
+NO_CONTROL = "none"
+"""For a spawned worker, in place of its control socket: it serves one request only."""
+TAKEN = b"t"
+"""Its answer to a further request, which it is about to serve."""
 NO_VARIANT = -1
 BOARD = array("i", [NO_VARIANT, 0])
 
@@ -104,9 +121,16 @@ class Channel:
         self._ending = False
         self._send_last: Callable[[], None] = lambda: None
         self.board = board
+        self.has_failed = False
+        """Whether anything went wrong, so that the process should serve nobody else."""
+        self.sources: dict[str, str] = {}
+        """Of the files that were reported as sources, as they were at first."""
 
     def send(self, report: Report) -> None:
         self.board.end_copy()
+        self.has_failed = self.has_failed or _is_failure(report)
+        if isinstance(report, Sources):
+            self.sources = {**report.sources, **self.sources}
         data = memoryview(encode(report))
         with self.busy():
             while data:
@@ -116,6 +140,11 @@ class Channel:
         """On SIGTERM, call this and end the process."""
         self._send_last = send_last
         signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def let_go(self) -> None:
+        """Of what is sent on SIGTERM, and all that it refers to."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._send_last = lambda: None
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -139,6 +168,12 @@ class Channel:
             self._send_last()
         finally:
             os._exit(0)
+
+
+def _is_failure(report: Report) -> bool:
+    if isinstance(report, Failed):
+        return report.failure.status != "unsupported"
+    return isinstance(report, Broken | Refused | Restart)
 
 
 SEND_EVERY_S = 0.25
@@ -201,6 +236,7 @@ class SampleStream(Observer):
             samples_ns=_split_phases(phases, one.phase_ns[start:end]),
             rounds=one.rounds[start:end],
             calls_per_sample=one.calls_per_sample[start:end],
+            queue=one.describe_queue(start, end),
             ranks=[
                 Rank(
                     samples_ns=_split_phases(phases, [share.phase_ns for share in shares]),

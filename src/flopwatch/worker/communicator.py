@@ -9,7 +9,7 @@ are not authenticated.
 
     build    V      make variant V
     gather   V      run it once, for the check
-    run      V, N   run it, as run number N
+    run      V, N   run it, as run number N; with a third number, so many times in a window
     report   N      send the times of run N
     curves   V      take its curves
     device          send the state of the device
@@ -20,31 +20,43 @@ are not authenticated.
 from __future__ import annotations
 
 import os
+import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
+import psutil
 
+from flopwatch import env
 from flopwatch.devices.base import Clock, open_backend
 from flopwatch.errors import WorkerError
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
+from flopwatch.worker.limits import BUSY_FACTOR
 from flopwatch.worker.messages import RankPlace
 from flopwatch.worker.rank_times import Run, Share, Stop
 
-START_AFTER_NS = 1_000_000
-"""Time for the common start to reach all ranks."""
+SHORTEST_LEAD_NS, LONGEST_LEAD_NS = 1_000_000, 100_000_000
+"""From the announcement of a common start until the start: it must have reached all ranks."""
+LEAD_FACTOR = 3.0
+"""The announcement may take so many times longer than it usually does."""
 SPARE_S = 30.0
 """Ranks time out so much later than the runner does."""
-JOIN_S = 60.0
-"""Ranks are started together; one that is later than this is taken for lost."""
+JOIN_S = 300.0
+"""Ranks are started together; one that is later than this is taken for lost. On another node it may
+have to load torch from a slow disk first."""
+CLOSE_S = 10.0
+"""For the process group to be destroyed, which may hang; nothing depends on it."""
 PINGS = 20
 MOST_BYTES = 1 << 28
 """Of a message between ranks: a run's times are far shorter."""
@@ -68,13 +80,14 @@ class Communicator:
             store=store,
             rank=place.rank,
             world_size=place.ranks,
-            timeout=timedelta(seconds=patience_s + SPARE_S),
+            timeout=timedelta(seconds=BUSY_FACTOR * patience_s + SPARE_S),
         )
         self.place = place
         self._distributed = distributed
         # A rank waits for orders as long as it takes: the runner ends it.
         self._control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
         self._offset_ns = self._compare_clocks()
+        self._lead_ns = self._measure_lead()
 
     @property
     def is_rank0(self) -> bool:
@@ -97,7 +110,7 @@ class Communicator:
             workload.journal.clear()
         self._backend.synchronize()
         self._distributed.barrier(group=self._control)
-        start_ns = self._broadcast(self._now_ns() + START_AFTER_NS)
+        start_ns = self._broadcast(self._now_ns() + self._lead_ns)
         while self._now_ns() < start_ns:
             pass  # sleeping would end at another time on every rank
         return self._now_ns()
@@ -118,9 +131,17 @@ class Communicator:
         return replace(found, phase_ns=slowest_ns), shares
 
     def close(self) -> None:
-        """When all is done; nccl wants it."""
-        with suppress(Exception):
-            self._distributed.destroy_process_group()
+        """When all is done; nccl wants it. Should it hang, it is left alone: the process ends
+        without waiting for it."""
+
+        def destroy() -> None:
+            with suppress(Exception):
+                self._backend.select(self.place.local_rank)  # each thread has its own choice
+                self._distributed.destroy_process_group()
+
+        closing = threading.Thread(target=destroy, daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
     def _now_ns(self) -> float:
         return time.perf_counter_ns() - self._offset_ns
@@ -164,6 +185,15 @@ class Communicator:
                 offset_ns = found_ns if rank == self.place.rank else offset_ns
         return offset_ns
 
+    def _measure_lead(self) -> float:
+        """How long before a common start it is announced, so that it reaches all ranks in time."""
+        delays_ns = []
+        for _ in range(PINGS):
+            self._distributed.barrier(group=self._control)
+            sent_ns = self._broadcast(self._now_ns())
+            delays_ns.append(self._now_ns() - sent_ns)
+        return choose_lead_ns(self._all_gather(delays_ns, list[float]))
+
     def _exchange_times(self, rank: int) -> float:
         if rank == 0 or self.place.rank not in (0, rank):
             return 0.0
@@ -186,6 +216,18 @@ class Communicator:
         self._distributed.recv(box, src=peer, group=self._control)
         after_ns = time.perf_counter_ns()
         return after_ns - before_ns, (before_ns + after_ns) / 2 - int(box[0])
+
+
+def choose_lead_ns(delays_ns: Sequence[Sequence[float]]) -> float:
+    """From how long some announcements took to reach each rank.
+
+    >>> choose_lead_ns([[0.0, 0.0], [30_000.0, 50_000.0]])
+    1000000.0
+    >>> choose_lead_ns([[0.0, 0.0, 0.0], [2e6, 2e6, 9e9]])
+    6000000.0
+    """
+    slowest_ns = max(median(of_rank) for of_rank in delays_ns)
+    return float(min(max(LEAD_FACTOR * slowest_ns, SHORTEST_LEAD_NS), LONGEST_LEAD_NS))
 
 
 def _make_box(size: Any) -> Any:
@@ -228,27 +270,72 @@ def _open_store(place: RankPlace) -> Any:
             timeout=timedelta(seconds=JOIN_S),
         )
     except RuntimeError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise PortTaken(
-            f"port {place.port}, which was free a moment ago, is in use by another program; run it "
-            "again"
-        ) from None
+        if "EADDRINUSE" in str(error):
+            raise PortTaken(
+                f"port {place.port}, which was free a moment ago, is in use by another program; "
+                "run it again"
+            ) from None
+        if type(error).__name__.startswith("Dist") and not place.is_one_node:
+            raise WorkerError(
+                f"ranks could not meet at {place.address}:{place.port} within {JOIN_S:g} s "
+                f"({' '.join(str(error).split())[:200]}); open that port between the nodes, or "
+                f"set {env.PORT}, the ports after which are used, to where others are open"
+            ) from error
+        raise
+
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+PUBLISHED = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    INTERFACE,
+)
+"""Variables that a rank sets for libraries."""
 
 
 def _publish(place: RankPlace) -> None:
     """What libraries expect to find, as torchrun would have set it."""
-    os.environ.update(
-        RANK=str(place.rank),
-        WORLD_SIZE=str(place.ranks),
-        LOCAL_RANK=str(place.local_rank),
-        LOCAL_WORLD_SIZE=str(place.node_ranks),
-        MASTER_ADDR=place.address,
-        MASTER_PORT=str(place.port),
-    )
-    if place.is_one_node and Path("/sys/class/net/lo").exists():
-        # On one node the loopback interface always works, whatever its name or firewall.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    values: tuple[object, ...] = (place.rank, place.ranks, place.local_rank, place.node_ranks)
+    values += (place.address, place.port)
+    os.environ.update({name: str(value) for name, value in zip(PUBLISHED, values, strict=False)})
+    interface = find_interface(place)
+    if interface is not None and not os.environ.get(INTERFACE):
+        os.environ[INTERFACE] = interface
+
+
+def find_interface(
+    place: RankPlace, addresses: Mapping[str, Sequence[str]] | None = None
+) -> str | None:
+    """The network interface by which this rank reaches rank 0; None leaves the choice to gloo. That
+    would take the address of the host's name, which on many systems is 127.0.1.1, where no other
+    node reaches it. `addresses` are this node's, by interface."""
+    if place.is_one_node:
+        # There the loopback interface always works, whatever its name or firewall.
+        return "lo" if Path("/sys/class/net/lo").exists() else None
+    own = find_own_address(place.address, place.port)
+    if own is None or ip_address(own).is_loopback:
+        return None
+    for name, known in (_list_addresses() if addresses is None else addresses).items():
+        if own in known:
+            return name
+    return None
+
+
+def find_own_address(address: str, port: int) -> str | None:
+    """This node's address towards another one, or towards one of its own; nothing is sent."""
+    with suppress(OSError):
+        family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    return None
+
+
+def _list_addresses() -> dict[str, list[str]]:
+    """Of this node, by interface."""
+    return {
+        name: [known.address.partition("%")[0] for known in addresses]
+        for name, addresses in psutil.net_if_addrs().items()
+    }
 
 
 def _read_boot_id() -> str | None:

@@ -19,7 +19,7 @@ from flopwatch.output.units import (
     format_time,
     plural,
 )
-from flopwatch.records.record import Stop
+from flopwatch.records.record import Queue, Stop
 from flopwatch.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class RawSamples:
     """By phase."""
     rounds: list[int]
     calls_per_sample: list[int]
+    queue: Queue | None
     settings: Settings
 
 

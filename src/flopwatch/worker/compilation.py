@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from flopwatch.devices.environment import find_compiler
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import Unsupported
 
 MESSAGE_LENGTH = 200
@@ -71,7 +72,7 @@ def count_graphs() -> int:
 @cache
 def start_compiler(device: str) -> None:
     """Have the compiler do what it does once in a process. Raises Unsupported where it fails."""
-    if device == "cpu" and find_compiler() is None:
+    if is_host(device) and find_compiler() is None:
         raise Unsupported(
             "torch.compile needs a C++ compiler here; install g++, or name one in CXX"
         )

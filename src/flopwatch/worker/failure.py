@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import site
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -153,8 +155,65 @@ LOSSES = (
 
 def is_loss_of_peer(error: BaseException) -> bool:
     """Whether it only means that another rank is gone, which has a reason of its own."""
+    if classify(error) == "oom" or is_device_error(error):  # of this rank's device, by NCCL perhaps
+        return False
     said = read_text(error).lower()
     return type(error).__name__.startswith("Dist") or any(text in said for text in LOSSES)
+
+
+OUT_OF_MEMORY = re.compile(
+    "|".join(
+        (
+            r"out of memory",  # CUDA, HIP, MPS, NCCL, Triton, and torch's allocators of all devices
+            r"can't allocate memory",  # torch's allocator of the CPU
+            r"STATUS_?ALLOC_?FAILED",  # cuBLAS, cuDNN, cuSOLVER, cuSPARSE, hipBLAS, MIOpen
+            r"rocblas_status_memory_error",
+            r"cudaErrorMemoryAllocation|ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory",
+            r"ERROR_OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)",  # SYCL and Level Zero
+        )
+    ),
+    re.IGNORECASE,
+)
+"""What libraries say where memory ran out, of a device or of the host."""
+
+DEVICE_ERRORS = re.compile(
+    "|".join(
+        (
+            r"\b(CUDA|HIP)( driver| runtime)? (error|failure)\b",  # the latter is NCCL's word
+            r"device-side assert|illegal memory access|misaligned address",
+            r"unspecified launch failure|uncorrectable (ECC|NVLink)",
+            r"STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ALLOC_FAILED|NOT_INITIALIZED)",
+            r"ncclUnhandledCudaError|unhandled cuda error",
+            r"Triton Error \[|HSA_STATUS_ERROR|\b(UR|PI|ZE)_(RESULT_)?ERROR_",
+        )
+    ),
+    re.IGNORECASE,
+)
+"""What libraries say after which a device, or its state in this process, cannot be trusted."""
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether the process should not use its device any more. Most of these errors come back with
+    every later call (CUDA calls them sticky), so that whoever is next would be blamed for them."""
+    return any(
+        _has_class(link, "AcceleratorError")
+        or (isinstance(link, RuntimeError) and DEVICE_ERRORS.search(read_text(link)) is not None)
+        for link in _list_chain(error)
+    )
+
+
+def _list_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and what it was raised from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _has_class(error: BaseException, name: str) -> bool:
+    """By its name: this module is for processes without torch, too."""
+    return any(kind.__name__ == name for kind in type(error).__mro__)
 
 
 NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
@@ -175,9 +234,9 @@ def describe_error(error: BaseException, limit_bytes: int | None) -> Failure:
 def classify(error: BaseException) -> Status:
     """The status that an exception gives its variant."""
     message = read_text(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or _has_class(error, "OutOfMemoryError"):
         return "oom"
-    if isinstance(error, RuntimeError) and "can't allocate memory" in message:
+    if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(message):
         return "oom"
     if isinstance(error, WrongResult | Diverged):
         return "wrong"

@@ -14,6 +14,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flopwatch.devices.base import find_device_in_use
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import UsageError
 from flopwatch.records.record import Check
 from flopwatch.worker.agreement import WrongResult, compare
@@ -195,9 +197,12 @@ def same_seed(seed: int) -> Iterator[None]:
 
     numpy = sys.modules.get("numpy")
     state, numpy_state = random.getstate(), numpy and numpy.random.get_state()
-    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if has_cuda else ()
-    with torch.random.fork_rng(devices=devices):
+    device = find_device_in_use()
+    module = None if is_host(device) else torch.get_device_module(device)
+    kept: dict[str, Any] = {"devices": ()}
+    if module is not None and hasattr(module, "get_rng_state"):  # not every package's device has it
+        kept = {"devices": range(module.device_count()), "device_type": device}
+    with torch.random.fork_rng(**kept):
         seed_all(seed)
         try:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from flopwatch.worker.failure import (
     classify,
     describe_error,
     explain,
+    is_device_error,
     is_loss_of_peer,
     shorten,
 )
@@ -43,8 +44,14 @@ PROBES = 3
 MOST_NOTES = 100
 
 
+load_once = cache(load_suite)
+"""A process may serve several requests about a suite, which may register things with torch that can
+be registered once."""
+
+
 class NeedsNewProcess(Exception):
-    """Memory ran out, or ranks have lost each other: the rest needs new processes."""
+    """Memory ran out, the device has failed, or ranks have lost each other: the rest needs new
+    processes."""
 
 
 class Group:
@@ -195,6 +202,7 @@ class Group:
             except Exception:
                 if isinstance(self.rank0, RankZero):
                     raise NeedsNewProcess from None
+                self.channel.has_failed = True
                 memory = None  # its times are good; only its memory is not known
             if memory is not None:
                 self.channel.send(
@@ -243,6 +251,17 @@ class Group:
             # Other ranks may be waiting in a collective that this rank will never reach.
             raise NeedsNewProcess
         self.rank0.drop(variant)
+        if is_device_error(error) or not self._is_device_usable():
+            raise NeedsNewProcess
+
+    def _is_device_usable(self) -> bool:
+        """Whether all that was queued could be done. A variant may fail while the device has not
+        come to its error yet, which would be the next one's."""
+        try:
+            self.target.synchronize()
+        except Exception:
+            return False
+        return True
 
     def _check(self, case: Case, values: dict[str, Any]) -> tuple[Check | None, str | None]:
         """Compare with the suite's reference, or else with the baseline; and why not."""
@@ -253,6 +272,8 @@ class Group:
         except Exception as error:
             # Not the variant's fault: it is measured, but not checked.
             why_not = f"its reference failed: {explain(error)}"
+            if is_device_error(error):  # nothing can be measured any more, and so in any process
+                raise RuntimeError(why_not) from error
         if expected is None and why_not is None:
             if is_baseline:
                 self._baseline_values = values
@@ -286,7 +307,7 @@ def list_notes(workload: Workload) -> list[str]:
 def compute_columns(suite_path: str, records_path: str) -> list[dict[str, Any]]:
     """For each record of a group: the suite's own columns, and notes on those that failed. What was
     not measured has none."""
-    suite, records = load_suite(Path(suite_path)), read(records_path).records
+    suite, records = load_once(Path(suite_path)), read(records_path).records
     rows = {row.record.variant: row for row in summarize(records)}
     found = []
     for record in records:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flopwatch.analysis.statistics import THRESHOLD, Estimate, estimate_median, estimate_ratio
 from flopwatch.devices.base import Backend, open_backend
 from flopwatch.devices.environment import ROUGHLY_S, LoadWatch
+from flopwatch.devices.kinds import is_host
 from flopwatch.devices.system_files import read_last_level_caches_bytes
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
@@ -244,9 +245,10 @@ class LineObserver(Observer):
 class OwnTiming:
     """What a sampler needs of the device; there are no ranks."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, device: Device) -> None:
         self.clock = backend.clock
         self.evict = backend.evict
+        self.drain = None if is_host(device) else backend.synchronize
 
     def take_shares(self, calls: int) -> tuple[()]:
         return ()
@@ -263,7 +265,7 @@ def _sample(
         workloads,
         baseline=next(iter(workloads)),
         settings=settings,
-        target=OwnTiming(target),
+        target=OwnTiming(target, settings.device),
         observer=LineObserver(line, ", ".join(workloads)),
     )
     outcome: Outcome = sampler.run(threshold=threshold)
@@ -291,6 +293,7 @@ def _keep_raw(series: Series, settings: Settings) -> RawSamples:
         samples_ns=dict(zip(series.workload.phases, map(list, times), strict=True)),
         rounds=series.rounds,
         calls_per_sample=series.calls_per_sample,
+        queue=series.describe_queue(0, len(series.queue)),
         settings=settings,
     )
 

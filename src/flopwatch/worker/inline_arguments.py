@@ -11,7 +11,9 @@ from numbers import Real
 from operator import index
 from typing import Any, get_args
 
+from flopwatch.devices.accelerators import describe_present, list_in_process
 from flopwatch.devices.base import find_device_in_use
+from flopwatch.devices.kinds import HOST
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.settings import LARGEST_SEED, Cache, Device
@@ -116,18 +118,17 @@ def check_cache(cache: Any) -> Cache:
 
 
 def check_device(device: Any) -> Device:
-    known: tuple[Device, ...] = get_args(Device)
     if device is None:
         return find_device_in_use()
-    if device not in known:
-        raise UsageError(f"device {device!r} is unknown; choose one of {', '.join(known)}")
-    if device == "cuda":
-        require("torch")
-        import torch
+    if device == HOST:
+        return HOST
+    require("torch")
+    import torch
 
-        if not torch.cuda.is_available():
-            raise UsageError("device 'cuda': torch finds no CUDA device here; choose 'cpu'")
-    return known[known.index(device)]
+    found = list_in_process(torch)
+    if found.device is None or device != found.device:
+        raise UsageError(f"device {device!r}, but {describe_present(found)}")
+    return found.device
 
 
 def choose_gradients(gradients_of: Any, names: Sequence[str]) -> dict[str, dict[str, Any] | None]:

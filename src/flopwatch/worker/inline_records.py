@@ -67,6 +67,7 @@ def _make_sampled(measurement: Measurement, name: str, baseline: str, origin: Or
         samples_ns=raw.samples_ns,
         rounds=raw.rounds,
         calls_per_sample=raw.calls_per_sample,
+        queue=raw.queue,
         warmup_samples=measurement.warmup_samples,
         steady=measurement.steady,
         stop_reason=measurement.stop_reason,

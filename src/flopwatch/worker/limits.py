@@ -28,6 +28,9 @@ PR_SET_CHILD_SUBREAPER = 36
 STATM = Path("/proc/self/statm")
 DATA_FIELD = 5
 """Of statm: private writable memory, in pages."""
+BUSY_FACTOR = 6
+"""A worker may be silent so many times longer than usual while it builds, compiles or checks, as
+long as it can be seen at work."""
 SPARE_BYTES = 32 * 2**20
 """A process with less than this left cannot start a few threads."""
 

@@ -15,6 +15,10 @@ BrokenMessage, which the runner treats like the death of the process that sent i
                     Sources
                     or at any time Restart: what is left needs new processes
     any             Broken: the request as a whole has failed
+                    Served, last: the process waits for another request
+
+A process that was forked serves one request. One that was spawned may serve several, each with
+descriptors of its own (`worker.spawned_worker`).
 
 Under torchrun every rank has a flopwatch process of its own; that of rank 0 is the runner, and
 passes requests on to the others.
@@ -32,7 +36,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from flopwatch.errors import WorkerError
-from flopwatch.records.record import Check, PhaseMemory, Rank, Region
+from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, Region
 from flopwatch.records.record import Stop as StopReason
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure
@@ -80,12 +84,16 @@ class Request(Message, frozen=True, kw_only=True):
     """Folders that modules are imported from before all others: those of a revision."""
     place: RankPlace | None = None
     """This process among ranks; None where there are none."""
+    fresh: bool = False
+    """Whether it must be a process that has served no other request."""
 
 
 class Describe(Request, frozen=True, kw_only=True):
     """Load a suite file and list its cases."""
 
     suite_path: str
+    devices: int = 1
+    """How many accelerators this node has, where it is one that is measured on."""
     quick: bool = False
     preset: str | None = None
     chosen: dict[str, list[str]] = {}
@@ -143,6 +151,11 @@ class Broken(Message, frozen=True):
     """Whether nothing has begun, since ranks could not meet at their port; another may do."""
 
 
+class Served(Message, frozen=True):
+    """All is done without a failure, and the process is as it was before: it can serve another
+    request."""
+
+
 class Sources(Message, frozen=True):
     """Project files that the group was built from, with their digests."""
 
@@ -174,7 +187,8 @@ class Failed(Message, frozen=True):
 
 
 class Restart(Message, frozen=True):
-    """Memory ran out while building, or ranks lost each other; what is left needs new processes."""
+    """Memory ran out while building, the device has failed, or ranks lost each other; what is left
+    needs new processes."""
 
 
 class NewSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,6 +197,7 @@ class NewSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples_ns: dict[str, list[float]]
     rounds: list[int]
     calls_per_sample: list[int]
+    queue: Queue | None
     ranks: list[Rank]
     instrumented_ns: list[float]
     regions: dict[str, Region]
@@ -231,6 +246,7 @@ Report = (
     Returned
     | Refused
     | Broken
+    | Served
     | Sources
     | Built
     | Failed
@@ -332,6 +348,8 @@ class Description:
     """The published layout that records can be shown in."""
     columns: list[str] = field(default_factory=list)
     """Names of the columns that the suite declares itself."""
+    fresh: bool = False
+    """Whether each group needs a process that has served no other."""
 
 
 # Encoding.

@@ -1,9 +1,10 @@
-"""A worker process: it serves one request and reports what becomes of it (`worker.messages`).
+"""A worker process: it serves a request and reports what becomes of it (`worker.messages`).
 
-It is forked from the warm server, or spawned where forking is unsafe (CUDA); either way it gets
-four descriptors: a file with the request, reports out, a log for whatever the measured code prints,
-and the board; one that takes turns with another worker has a fifth, their link. Everything that it
-cannot report (a signal, a hang) the runner sees from outside.
+It is forked from the warm server, or spawned where forking is unsafe, as it is once a process has
+used an accelerator (`worker.spawned_worker`); either way a request comes with four descriptors: a
+file with the request, reports out, a log for whatever the measured code prints, and the board; one
+that takes turns with another worker has a fifth, their link. Everything that it cannot report (a
+signal, a hang) the runner sees from outside.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 import msgspec
 
 from flopwatch.devices.base import Backend, open_backend
+from flopwatch.devices.kinds import Devices, find_kind, is_host
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.settings import PROBE_SHARE, Settings
 from flopwatch.suites.case import Case
-from flopwatch.suites.catalog import load_suite
 from flopwatch.suites.grids import VARIANT, Grid, choose, unite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import allocator, limits
@@ -33,7 +34,7 @@ from flopwatch.worker.called_functions import find_function
 from flopwatch.worker.channel import NO_VARIANT, Board, Channel
 from flopwatch.worker.communicator import Communicator, PortTaken
 from flopwatch.worker.failure import describe_error, digest_sources, is_loss_of_peer
-from flopwatch.worker.group import Group, NeedsNewProcess
+from flopwatch.worker.group import Group, NeedsNewProcess, load_once
 from flopwatch.worker.messages import (
     RANKS,
     Broken,
@@ -62,15 +63,14 @@ DESCRIBING_BYTES = 2 * 2**30
 case, and must not end the run before the first one."""
 
 
-def run_worker(descriptors: Sequence[int]) -> None:
-    """Serve one request in this process, which is then of no further use."""
+def run_worker(descriptors: Sequence[int]) -> Channel:
+    """Serve one request in this process."""
     request_file, reports, log, board, *links = descriptors
-    _settle_in(log)
+    settle_in(log)
     channel = Channel(reports, Board(board))
+    channel.board.write(NO_VARIANT, "loading")
     try:
-        with open(request_file, "rb") as file:
-            file.seek(0)
-            request = decode_request(file.read())
+        request = read_request(request_file)
         sys.path[:0] = request.paths
         if isinstance(request, MeasureGroup):
             measure_group(request, channel, open_turns(request, links))
@@ -85,15 +85,23 @@ def run_worker(descriptors: Sequence[int]) -> None:
                 is_port_taken=isinstance(error, PortTaken),
             )
         )
+    return channel
+
+
+def read_request(descriptor: int) -> Describe | Call | MeasureGroup:
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        return decode_request(file.read())
 
 
 def describe(request: Describe, channel: Channel) -> None:
     limit_bytes = request.settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else max(limit_bytes, DESCRIBING_BYTES))
-    suite = load_suite(Path(request.suite_path))
-    chosen_values, device = _add_ranks(suite, request), request.settings.device
-    wanted: Any = {"quick": request.quick, "preset": request.preset, "device": device}
-    on_request = suite.on_request[device].items()
+    devices = Devices(kind=find_kind(request.settings.device), count=request.devices)
+    suite = load_once(Path(request.suite_path)).on(devices)
+    chosen_values = _add_ranks(suite, request)
+    wanted: Any = {"quick": request.quick, "preset": request.preset}
+    on_request = suite.on_request.items()
     unasked = {axis: values for axis, values in on_request if axis not in chosen_values}
     try:
         grids = suite.list_grids(**wanted)
@@ -107,7 +115,7 @@ def describe(request: Describe, channel: Channel) -> None:
         return
     variants = chosen.pop(VARIANT, None)
     baseline = request.baseline or suite.baseline
-    assert baseline is not None  # load_suite has validated it
+    assert baseline is not None  # load_once has validated it
     description = Description(
         name=suite.name,
         baseline=baseline,
@@ -115,6 +123,7 @@ def describe(request: Describe, channel: Channel) -> None:
         parts=suite.parts,
         layout=suite.layout,
         columns=list(suite.columns),
+        fresh=suite.fresh,
         axes={**unite([*suite.grids, *grids]), **chosen},
         variants=variants or suite.variants,
         on_request=_keep_present(unasked, cases),
@@ -224,14 +233,20 @@ def call(request: Call, channel: Channel) -> None:
     all of them call it, and rank 0 returns its value."""
     settings, place = request.settings, request.place
     _apply(settings, place)
+    comm = None
     if place is not None:
-        Communicator(place, settings.device, settings.silence_limit_s)
+        channel.board.write(NO_VARIANT, "joining")
+        comm = Communicator(place, settings.device, settings.silence_limit_s)
+    channel.board.write(NO_VARIANT, "call")
     try:
         value = find_function(request.function)(**request.arguments)
     except FlopwatchError as error:
         channel.send(Refused(message=str(error)))
     else:
         channel.send(Returned(value=msgspec.to_builtins(value)))
+    if comm is not None:  # the answer is sent, whatever becomes of this
+        channel.board.write(NO_VARIANT, "finish")
+        comm.close()
 
 
 def open_turns(request: MeasureGroup, links: Sequence[int]) -> Turns | None:
@@ -253,7 +268,7 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
     if request.is_probe:
         target.limit_memory(PROBE_SHARE)
     suite_path = Path(request.suite_path)
-    suite = load_suite(suite_path)
+    suite = load_once(suite_path)
     # Sent early, so that a crash while building is known by its sources too; and again at the
     # end, when build functions have imported what they need.
     channel.send(Sources(sources=digest_sources(suite_path)))
@@ -261,7 +276,8 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
         Case(suite=suite.name, variant=variant, params=request.params, device=settings.device)
         for variant in request.variants
     ]
-    rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict)
+    drain = None if is_host(settings.device) else target.synchronize
+    rank0: SingleProcess | RankZero = SingleProcess(target.clock, target.evict, drain)
     if place is not None:
         channel.board.write(NO_VARIANT, "joining")
         comm = Communicator(place, settings.device, settings.silence_limit_s)
@@ -269,7 +285,7 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
             _serve_rank0(comm, suite, cases, settings, target, channel)
             comm.close()
             return
-        rank0 = RankZero(comm, target.clock, target.evict)
+        rank0 = RankZero(comm, target.clock, target.evict, drain)
     group = Group(suite, cases, request.baseline, settings, target, channel, rank0)
     try:
         group.measure(is_probe=request.is_probe, turns=turns)
@@ -278,9 +294,9 @@ def measure_group(request: MeasureGroup, channel: Channel, turns: Turns | None) 
         return
     rank0.leave()
     channel.board.write(NO_VARIANT, "finish")
+    channel.send(Sources(sources=digest_sources(suite_path)))
     if isinstance(rank0, RankZero):
         rank0.comm.close()
-    channel.send(Sources(sources=digest_sources(suite_path)))
 
 
 def _serve_rank0(
@@ -305,13 +321,15 @@ def _serve_rank0(
         channel.board.write(NO_VARIANT, stages.get(word, "sampling"))
 
 
-def _settle_in(log: int) -> None:
+def settle_in(log: int) -> None:
+    """Let all that is printed from now on go to the log."""
     if os.getpgrp() != os.getpid():  # a spawned worker leads its own group already
         os.setsid()
     limits.die_with_parent()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     faulthandler.enable(file=2)
     # The runner sends it before it kills a hung worker: where did it hang?
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
@@ -329,12 +347,3 @@ def _apply(settings: Settings, place: RankPlace | None) -> None:
 
 
 HANDLERS: dict[type[Request], Callable[[Any, Channel], None]] = {Describe: describe, Call: call}
-
-
-def main() -> None:
-    """Entry of a spawned worker: its descriptors are the arguments."""
-    run_worker([int(argument) for argument in sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    main()

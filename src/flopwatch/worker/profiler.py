@@ -43,8 +43,11 @@ from flopwatch.analysis.profile_breakdown import (
 )
 from flopwatch.analysis.profile_request import PHASES, TRACE_GENERATOR, Phase, Profile, Request
 from flopwatch.devices.base import open_backend
+from flopwatch.devices.kinds import find_kind, is_host
+from flopwatch.devices.nvtx_ranges import mark_range
 from flopwatch.errors import UsageError
 from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.precision import require_built
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models import builder
 from flopwatch.models.step_workload import TrainingStep, share_model
@@ -188,6 +191,7 @@ Marker = Callable[[str], AbstractContextManager[object]]
 def profile(request: Mapping[str, Any], device: Device) -> Profile:
     """What `Request` says, as plain data."""
     wanted = msgspec.convert(request, Request)
+    require_built(wanted.job.precision, has_tf32=find_kind(device).has_tf32)
     try:
         require_memory(wanted, device, find_available_bytes(device))
         return Profiler(wanted, device).run()
@@ -199,7 +203,7 @@ def profile(request: Mapping[str, Any], device: Device) -> Profile:
 
 def find_available_bytes(device: Device) -> int | None:
     """What this process may take for its tensors; None where nothing limits it."""
-    if device == "cuda":
+    if not is_host(device):
         return open_backend(device).count_free_bytes()
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes - PROCESS_BYTES
@@ -209,7 +213,7 @@ def require_memory(request: Request, device: Device, available_bytes: int | None
     """What cannot fit would take minutes to fail, and fill the memory meanwhile."""
     if available_bytes is None or not request.job.shape.is_ours:  # others take seconds to survey
         return
-    needed_bytes = estimate_step(request.job, device).peak_bytes
+    needed_bytes = estimate_step(request.job, on_host=is_host(device)).peak_bytes
     if needed_bytes > available_bytes:
         needed, available = format_bytes(needed_bytes), format_bytes(available_bytes)
         raise _refuse(request, f"{needed} of memory, and there are {available}")
@@ -224,9 +228,12 @@ def _refuse(request: Request, needs: str) -> UsageError:
 
 def is_marking_ranges(request: Request, device: Device, environ: env.Environ = None) -> bool:
     """Whether another profiler watches, which needs NVTX ranges only."""
-    if request.nvtx and device == "cpu":
-        raise UsageError("--nvtx marks ranges of a GPU, and there is none; leave it out")
-    under_nsys = device == "cuda" and bool(env.read("NSYS_PROFILING_SESSION_ID", environ))
+    has_ranges = find_kind(device).has_nvtx
+    if request.nvtx and not has_ranges:
+        raise UsageError(
+            f"--nvtx marks ranges for NVIDIA's profilers, which do not see {device}; leave it out"
+        )
+    under_nsys = has_ranges and bool(env.read("NSYS_PROFILING_SESSION_ID", environ))
     if under_nsys and request.trace:
         raise UsageError("under nsys its own report has the timeline; leave --trace out")
     return request.nvtx or under_nsys
@@ -253,7 +260,7 @@ class Profiler:
 
     def run(self) -> Profile:
         if self.nvtx:
-            self._run_with_ranges(torch.cuda.nvtx.range)
+            self._run_with_ranges(mark_range)
         else:
             self._run_rounds()
         phases = [
@@ -267,7 +274,9 @@ class Profiler:
         breakdown = Breakdown(entries=(), operators=())
         if self.events:
             plain_ns = {phase.name: phase.plain_ns for phase in phases}
-            breakdown = make_breakdown(self.events, plain_ns, by_kernels=self.device == "cuda")
+            # Not every accelerator reports its kernels to torch's profiler.
+            has_kernels = any(event.kernels for step in self.events for event in step)
+            breakdown = make_breakdown(self.events, plain_ns, by_kernels=has_kernels)
         return Profile(
             request=self.request,
             device=self.device,
@@ -317,7 +326,7 @@ class Profiler:
             names.add(name)
             return record_function(name)
 
-        device = self.device if self.device == "cuda" else None
+        device = None if is_host(self.device) else self.device
         with (
             self._listening(record),
             run_profiler(use_kineto=True, use_device=device) as profiler,

@@ -21,16 +21,30 @@ from flopwatch.worker.communicator import Communicator, resolve
 from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
 from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
-from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, split
-from flopwatch.worker.sampling import mark_phases
+from flopwatch.worker.rank_times import (
+    Run,
+    Share,
+    Visit,
+    average,
+    combine,
+    fold_share,
+    split,
+)
+from flopwatch.worker.sampling import mark_run, mark_window
 
 
 class SingleProcess:
     """A worker without other ranks."""
 
-    def __init__(self, clock: Clock, evict: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        evict: Callable[[], None],
+        drain: Callable[[], None] | None = None,
+    ) -> None:
         self.clock = clock
         self.evict = evict
+        self.drain = drain
 
     def build(self, variant: str, make: Callable[[], Workload]) -> Workload:
         return make()
@@ -60,15 +74,24 @@ class SingleProcess:
 class RankZero:
     """Rank 0 of a job. As a clock, its times are those of all ranks together."""
 
-    def __init__(self, comm: Communicator, clock: Clock, evict: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        clock: Clock,
+        evict: Callable[[], None],
+        drain: Callable[[], None] | None = None,
+    ) -> None:
         self.name = f"{clock.name} of all ranks"
         self.clock: Clock = self
         self.evict = evict
+        self.drain = drain
         self.comm = comm
         self._clock = clock
         self._run_number = 0
         self._began_ns: dict[int, float] = {}
         self._journals: dict[int, Sequence[Visit]] = {}
+        self._phases: dict[int, int] = {}
+        """How many a run has: a window of runs has marks for those of each."""
         self._shares: list[list[Share]] = []
         """By run that was timed, then by rank."""
         self._workload: Workload | None = None
@@ -98,12 +121,21 @@ class RankZero:
         if workload.instrument is not None:
             raise SuiteError("a workload of several ranks has instruments; leave them out")
 
-        def reset() -> None:
+        def start(calls: int | None, prepared: Workload) -> None:
             self._keep_journal()
             self._run_number += 1
-            self.comm.order("run", variant, self._run_number)
+            self.comm.order("run", variant, self._run_number, calls)
             self._workload = workload
-            self._began_ns[self._run_number] = self.comm.start_together(workload)
+            self._phases[self._run_number] = len(workload.phases)
+            self._began_ns[self._run_number] = self.comm.start_together(prepared)
+
+        def reset() -> None:
+            start(None, workload)
+
+        def run_ahead(calls: int) -> Callable[[], object]:
+            prepared, begin = prepare_window(workload, calls)
+            start(calls, prepared)
+            return begin
 
         curves = workload.curves
 
@@ -112,7 +144,12 @@ class RankZero:
             self.comm.order("curves", variant)
             return curves()
 
-        return replace(workload, reset=reset, curves=None if curves is None else take_curves)
+        return replace(
+            workload,
+            reset=reset,
+            ahead=None if workload.ahead is None else run_ahead,
+            curves=None if curves is None else take_curves,
+        )
 
     def mark(self) -> tuple[int, Any]:
         return self._run_number, self._clock.mark()
@@ -128,8 +165,9 @@ class RankZero:
         )
         self.comm.order("report", number)
         runs: list[Run] = self.comm.collect(own, Run)
+        phases = self._phases[number]
         self._forget(number)
-        self._shares.append(split(runs))
+        self._shares.append([fold_share(share, phases) for share in split(runs)])
         return combine(runs)
 
     def list_facts(self) -> dict[str, float]:
@@ -142,7 +180,7 @@ class RankZero:
         return devices
 
     def take_shares(self, calls: int) -> list[Share]:
-        """By rank, of the last sample, which was of so many runs."""
+        """By rank, of the last sample, which was of so many runs, or one window of them."""
         taken, self._shares = self._shares[-calls:], []
         return [average(of_rank) for of_rank in zip(*taken, strict=True)]
 
@@ -154,9 +192,21 @@ class RankZero:
         self._workload = None
 
     def _forget(self, up_to: int) -> None:
-        for kept in (self._began_ns, self._journals):
+        for kept in (self._began_ns, self._journals, self._phases):
             for number in [number for number in kept if number <= up_to]:
                 del kept[number]
+
+
+def prepare_window(workload: Workload, calls: int) -> tuple[Workload, Callable[[], object]]:
+    """The workload as it is before a window of so many runs, whose reset prepares all of them; and
+    what begins each, once that is done."""
+    assert workload.ahead is not None
+    run_ahead, ready = workload.ahead, list[Callable[[], object]]()
+
+    def begin() -> None:
+        ready[0]()
+
+    return replace(workload, reset=lambda: ready.append(run_ahead(calls))), begin
 
 
 class OtherRank:
@@ -199,15 +249,17 @@ class OtherRank:
         with suppress(Diverged):  # rank 0 reports it
             self._comm.gather(self._workloads[variant], self._clock)
 
-    def _run(self, variant: str, number: int) -> None:
+    def _run(self, variant: str, number: int, calls: int | None) -> None:
         workload = self._workloads[variant]
-        began_ns: list[float] = []
-        started = replace(
-            workload, reset=lambda: began_ns.append(self._comm.start_together(workload))
-        )
-        marks = mark_phases(started, self._clock)
+        if calls is None:
+            began_ns = self._comm.start_together(workload)
+            marks = mark_run(workload, self._clock)
+        else:
+            prepared, begin = prepare_window(workload, calls)
+            began_ns = self._comm.start_together(prepared)
+            marks = mark_window(workload, calls, self._clock, begin)
         visits = workload.journal.visits if workload.journal is not None else ()
-        self._runs[number] = resolve(self._clock, began_ns[0], marks, visits)
+        self._runs[number] = resolve(self._clock, began_ns, marks, visits)
 
     def _report(self, number: int) -> None:
         self._comm.collect(self._runs[number], Run)

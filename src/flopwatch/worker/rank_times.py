@@ -106,6 +106,25 @@ def split(runs: Sequence[Run]) -> list[Share]:
     return [_share(run, last_ns) for run in runs]
 
 
+def fold(phase_ns: Sequence[float], phases: int) -> list[float]:
+    """The phases of many runs that followed each other, each summed up.
+
+    >>> fold([1.0, 10.0, 2.0, 20.0], 2)
+    [3.0, 30.0]
+    """
+    return [sum(phase_ns[position::phases]) for position in range(phases)]
+
+
+def fold_share(share: Share, phases: int) -> Share:
+    """Of a window of runs: what an average one of them has."""
+    runs = len(share.phase_ns) // phases
+    return Share(
+        [ns / runs for ns in fold(share.phase_ns, phases)],
+        share.waiting_ns / runs,
+        share.transfer_ns / runs,
+    )
+
+
 def average(shares: Sequence[Share]) -> Share:
     """Of the runs of one sample."""
     number = len(shares)
@@ -120,10 +139,12 @@ def _share(run: Run, last_ns: Sequence[float]) -> Share:
     waiting_ns = transfer_ns = 0.0
     for stop, last in zip(run.stops, last_ns, strict=True):
         if stop.left_ns is not None:
+            # Nothing where the collective was over before the rank came to need it.
+            stopped_ns = max(0.0, stop.left_ns - stop.arrived_ns)
             # Never longer than it was there: clocks of different nodes agree only so far.
-            waited_ns = min(last - stop.arrived_ns, stop.left_ns - stop.arrived_ns)
+            waited_ns = min(last - stop.arrived_ns, stopped_ns)
             waiting_ns += waited_ns
-            transfer_ns += stop.left_ns - stop.arrived_ns - waited_ns
+            transfer_ns += stopped_ns - waited_ns
     return Share(run.phase_ns, waiting_ns, transfer_ns)
 
 

@@ -30,12 +30,12 @@ from flopwatch.analysis.sequential import is_settled
 from flopwatch.analysis.statistics import THRESHOLD, estimate_median, is_stalled, is_steady
 from flopwatch.devices.base import Clock
 from flopwatch.errors import SuiteError
-from flopwatch.records.record import Region, Stop
+from flopwatch.records.record import Queue, Region, Stop
 from flopwatch.settings import SETTLED_INTERVAL, TARGET_INTERVAL, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
-from flopwatch.worker.rank_times import Share
+from flopwatch.worker.rank_times import Share, fold
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.turns import Alone, Turns
 
@@ -43,6 +43,9 @@ CLOCK_STEPS = 1000
 """A sample lasts about this many steps of the clock, so that its resolution does not matter."""
 MIN_SAMPLE_NS = 200_000
 """And about this long, so that short calls do not make a million samples."""
+WINDOW_NS = 100_000_000
+"""And this long where runs follow each other in a window: its first one begins with an empty queue,
+which fills within a millisecond or so."""
 PRIME_BELOW_NS = 200_000_000
 """A hot-cache sample shorter than this is preceded by an untimed call: the variant before it has
 taken over the caches, and refilling them would be measured. That takes a few milliseconds at the
@@ -70,6 +73,11 @@ class Series:
     calls_per_sample: list[int] = field(default_factory=list)
     calls: int = 1
     """That the next sample is the mean of."""
+    has_queue: bool = False
+    """Whether the device works through one."""
+    queue: list[tuple[float, float] | None] = field(default_factory=list)
+    """One a sample: how long the caller took to queue one call, and the device to do what was left
+    after the last; None where it was not looked at, or work is done when its call returns."""
     shares: list[list[Share]] = field(default_factory=list)
     """One row a sample: what each rank of a job took; empty rows where there are no ranks."""
     instrumented_ns: list[float] = field(default_factory=list)
@@ -77,9 +85,15 @@ class Series:
     regions: dict[str, Region] = field(default_factory=dict)
 
     def add(
-        self, round_: int, calls: int, phase_ns: list[float], shares: Sequence[Share] = ()
+        self,
+        round_: int,
+        calls: int,
+        phase_ns: list[float],
+        shares: Sequence[Share] = (),
+        queue: tuple[float, float] | None = None,
     ) -> None:
         self.phase_ns.append(phase_ns)
+        self.queue.append(queue)
         self.shares.append(list(shares))
         self.rounds.append(round_)
         self.calls_per_sample.append(calls)
@@ -99,6 +113,16 @@ class Series:
         for region, reading in readings.items():
             self.regions[region].samples_ns.append(reading.ns)
         self.instrumented_ns.append(total_ns)
+
+    def describe_queue(self, start: int, end: int) -> Queue | None:
+        """Of these samples; None where the device has no queue."""
+        if not self.has_queue:
+            return None
+        known = self.queue[start:end]
+        return Queue(
+            enqueue_ns=[None if pair is None else round(pair[0], 1) for pair in known],
+            drain_ns=[None if pair is None else round(pair[1], 1) for pair in known],
+        )
 
     @property
     def totals_ns(self) -> list[float]:
@@ -120,6 +144,8 @@ class Series:
 
     def grow(self, min_sample_ns: float) -> bool:
         """Raise the number of calls where the last sample was too short; True if it changed."""
+        if self.workload.ahead is not None:
+            min_sample_ns = max(min_sample_ns, WINDOW_NS)
         per_call_ns = max(sum(self.phase_ns[-1]), 1.0)
         sample_ns = per_call_ns * self.calls
         if sample_ns >= 0.8 * min_sample_ns:
@@ -172,6 +198,11 @@ class Timing(Protocol):
     """What a sampler needs of a device."""
 
     clock: Clock
+
+    @property
+    def drain(self) -> Callable[[], object] | None:
+        """Waits for the device, where that works through a queue; None where calls do their
+        work."""
 
     def evict(self) -> None:
         """Overwrite the caches."""
@@ -227,7 +258,10 @@ class Sampler:
         first_calls: Mapping[str, First] | None = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.series = [Series(variant=name, workload=load) for name, load in workloads.items()]
+        self.series = [
+            Series(variant=name, workload=load, has_queue=target.drain is not None)
+            for name, load in workloads.items()
+        ]
         self.round = 0
         if first_calls:
             for series in self.series:
@@ -338,9 +372,11 @@ class Sampler:
         last_ns = series.last_sample_ns
         if self._evict is None and last_ns is not None and last_ns < PRIME_BELOW_NS:
             run_once(workload)
-        elapsed_ns = time_phases(workload, calls, self._target.clock, self._evict)
-        phase_ns = [ns / calls for ns in elapsed_ns]
-        series.add(self.round, calls, phase_ns, self._target.take_shares(calls))
+        clock, drain = self._target.clock, self._target.drain
+        taken = take_sample(workload, calls, clock, self._evict, drain, self._now_ns)
+        phase_ns = [ns / calls for ns in taken.phase_ns]
+        queue = None if drain is None else (taken.enqueue_ns / calls, taken.drain_ns)
+        series.add(self.round, calls, phase_ns, self._target.take_shares(calls), queue)
 
     def _take_instrumented(self, series: Series) -> None:
         """The sample just taken once more, with instruments."""
@@ -386,6 +422,9 @@ class Sampler:
             )
         )
 
+    def _now_ns(self) -> float:
+        return 1e9 * self._now_s()
+
     def _elapsed_s(self) -> float:
         return self._now_s() - self._started_s
 
@@ -403,6 +442,18 @@ def run_phases(workload: Workload) -> None:
         value = (phase(*value),)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """One sample."""
+
+    phase_ns: list[float]
+    """Of each phase, all runs together."""
+    enqueue_ns: float
+    """How long the caller was inside of them, by its own clock."""
+    drain_ns: float
+    """How long it then waited for the device."""
+
+
 def time_phases(
     workload: Workload,
     calls: int,
@@ -410,33 +461,84 @@ def time_phases(
     evict: Callable[[], object] | None = None,
 ) -> list[float]:
     """Nanoseconds of each phase, over `calls` runs of all of them."""
+    return take_sample(workload, calls, clock, evict).phase_ns
+
+
+def take_sample(
+    workload: Workload,
+    calls: int,
+    clock: Clock,
+    evict: Callable[[], object] | None = None,
+    drain: Callable[[], object] | None = None,
+    now_ns: Callable[[], float] = time.perf_counter_ns,
+) -> Taken:
+    windows, enqueue_ns = _run_sample(workload, calls, clock, evict, now_ns)
+    ended_ns = now_ns()
+    if drain is not None:
+        drain()
+    drain_ns = now_ns() - ended_ns
+    # Read at the end: on a GPU this is where the caller waits for the device.
+    elapsed_ns = [ns for marks in windows for ns in clock.elapsed_ns(marks)]
+    return Taken(
+        phase_ns=fold(elapsed_ns, len(workload.phases)), enqueue_ns=enqueue_ns, drain_ns=drain_ns
+    )
+
+
+def _run_sample(
+    workload: Workload,
+    calls: int,
+    clock: Clock,
+    evict: Callable[[], object] | None,
+    now_ns: Callable[[], float],
+) -> tuple[list[list[Any]], float]:
+    """The marks of all runs that follow each other without a pause, and how long calling took."""
+    if workload.ahead is not None and evict is None:
+        begin = workload.ahead(calls)
+        started_ns = now_ns()
+        return [mark_window(workload, calls, clock, begin)], now_ns() - started_ns
     first, *others = workload.phases.values()
     if not others and workload.reset is None and evict is None:
+        started_ns = now_ns()
         marks = [clock.mark()]
         for _ in repeat(None, calls):
             first()
         marks.append(clock.mark())
-        return clock.elapsed_ns(marks)
+        return [marks], now_ns() - started_ns
     # Every run is a whole one, reset included: without that, the second backward of a loop would
     # add to the gradients of the first, and a variant's time would depend on its number of calls.
-    runs = [mark_phases(workload, clock, evict) for _ in repeat(None, calls)]
-    # Read at the end: on a GPU this is where the caller waits for the device.
-    return [sum(phase) for phase in zip(*map(clock.elapsed_ns, runs), strict=True)]
+    runs, enqueue_ns = [], 0.0
+    for _ in repeat(None, calls):
+        if workload.reset is not None:
+            workload.reset()
+        if evict is not None:
+            evict()
+        started_ns = now_ns()
+        runs.append(mark_run(workload, clock))
+        enqueue_ns += now_ns() - started_ns
+    return runs, enqueue_ns
 
 
-def mark_phases(
-    workload: Workload, clock: Clock, evict: Callable[[], object] | None = None
-) -> list[Any]:
+def mark_run(workload: Workload, clock: Clock) -> list[Any]:
     """Run all phases once, with a mark before, between and after them."""
-    if workload.reset is not None:
-        workload.reset()
-    if evict is not None:
-        evict()
     passed: tuple[Any, ...] = ()
     marks = [clock.mark()]
     for phase in workload.phases.values():
         passed = (phase(*passed),)
         marks.append(clock.mark())
+    return marks
+
+
+def mark_window(
+    workload: Workload, calls: int, clock: Clock, begin: Callable[[], object]
+) -> list[Any]:
+    """Many runs without a pause, with a mark before the first and after every phase."""
+    marks = [clock.mark()]
+    for _ in repeat(None, calls):
+        begin()
+        passed: tuple[Any, ...] = ()
+        for phase in workload.phases.values():
+            passed = (phase(*passed),)
+            marks.append(clock.mark())
     return marks
 
 

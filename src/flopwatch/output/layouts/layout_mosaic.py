@@ -49,7 +49,8 @@ STRATEGIES = {
 """As FSDP calls them, and published tables do; it has no word for the first."""
 CHECKPOINTING = {"none": "False", "full": "True", "selective": "selective"}
 PRECISIONS = {"bf16-mixed": "amp_bf16"}
-SHOWN = {*SHARDING_WORDS, *STEP_WORDS} - {"compiled", "plain-attention"}
+OTHERS = {"compiled", "cuda-graph", "reduce-overhead", "plain-attention"}
+SHOWN = {*SHARDING_WORDS, *STEP_WORDS} - OTHERS
 """Words of a variant that have columns, or say nothing."""
 REMARKS = (
     f"MFU and HFU are by the convention {CONVENTION.name}, which counts less attention than others "

@@ -2,8 +2,9 @@
 
 What does GELU cost over ReLU, and its tanh form over the exact one? Activations do next to no
 arithmetic: they read and write memory, so the bytes that they must move are declared, and the
-table shows how close to the memory's speed each comes. Small sizes stay in the cache and show the
-arithmetic; the large one is what a transformer's feed-forward layer sees.
+table shows how close to the memory's speed each comes. On a CPU, small sizes stay in the cache and
+show the arithmetic; the large one is what a transformer's feed-forward layer sees. On accelerators
+all are larger than any cache.
 
 Each variant is checked against a plain formula in float64, outputs and input gradient.
 """
@@ -15,16 +16,44 @@ from collections.abc import Callable
 from typing import Any
 
 import flopwatch
+from flopwatch.devices.kinds import Devices
+from flopwatch.errors import UsageError
+from flopwatch.suites.grids import require_counts
+
+Grid = dict[str, list[Any]]
+
+
+def list_axes(devices: Devices) -> Grid:
+    """Shapes are tokens and features. Accelerators have caches of up to 256 MiB."""
+    if devices.are_host:
+        shapes, dtypes = [(64, 3072), (1024, 3072), (4096, 3072)], ["float32", "bfloat16"]
+    else:
+        shapes, dtypes = [(16384, 8192), (32768, 8192)], ["bfloat16", "float32"]
+    return {"shape": shapes, "dtype": dtypes}
+
+
+def list_quick(devices: Devices) -> Grid:
+    if devices.are_host:
+        return {"shape": [(1024, 3072)], "dtype": ["float32", "bfloat16"]}
+    return {"shape": [(32768, 8192)], "dtype": ["bfloat16"]}
+
+
+def accept(axis: str, value: Any) -> None:
+    """Refuse a value from the command line that makes no sense."""
+    if axis != "shape":
+        raise UsageError(
+            f"the suite activations accepts only its own values of {axis!r}; use --filter"
+        )
+    require_counts(axis, value, 2)
+
 
 suite = flopwatch.Suite(
     "activations",
-    axes={
-        "shape": [(64, 3072), (1024, 3072), (4096, 3072)],  # tokens, features
-        "dtype": ["float32", "bfloat16"],
-    },
+    axes=list_axes,
     variants=["relu", "gelu", "gelu_tanh", "silu", "relu_squared"],
     baseline="relu",
-    quick={"shape": [(1024, 3072)], "dtype": ["float32", "bfloat16"]},
+    quick=list_quick,
+    accepts=accept,
 )
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}

@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import Any
 
 import flopwatch
+from flopwatch.devices.kinds import Devices, is_host
 from flopwatch.errors import UsageError
-from flopwatch.settings import Device
 from flopwatch.suites.grids import require_counts
 
 COUNTS = ("micro_batch", "heads", "head_size", "seq_len")
@@ -41,29 +41,48 @@ def accept(axis: str, value: Any) -> None:
     require_counts(axis, value, 1)
 
 
-AXES: dict[str, list[Any]] = {
+Grid = dict[str, list[Any]]
+DTYPES = ["float32", "bfloat16", "float16"]
+ON_HOST: Grid = {
     "micro_batch": [8],
     "heads": [1],
     "head_size": [16, 32, 64, 128],
     "seq_len": [256, 1024, 4096, 8192, 16384],
-    "dtype": ["float32", "bfloat16", "float16"],
+    "dtype": DTYPES,
 }
-QUICK = {**AXES, "head_size": [64], "dtype": ["float32"]}
+ON_ACCELERATORS: Grid = {
+    "micro_batch": [4],
+    "heads": [16],
+    "head_size": [64, 128],
+    "seq_len": [1024, 2048, 4096, 8192, 16384],
+    "dtype": ["bfloat16", "float16", "float32"],
+}
 
 
-def ask_for_others(device: Device) -> dict[str, list[Any]]:
-    """Many CPUs emulate short types, at a hundredth of the speed; GPUs are made for them."""
-    return {"dtype": ["bfloat16", "float16"]} if device == "cpu" else {}
+def list_axes(devices: Devices) -> Grid:
+    return ON_HOST if devices.are_host else ON_ACCELERATORS
+
+
+def list_quick(devices: Devices) -> list[Grid]:
+    quick = {**list_axes(devices), "dtype": [devices.kind.usual_dtype]}
+    quick["head_size"], lengths = ([64], (256, 1024)) if devices.are_host else ([128], (1024, 4096))
+    return [
+        {**quick, "seq_len": [lengths[0]], "variant": ["plain", "sdpa"]},  # compiling takes time
+        {**quick, "seq_len": [lengths[1]]},
+    ]
+
+
+def ask_for_others(devices: Devices) -> Grid:
+    """Many CPUs emulate short types, at a hundredth of the speed; accelerators are made for
+    them."""
+    return {"dtype": [dtype for dtype in DTYPES if dtype != devices.kind.usual_dtype]}
 
 
 suite = flopwatch.Suite(
     "attention",
-    axes=AXES,
+    axes=list_axes,
     variants=["plain", "compiled", "sdpa"],
-    quick=[
-        {**QUICK, "seq_len": [256], "variant": ["plain", "sdpa"]},  # compiling takes its time
-        {**QUICK, "seq_len": [1024]},
-    ],
+    quick=list_quick,
     on_request=ask_for_others,
     accepts=accept,
 )
@@ -112,7 +131,7 @@ def estimate_memory(case: flopwatch.Case) -> dict[str, float]:
     scores, values = count_scores(case) * item_bytes, rows * case.head_size * item_bytes
     sums = rows * 4  # of each row's exponentials, always in float32
     # On a CPU, compiled code makes all scores of a short type float32 first.
-    is_widened = case.device == "cpu" and case.dtype != "float32"
+    is_widened = is_host(case.device) and case.dtype != "float32"
     saved, temporary = {
         # Probabilities and output; then the gradients of probabilities, scores and v.
         "plain": (scores + values, 2 * scores + values),

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import flopwatch
+from flopwatch.devices.kinds import Devices
 from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape, make_opt
 from flopwatch.jobs.precision import name_precision
@@ -65,7 +66,45 @@ QUALITY: Grid = {
 }
 QUALITY_SEQUENCES, QUALITY_TOKENS = 16, 128
 """Of a step that trains the small model."""
-QUICK: Grid = {"dtype": ["float32"], "autocast": ["off"]}
+ON_ACCELERATORS: tuple[Grid, Grid] = (
+    {
+        **LAYER,
+        "tokens": [4096, 16384],
+        "shape": [*LAYER["shape"], (4096, 16384), (16384, 4096)],
+    },
+    {**MODEL, "micro_batch": [32, 4]},
+)
+
+
+def list_axes(devices: Devices) -> list[Grid]:
+    layer, model = (LAYER, MODEL) if devices.are_host else ON_ACCELERATORS
+    return [layer, model, QUALITY]
+
+
+def list_quick(devices: Devices) -> list[Grid]:
+    layer, model, quality = list_axes(devices)
+    alike: Grid = {"dtype": [devices.kind.usual_dtype], "autocast": ["off"]}
+    tokens, shape, name = 16384, (2048, 8192), "opt-125m"
+    if devices.are_host:
+        tokens, shape, name = 512, (768, 3072), "opt-6l-768"
+    forms = [*FAST, "dyad:it:4:published"]
+    one = {"model": [name], "micro_batch": model["micro_batch"][:1]}
+    return [
+        {**layer, **alike, "tokens": [tokens], "shape": [shape, shape[::-1]], "variant": forms},
+        {**model, **alike, **one, "variant": FAST},
+        {**quality, "train_tokens": [100_000], "variant": FAST},
+    ]
+
+
+def ask_for_others(devices: Devices) -> Grid:
+    """Many CPUs emulate short types, at a hundredth of the speed. The published micro-batch, 32, is
+    minutes for a step on a small CPU."""
+    return {
+        "level": ["quality"],
+        "dtype": ["bfloat16" if devices.are_host else "float32"],
+        "autocast": ["bfloat16", "published"],
+        "micro_batch": [32 if devices.are_host else 4],
+    }
 
 
 def is_sensible(case: flopwatch.Case) -> bool:
@@ -100,26 +139,15 @@ def accept(axis: str, value: Any) -> None:
 
 suite = flopwatch.Suite(
     "dyad",
-    axes=[LAYER, MODEL, QUALITY],
+    axes=list_axes,
     variants=VARIANTS,
     layout="dyad",
-    quick=[
-        {**LAYER, **QUICK, "tokens": [512], "shape": [(768, 3072), (3072, 768)],
-         "variant": [*FAST, "dyad:it:4:published"]},
-        {**MODEL, **QUICK, "model": ["opt-6l-768"], "micro_batch": [1], "variant": FAST},
-        {**QUALITY, "train_tokens": [100_000], "variant": FAST},
-    ],
-    on_request={
-        "level": ["quality"],
-        # Many CPUs emulate short types, at a hundredth of the speed.
-        "dtype": ["bfloat16"],
-        "autocast": ["bfloat16", "published"],
-        "micro_batch": [32],  # the published one: minutes for a step on a small CPU
-    },
+    quick=list_quick,
+    on_request=ask_for_others,
     where=is_sensible,
     tolerance=find_tolerance,
     accepts=accept,
-)  # fmt: skip
+)
 
 
 @suite.build

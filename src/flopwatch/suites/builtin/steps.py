@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import flopwatch
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape, find_shape
-from flopwatch.jobs.precision import BUILT
+from flopwatch.jobs.precision import BUILT, TF32, require_built
 from flopwatch.jobs.training_job import (
     OPTIMIZERS,
     STEP_WORDS,
@@ -24,7 +25,6 @@ from flopwatch.jobs.training_job import (
 )
 from flopwatch.layers import registry
 from flopwatch.models import job_estimates
-from flopwatch.settings import Device
 from flopwatch.suites.grids import require_counts
 
 VARIANTS = [
@@ -38,6 +38,11 @@ STEPS: Grid = {
     "precision": list(BUILT),
     "optimizer": list(OPTIMIZERS),
 }
+ON_ACCELERATORS: Grid = {
+    **STEPS,
+    "seq_len": [512, 1024, 2048],
+    "precision": [name for name in BUILT if name != "fp32"],
+}
 PLAIN: Grid = {"seq_len": [128], "precision": ["fp32"], "optimizer": ["adamw"]}
 CS336: Grid = {**STEPS, **PLAIN, "variant": ["eager"]}
 LONGEST_CHECKED = 1024
@@ -45,16 +50,31 @@ LONGEST_CHECKED = 1024
 to check the fused one."""
 
 
-def ask_for_others(device: Device) -> Grid:
-    """What takes long on the device is measured where it is asked for."""
-    unusual: Grid = {"optimizer": ["adamw-unfused", "sgd"], "variant": ["compiled+recompute-full"]}
-    if device == "cuda":
-        return {**unusual, "precision": ["fp16-mixed"]}
-    # A CPU may emulate short types, at a hundredth of the speed.
+def list_axes(devices: Devices) -> Grid:
+    """Nobody trains in fp32 on an accelerator, but ``--precision fp32`` measures it."""
+    if devices.are_host:
+        return STEPS
+    more = [TF32] if devices.kind.has_tf32 else []
+    return {**ON_ACCELERATORS, "precision": [*ON_ACCELERATORS["precision"], *more]}
+
+
+def list_quick(devices: Devices) -> list[Grid]:
+    if devices.are_host:
+        model = "decoder:hidden_size=256:layers=4"
+        return [{**STEPS, **PLAIN, "model": [model], "micro_batch": [1]}]
+    usual: Grid = {"seq_len": [1024], "precision": [devices.kind.usual_precision]}
+    return [{**ON_ACCELERATORS, **PLAIN, **usual, "model": ["small"]}]
+
+
+def ask_for_others(devices: Devices) -> Grid:
+    """What takes long on the device, or is unusual there, is measured where it is asked for."""
+    axes, usual = list_axes(devices), devices.kind.usual_precision
     return {
-        **unusual,
-        "seq_len": [256, 512, 1024],
-        "precision": [name for name in BUILT if name != "fp32"],
+        "optimizer": ["adamw-unfused", "sgd"],
+        "variant": ["compiled+recompute-full"],
+        "seq_len": [256, 512, 1024] if devices.are_host else [512, 2048],
+        # A CPU may emulate short types, at a hundredth of the speed.
+        "precision": [name for name in axes["precision"] if name != usual],
     }
 
 
@@ -71,7 +91,17 @@ def make_job(case: flopwatch.Case) -> TrainingJob:
 
 def find_tolerance(case: flopwatch.Case) -> float:
     job = make_job(case)
-    return registry.find_tolerance(job.linear, "model", job.arithmetic.matmul_dtype)
+    return find_job_tolerance(job)
+
+
+def find_job_tolerance(job: TrainingJob) -> float:
+    # TF32 keeps as many bits of a number as float16.
+    dtype = "float16" if job.precision == TF32 else job.arithmetic.matmul_dtype
+    return registry.find_tolerance(job.linear, "model", dtype)
+
+
+def refuse(case: flopwatch.Case) -> None:
+    require_built(case.precision, has_tf32=find_kind(case.device).has_tf32)
 
 
 def accept(axis: str, value: Any) -> None:
@@ -88,6 +118,8 @@ def accept(axis: str, value: Any) -> None:
     elif axis in ("micro_batch", "seq_len"):
         require_counts(axis, value, 1)
         require_pair(axis, value)
+    elif axis == "precision":
+        require_built(value, has_tf32=True)  # where it must be is known of the whole case
     else:
         raise UsageError(f"the suite steps accepts only its own values of {axis!r}; use --filter")
 
@@ -117,10 +149,10 @@ def require_architecture(shape: Shape) -> None:
 
 suite = flopwatch.Suite(
     "steps",
-    axes=STEPS,
+    axes=list_axes,
     variants=VARIANTS,
     layout="cs336",
-    quick=[{**STEPS, **PLAIN, "model": ["decoder:hidden_size=256:layers=4"], "micro_batch": [1]}],
+    quick=list_quick,
     presets={
         "cs336": CS336,
         "cs336-2026": {**CS336, "model": ["small", "medium", "large", "xl-2026", "10B"]},
@@ -134,6 +166,7 @@ suite = flopwatch.Suite(
     on_request=ask_for_others,
     tolerance=find_tolerance,
     accepts=accept,
+    refuse=refuse,
 )
 suite.job(make_job)
 

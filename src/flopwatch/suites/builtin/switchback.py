@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import flopwatch
+from flopwatch.devices.kinds import Devices
 from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.precision import name_precision
@@ -33,7 +34,6 @@ from flopwatch.records.published.published_switchback import (
     SUMS,
     WHOLES,
 )
-from flopwatch.settings import Device
 from flopwatch.suites.grids import require_counts
 
 MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
@@ -59,6 +59,14 @@ MODEL: Grid = {
     "dtype": DTYPES,
     "variant": MODEL_VARIANTS,
 }
+ON_ACCELERATORS: tuple[Grid, Grid] = (
+    {
+        **LAYER,
+        "tokens": [1024, 4096, 16384],
+        "shape": [(1024, 4096), (4096, 1024), (4096, 16384), (16384, 4096)],
+    },
+    {**MODEL, "micro_batch": [8, 32], "seq_len": [512]},
+)
 WIDENING = [
     *((1024, 4096), (1408, 6144), (1280, 5120), (1664, 8192), (2048, 8192), (4096, 16384)),
     *((8096, 32384), (1408, 5632), (1664, 6656)),
@@ -70,11 +78,27 @@ PUBLISHED: Grid = {
 }
 
 
-def ask_for_others(device: Device) -> Grid:
+def list_axes(devices: Devices) -> list[Grid]:
+    return [LAYER, MODEL] if devices.are_host else [*ON_ACCELERATORS]
+
+
+def list_quick(devices: Devices) -> list[Grid]:
+    layer, model = list_axes(devices)
+    shape, sizes, name = (4096, 16384), [4096, 16384], "opt-125m"
+    if devices.are_host:
+        shape, sizes, name = (768, 3072), [64, 512], "opt-6l-768"
+    one = {"micro_batch": model["micro_batch"][:1], "swapped": ["feed-forward"]}
+    return [
+        {**layer, "tokens": sizes, "shape": [shape]},
+        {**layer, "tokens": sizes[-1:], "shape": [shape[::-1]]},
+        {**model, **one, "model": [name]},
+    ]
+
+
+def ask_for_others(devices: Devices) -> Grid:
     """Only what the device is good at is measured unasked: a CPU may emulate short types, at a
     hundredth of the speed."""
-    usual = {"cpu": "float32", "cuda": "bfloat16"}[device]
-    return {"dtype": [dtype for dtype in DTYPES if dtype != usual]}
+    return {"dtype": [dtype for dtype in DTYPES if dtype != devices.kind.usual_dtype]}
 
 
 def is_sensible(case: flopwatch.Case) -> bool:
@@ -116,13 +140,9 @@ def require_layer(variant: str) -> None:
 
 suite = flopwatch.Suite(
     "switchback",
-    axes=[LAYER, MODEL],
+    axes=list_axes,
     variants=VARIANTS,
-    quick=[
-        {**LAYER, "tokens": [64, 512], "shape": [(768, 3072)]},
-        {**LAYER, "tokens": [512], "shape": [(3072, 768)]},
-        {**MODEL, "model": ["opt-6l-768"], "micro_batch": [1], "swapped": ["feed-forward"]},
-    ],
+    quick=list_quick,
     presets={"published": PUBLISHED},
     on_request=ask_for_others,
     where=is_sensible,

@@ -17,9 +17,11 @@ from typing import Any
 
 import flopwatch
 from flopwatch import env
+from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, find_shape
 from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.precision import TF32, require_built
 from flopwatch.jobs.training_job import (
     OPTIMIZERS,
     SHARDING_WORDS,
@@ -28,18 +30,20 @@ from flopwatch.jobs.training_job import (
     name_sharding,
     parse_variant,
 )
-from flopwatch.layers import registry
 from flopwatch.models import job_estimates
-from flopwatch.settings import Device
-from flopwatch.suites.builtin.steps import require_architecture, require_pair, require_variant
+from flopwatch.suites.builtin.steps import (
+    find_job_tolerance,
+    require_architecture,
+    require_pair,
+    require_variant,
+)
 from flopwatch.suites.grids import AUTO, require_counts
 
 Grid = dict[str, list[Any]]
 SMALL = "decoder:hidden_size=256:layers=4"
 USUAL = ["none", "ddp", "full"]
 VARIANTS = [*SHARDING_WORDS, "full+recompute-full", "full+recompute-selective", "full+compiled"]
-PLAIN: Grid = {"precision": ["fp32"], "optimizer": ["adamw"]}
-TRAINED = ("fp32", "bf16-mixed", "amp_bf16", "bf16")
+TRAINED = ("fp32", TF32, "bf16-mixed", "amp_bf16", "bf16")
 """Precisions; fp16 would have its loss scaled up and down, which is not done here."""
 JOBS: Grid = {
     "model": [SMALL, "small"],
@@ -66,10 +70,11 @@ PUBLISHED = {
 """MosaicGPT on 8 A100 of 80 GB, 2048 tokens: micro-batch, grad_accum and variant of each."""
 
 
-def divide_batch(jobs: Grid) -> Grid:
-    """The same, by the sequences of a step instead of the micro-batches of a rank."""
+def divide_batch(jobs: Grid, devices: Devices) -> Grid:
+    """The same, by the sequences of a step instead of the micro-batches of a rank: of two ranks, or
+    of all devices."""
     named = {axis: values for axis, values in jobs.items() if axis != "grad_accum"}
-    return {**named, "global_batch": [8]}
+    return {**named, "global_batch": [4 * max(2, devices.count)]}
 
 
 def make_published(model: str) -> Grid:
@@ -86,15 +91,39 @@ def make_published(model: str) -> Grid:
     }
 
 
-def ask_for_others(device: Device) -> Grid:
+def list_jobs(devices: Devices) -> Grid:
+    """On accelerators, a rank alone and all that there are."""
+    if devices.are_host:
+        return JOBS
+    more = [TF32] if devices.kind.has_tf32 else []
+    return {**JOBS, "ranks": sorted({1, devices.count}), "precision": [*JOBS["precision"], *more]}
+
+
+def list_axes(devices: Devices) -> list[Grid]:
+    jobs = list_jobs(devices)
+    return [jobs, divide_batch(jobs, devices)]
+
+
+def list_quick(devices: Devices) -> list[Grid]:
+    jobs: Grid = {**list_jobs(devices), "optimizer": ["adamw"]}
+    jobs["precision"] = [devices.kind.usual_precision]
+    if devices.are_host:
+        small: Grid = {"model": [TINY], "seq_len": [64], "ranks": [2], "micro_batch": [2]}
+        return [{**jobs, **small}]
+    usual: Grid = {"model": ["small"], "seq_len": [1024], "micro_batch": [4]}
+    return [{**jobs, **usual, "ranks": [devices.count]}]
+
+
+def ask_for_others(devices: Devices) -> Grid:
     """What takes long on the device is measured where it is asked for."""
-    on_cpu = device == "cpu"
+    on_host, usual = devices.are_host, devices.kind.usual_precision
+    jobs, batches = list_axes(devices)
     return {
-        "model": ["small" if on_cpu else SMALL],
-        "seq_len": [1024 if on_cpu else 128],
-        "precision": ["bf16-mixed" if on_cpu else "fp32"],
+        "model": ["small" if on_host else SMALL],
+        "seq_len": [1024 if on_host else 128],
+        "precision": [name for name in jobs["precision"] if name != usual],
         "micro_batch": [AUTO],
-        "global_batch": [8],
+        "global_batch": batches["global_batch"],
         "optimizer": ["adamw-unfused", "sgd"],
     }
 
@@ -122,7 +151,8 @@ def accept(axis: str, value: Any) -> None:
 
 
 def refuse(case: flopwatch.Case) -> None:
-    """Refuse a global batch that ranks cannot share evenly."""
+    """Refuse a global batch that ranks cannot share evenly, and what the device cannot compute."""
+    require_built(case.precision, has_tf32=find_kind(case.device).has_tf32)
     batch = case.params.get("global_batch")
     at_once = case.ranks * (1 if case.micro_batch == AUTO else case.micro_batch)
     if batch is not None and batch % at_once:
@@ -145,25 +175,15 @@ def list_micro_batches(case: flopwatch.Case) -> list[int]:
 
 
 def find_tolerance(case: flopwatch.Case) -> float:
-    job = make_variant(case)
-    return registry.find_tolerance(job.linear, "model", job.arithmetic.matmul_dtype)
+    return find_job_tolerance(make_variant(case))
 
 
 suite = flopwatch.Suite(
     "training",
-    axes=[JOBS, divide_batch(JOBS)],
+    axes=list_axes,
     variants=VARIANTS,
     layout="mosaic",
-    quick=[
-        {
-            **JOBS,
-            **PLAIN,
-            "model": [TINY],
-            "seq_len": [64],
-            "ranks": [2],
-            "micro_batch": [2],
-        }
-    ],
+    quick=list_quick,
     presets={"mosaic": [make_published(model) for model in PUBLISHED]},
     on_request=ask_for_others,
     tolerance=find_tolerance,
@@ -214,7 +234,8 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
     from flopwatch.models.training_loop import make_reference
 
     needed_bytes = sum(estimate_memory(replace(case, variant="none")).values())
-    if needed_bytes > open_backend(case.device).count_free_bytes():
+    free_bytes = open_backend(case.device).count_free_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes:
         return None
     return make_reference(make_variant(case), case.device)
 

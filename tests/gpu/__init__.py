@@ -1,0 +1,1 @@
+"""What only a machine with an accelerator can prove: `make test-gpu`."""
