@@ -12,7 +12,7 @@ bench: .venv/.bench
 
 # Without coverage, which doubles the time of every child process that imports torch.
 test: .venv/.test check
-	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2
+	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2 --dist=loadgroup
 
 # What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.
 test-packages: .venv/.test

@@ -21,7 +21,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "activations": ("--set", "shape=16x64", "--filter", "dtype=bfloat16"),
     "attention": (
         *("--set", "micro_batch=2", "--set", "seq_len=16", "--set", "head_size=16"),
-        *("--filter", "dtype=bfloat16"),
+        *("--filter", "dtype=bfloat16", "--filter", "variant=plain,sdpa"),
     ),
     "dyad": (
         *("--filter", "level=layer", "--set", "tokens=16", "--set", "shape=32x64"),
@@ -53,7 +53,7 @@ def run(
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_suite_runs(flopwatch: Command, tmp_path: Path, suite: str) -> None:
     records = run(flopwatch, tmp_path, suite, SUITES[suite])
-    assert len(records) >= 3
+    assert len(records) >= 2
     for variant, record in records.items():
         if "compiled" in variant:  # Inductor has no code for it
             assert record["status"] == "unsupported"
@@ -132,14 +132,17 @@ def test_times_are_those_of_the_device_and_failures_are_rows(
     assert min(records["two"]["samples_ns"]["call"]) >= 4e6
 
 
-def test_peaks_of_the_device(flopwatch: Command, tmp_path: Path) -> None:
+def test_peaks_of_a_device_that_is_throttled(flopwatch: Command) -> None:
+    """It is fast at first, and keeps up half of that: what the tool calls sustained."""
     options = ["--device", "flop", "--quick", "--dtype", "bfloat16", "--ranks", "2", "--json"]
     # So slow that what it takes to compute the numbers does not count.
     slow = {"FLOP_FLOPS_PER_S": 1e9, "FLOP_BYTES_PER_S": 1e9, "FLOP_LINK_BYTES_PER_S": 1e8}
-    done = flopwatch("peaks", *options, "--out", "peaks.jsonl", **slow)
+    throttled = {"FLOP_THROTTLE_AFTER_NS": 1e9, "FLOP_THROTTLED_CLOCK": 0.5}
+    done = flopwatch("peaks", *options, "--out", "peaks.jsonl", **slow, **throttled)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["best"]["flops_per_s"]["bfloat16"] > 0
+    burst = found["best"]["flops_per_s"]["bfloat16"]
+    assert found["best"]["sustained_flops_per_s"]["bfloat16"] < 0.75 * burst
     assert found["setup"]["device"] == "flop"
 
 
@@ -151,9 +154,6 @@ def test_a_profile_has_kernels_of_the_device(flopwatch: Command, tmp_path: Path)
     assert found["device"] == "flop"
     names = {operator["name"] for operator in found["operators"]}
     assert {"aten::mm", "aten::bmm"} & names
-    refused = flopwatch("profile", *options, "--device", "flop", "--nvtx")
-    assert refused.returncode == 2
-    assert "--nvtx" in refused.stderr
 
 
 def test_doctor_names_the_device(flopwatch: Command) -> None:

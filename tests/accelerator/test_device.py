@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.accelerator.conftest import OnDevice
+from tests.accelerator.device_build import NotBuilt, build_device
 
 pytestmark = pytest.mark.xdist_group("accelerator")
 
@@ -237,3 +238,9 @@ def test_a_throttled_clock_makes_work_take_longer(on_device: OnDevice) -> None:
     )
     assert first >= 50
     assert second >= 100
+
+
+def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NotBuilt, match="no-such-compiler"):
+        build_device()

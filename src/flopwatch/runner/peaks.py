@@ -56,9 +56,9 @@ def choose_options(
     quick: bool,
 ) -> PeakOptions:
     """With this machine's own values where the user left the choice."""
-    devices = choose_devices(device)
+    devices, place = choose_devices(device), find_place()
     chosen: Device = devices.kind.name
-    known, place = list_dtypes(chosen), find_place()
+    known = list_dtypes(chosen)
     strange = [dtype for dtype in dtypes if dtype not in known]
     if strange:
         raise UsageError(
