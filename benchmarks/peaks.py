@@ -23,7 +23,7 @@ from torch.utils.benchmark import Timer
 
 from flopwatch.devices import system_files
 from flopwatch.devices.best_times import BLOCK_NS, Trial
-from flopwatch.devices.matmul_rates import ARITHMETIC, DTYPES, MatmulSweep
+from flopwatch.devices.matmul_rates import MatmulSweep, find_arithmetic, list_dtypes
 from flopwatch.settings import Device
 from flopwatch.worker import limits
 
@@ -42,7 +42,10 @@ def main() -> int:
 
 def compare_with_others(device: Device) -> int:
     limits.limit_threads(system_files.count_usable_cores(system_files.read_cpu_quota_cores()))
-    sweeps = {dtype: MatmulSweep(ARITHMETIC[dtype], device, LONGEST_NS) for dtype in DTYPES[device]}
+    sweeps = {
+        dtype: MatmulSweep(find_arithmetic(dtype, device), device, LONGEST_NS)
+        for dtype in list_dtypes(device)
+    }
     theirs: dict[str, float] = dict.fromkeys(sweeps, 0.0)
     for _ in range(ROUNDS):
         trials = [(dtype, trial) for dtype, sweep in sweeps.items() for trial in sweep.extend()]

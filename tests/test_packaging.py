@@ -194,6 +194,12 @@ def test_the_core_depends_on_these() -> None:
     }
 
 
+def test_the_state_of_gpus_can_be_read_wherever_torch_is_installed() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert "nvidia-ml-py>=12; platform_system != 'Darwin'" in extras["torch"]
+    assert list_names(extras["amd"]) == {"amdsmi"}
+
+
 def test_every_package_of_an_extra_is_in_it() -> None:
     extras = PROJECT["optional-dependencies"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flopwatch.analysis.summary import Row, as_dict, summarize
+from flopwatch.analysis.warnings import find_warnings
 from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, read_setup, shorten
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.parallelism import Parallelism
@@ -128,6 +129,21 @@ def test_a_cpu_s_threads_have_one_peak_however_many_ranks_share_them() -> None:
     )
     share = read_row(record).of_peak["measured"]
     assert (share.share, share.devices) == (pytest.approx(0.3), 1)
+
+
+def test_a_moment_above_a_sustained_peak_is_no_mistake() -> None:
+    """The measured peak is what lasts: utilisation goes by it, what is impossible by the burst."""
+    flops = {"call": {"bfloat16": 440e12}}
+    record = with_peaks(on_gpu("A GPU of nobody's", flops=flops), bfloat16=500e12)
+    record.environment["peaks"]["matmuls"][0]["sustained_flops_per_s"] = 400e12
+    share = read_row(record).of_peak["measured"]
+    assert (share.share, share.burst_share) == pytest.approx((1.1, 0.88))
+    assert share.peaks["bfloat16"].source.endswith("sustained for seconds")
+    assert "over-peak" not in {warning.kind for warning in find_warnings([record])}
+    assert not any("impossible" in remark for remark in read_sheet(record).remarks)
+    too_much = replace(record, flops={"call": {"bfloat16": 600e12}})
+    assert "over-peak" in {warning.kind for warning in find_warnings([too_much])}
+    assert any("impossible" in remark for remark in read_sheet(too_much).remarks)
 
 
 def test_both_peaks_have_a_column_and_a_source() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from flopwatch.devices.base import Memory
-from flopwatch.devices.cuda import CudaBackend, CudaClock, read_throttle_bits
+from flopwatch.devices.cuda import CudaBackend, CudaClock
 from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_roles import SingleProcess
 from flopwatch.worker.sampling import Sampler
+from tests.devices.test_gpu_state import FakeAmdSmi, FakeNvml, make_torch
 
 
 class FakeCuda:
@@ -94,7 +96,7 @@ def test_phases_are_timed_on_the_device_with_one_synchronisation() -> None:
 
 def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
     cuda = FakeCuda()
-    target = CudaBackend(fake_torch(cuda), lambda: 0)
+    target = CudaBackend(fake_torch(cuda))
     workload = Workload(
         phases={"forward": lambda: cuda.launch(30e6), "backward": lambda _: cuda.launch(60e6)}
     )
@@ -111,16 +113,18 @@ def test_sampling_on_the_device_gives_its_times_not_the_callers() -> None:
 
 def test_l2_is_flushed_with_twice_its_size() -> None:
     torch = fake_torch(FakeCuda())
-    target = CudaBackend(torch, lambda: 0)
+    target = CudaBackend(torch)
     target.evict()
     target.evict()
     assert torch.flushes == [2000, 2000]
 
 
-def test_throttling_is_noted_by_its_reason() -> None:
-    readings = iter([0x1, 0x4, 0x40])  # idle; power cap; hardware thermal
-    target = CudaBackend(fake_torch(FakeCuda()), lambda: next(readings))
-    for _ in range(3):
+def test_throttling_is_noted_by_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([0x1, 0x4, 0x40, 0x4])  # idle; power cap; hardware thermal; power cap
+    nvml = FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=lambda handle: next(readings))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    target = CudaBackend(make_torch())
+    for _ in range(4):
         target.look()
     assert target.throttle_reasons() == [
         "its power limit",
@@ -128,16 +132,35 @@ def test_throttling_is_noted_by_its_reason() -> None:
     ]
 
 
-def test_idle_clocks_are_no_throttling() -> None:
-    for reading in (0x1, None):
-        target = CudaBackend(fake_torch(FakeCuda()), lambda reading=reading: reading)
-        target.look()
-        assert target.throttle_reasons() == []
+def test_throttling_of_an_amd_gpu_is_noted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = FakeAmdSmi()
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    target = CudaBackend(make_torch(hip="7.0"))
+    target.look()
+    assert target.throttle_reasons() == []
+    smi.metrics["ppt_residency_acc"] += 1
+    target.look()
+    assert target.throttle_reasons() == ["its power limit"]
+
+
+@pytest.mark.parametrize(
+    "nvml",
+    [
+        FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x1),  # idle
+        FakeNvml("nvmlDeviceGetCurrentClocksEventReasons"),
+        None,  # not installed
+    ],
+)
+def test_what_is_unknown_is_no_throttling(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    target = CudaBackend(make_torch())
+    target.look()
+    assert target.throttle_reasons() == []
 
 
 def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
     cuda = FakeCuda()
-    target = CudaBackend(fake_torch(cuda), lambda: 0)
+    target = CudaBackend(fake_torch(cuda))
     cuda.allocate(1000)  # weights
     cuda.allocate(500)
     cuda.allocate(-500)
@@ -157,7 +180,3 @@ def test_memory_of_a_gpu_is_its_allocators_beyond_what_was_there() -> None:
         },
     )
     assert memory.peak_bytes == 80
-
-
-def test_without_nvml_throttling_is_unknown() -> None:
-    assert read_throttle_bits("0") is None

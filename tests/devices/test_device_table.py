@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+import flopwatch
 from flopwatch.cli.main import cli
 from flopwatch.devices.device_names import find_device, find_devices, parse_hardware
+from flopwatch.devices.device_specs import USUAL_NODE
 from flopwatch.devices.device_table import DEVICES, DTYPES
 from flopwatch.errors import UsageError
+from flopwatch.prediction.hardware import describe_device
 
 DRIVERS = {
     "NVIDIA H100 80GB HBM3": "H100-SXM",
@@ -21,6 +25,22 @@ DRIVERS = {
     "NVIDIA H200": "H200-SXM",
     "NVIDIA H200 NVL": "H200-NVL",
     "NVIDIA GH200 480GB": "GH200",
+    "NVIDIA GH200 144G HBM3e": "GH200-144GB",
+    "NVIDIA H100 64GB HBM2": "H100-SXM-64GB",
+    "NVIDIA H100 96GB HBM3": "H100-SXM-96GB",
+    "NVIDIA H20-3e": "H20-3e",
+    "Tesla V100S-PCIE-32GB": "V100S-PCIe-32GB",
+    "Tesla V100-SXM3-32GB": "V100-SXM3-32GB",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTX-PRO-6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-Server",
+    "AMD Instinct MI300A": "MI300A",
+    "AMD Instinct MI308X": "MI308X",
+    "GAUDI2": "Gaudi2",
+    "GAUDI3": "Gaudi3",
+    "TPU v5e": "TPU-v5e",
+    "TPU v5p": "TPU-v5p",
+    "TPU v6e": "TPU-v6e",
+    "TPU7x": "TPU-v7",
     "NVIDIA H800": "H800-SXM",
     "NVIDIA H20": "H20",
     "NVIDIA A100-SXM4-40GB": "A100-SXM-40GB",
@@ -89,6 +109,19 @@ TERA = {
     ("MI300X", "bfloat16"): 1307.4,
     ("MI325X", "bfloat16"): 1307.4,
     ("MI355X", "bfloat16"): 2516.6,
+    ("V100S-PCIe-32GB", "float16"): 130,
+    ("V100-SXM3-32GB", "float16"): 125,
+    ("H100-SXM-64GB", "bfloat16"): 989.4,
+    ("H20-3e", "float8"): 296,
+    ("RTX-PRO-6000", "bfloat16"): 503.8,
+    ("MI300A", "bfloat16"): 980.6,
+    ("MI308X", "bfloat16"): 344.05,  # 80 of 304 compute units
+    ("Gaudi2", "bfloat16"): 432,
+    ("Gaudi3", "bfloat16"): 1677,
+    ("TPU-v5e", "bfloat16"): 197,
+    ("TPU-v5p", "bfloat16"): 459,
+    ("TPU-v6e", "int8"): 1836,
+    ("TPU-v7", "float8"): 4614,
 }
 
 BY_NAME = {device.name: device for device in DEVICES}
@@ -138,18 +171,26 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
 def test_every_figure_makes_sense_and_has_a_source(device) -> None:  # type: ignore[no-untyped-def]
     dense, sparse = device.rates.dense, device.rates.sparse
-    figures = [*dense.values(), *sparse.values(), device.memory_gb, device.bandwidth_gb_per_s]
+    practice = device.practice
+    shares = [practice.matmul_share, practice.float8_share]
+    figures = [
+        *(*dense.values(), *sparse.values(), device.memory_gb, device.bandwidth_gb_per_s),
+        *(device.link, *(share for share in shares if share)),
+        *([] if practice.node == USUAL_NODE else [practice.node]),
+    ]
     assert all(", 20" in figure.source for figure in figures)  # a document, its year
-    assert device.link is None or ", 20" in device.link.source
+    assert all(0.3 < share.value < 1 for share in shares if share)
+    assert practice.node.devices >= 4
+    assert 25 <= practice.node.network_gbit <= 800
     assert set(dense) <= set(DTYPES)
     for dtype, peak in sparse.items():
         assert 1.3 < peak.flops_per_s / dense[dtype].flops_per_s < 2.1
-    if "bfloat16" in dense:
-        assert dense["bfloat16"].flops_per_s == dense["float16"].flops_per_s
+    if device.name == "Gaudi3":  # its matrix engine has one rate for bfloat16 and float8
+        return
+    half = dense.get("bfloat16") or dense["float16"]
+    assert dense.get("float16", half).flops_per_s == half.flops_per_s
     if "float8" in dense:
-        assert dense["float8"].flops_per_s == pytest.approx(
-            2 * dense["float16"].flops_per_s, rel=0.02
-        )
+        assert dense["float8"].flops_per_s == pytest.approx(2 * half.flops_per_s, rel=0.02)
     if "tf32" in dense:
         ratio = dense["float16"].flops_per_s / dense["tf32"].flops_per_s
         assert ratio == pytest.approx(2, rel=0.03)
@@ -157,11 +198,39 @@ def test_every_figure_makes_sense_and_has_a_source(device) -> None:  # type: ign
     wide = {"MI250X": 1, "MI250-": 1, "RTX-3090": 4, "RTX-4090": 4, "RTX-5090": 4}
     times = next((n for start, n in wide.items() if device.name.startswith(start)), 2)
     if "int8" in dense:
-        ratio = dense["int8"].flops_per_s / dense["float16"].flops_per_s
+        ratio = dense["int8"].flops_per_s / half.flops_per_s
         assert ratio == pytest.approx(times, rel=0.03)
-    assert dense["float32"].flops_per_s < dense["float16"].flops_per_s
+    if "float32" in dense:
+        assert dense["float32"].flops_per_s < half.flops_per_s
     assert 10 < device.memory_gb.value < 300
     assert 250 < device.bandwidth_gb_per_s.value <= 8000
+
+
+def test_what_is_built_around_a_device_is_in_its_entry() -> None:
+    """Not found by the beginning of its name: a device of anybody's may begin with a B."""
+    assert describe_device(BY_NAME["B200"]).attention_share == 0.5
+    stranger = describe_device(replace(BY_NAME["L4"], name="Bolt"))
+    assert stranger.attention_share == 1
+    assert stranger.network_bytes_per_s == 100e9 / 8
+    assert describe_device(replace(BY_NAME["B200"], name="Z1")).network_bytes_per_s == 400e9 / 8
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "gbit"),
+    [("A100-SXM-80GB", 8, 200), ("H100-SXM", 8, 400), ("H100-SXM-64GB", 4, 200),
+     ("V100-SXM3-32GB", 16, 50), ("GB300", 72, 400), ("TPU-v6e", 256, 100), ("L4", 8, 100)],
+)  # fmt: skip
+def test_nodes(name: str, devices: int, gbit: float) -> None:
+    machine = describe_device(BY_NAME[name])
+    assert (machine.per_node, machine.network_bytes_per_s) == (devices, gbit * 1e9 / 8)
+
+
+@pytest.mark.parametrize("hardware", ["8xGaudi3", "256xTPU-v5p", "4xMI300A", "8xRTX-PRO-6000"])
+def test_a_job_can_be_predicted_on_it(hardware: str) -> None:
+    job = flopwatch.TrainingJob("1b", 2048, micro_batch=1, precision="bf16-mixed")
+    assert flopwatch.predict(job, hardware).tokens_per_s > 0
+    found = flopwatch.mfu(job, tokens_per_s=1e4, hardware=hardware)
+    assert found.utilisations[0].mfu > 0
 
 
 def test_half_a_package_has_half_of_everything() -> None:
@@ -268,6 +337,7 @@ def test_the_command_tells_where_the_figures_of_one_device_are_from() -> None:
     assert any("bfloat16, sparse" in line and "242 TFLOP/s" in line for line in lines)
     assert any("242.5 Top/s" in line for line in lines)  # of int8
     assert any("PCIe 4.0 x16, both directions" in line and "64 GB/s" in line for line in lines)
+    assert any("network, one direction" in line and "100 Gbit/s" in line for line in lines)
     assert "Drivers call it L4." in lines
 
 

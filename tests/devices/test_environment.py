@@ -15,6 +15,7 @@ import pytest
 
 from flopwatch.devices import environment, system_files
 from flopwatch.settings import Settings
+from tests.devices.test_gpu_state import NVIDIA, FakeNvml, make_torch
 
 CPU = "sys/devices/system/cpu"
 XEON = """processor\t: 0
@@ -282,6 +283,16 @@ class TestVariables:
 
         assert environment.read_variables(environ) == {"TRITON_CACHE_DIR": "~/triton"}
 
+    def test_those_that_change_how_fast_a_gpu_is(self) -> None:
+        environ = {
+            "CUDA_LAUNCH_BLOCKING": "1",
+            "CUDA_VISIBLE_DEVICES": "0",
+            "NCCL_P2P_DISABLE": "1",
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+            "TORCH_NCCL_BLOCKING_WAIT": "1",
+        }
+        assert environment.read_variables(environ) == environ
+
     def test_nor_does_a_command_tell_secrets(self) -> None:
         words = ["flopwatch", "run", "/home/ada/mine.py", "--filter", "tokens=1024", "hf_abcdef"]
 
@@ -439,6 +450,49 @@ class TestHere:
         assert gpu["compute_capability"] == "9.0"
         assert gpu["driver"] == "550.54.15"
         assert isinstance(gpu["tf32_matmul"], bool)
+        assert "states" not in gpu, "there is nobody to ask"
+
+    def test_the_state_of_all_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        fake = make_torch(count=2)
+        fake.cuda.get_device_properties(0).__dict__.update(
+            name="H100", total_memory=80 * 2**30, major=9, minor=0
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        for name in ("device_count", "get_device_properties", "current_device"):
+            monkeypatch.setattr(torch.cuda, name, getattr(fake.cuda, name))
+
+        build = environment.torch_build()
+
+        assert build["gpu"]["states"] == [NVIDIA.describe(), {}]
+        assert json.loads(json.dumps(build)) == build
+        assert ("rocm" in build) is (torch.version.hip is not None)
+
+    def test_an_accelerator_of_another_kind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        kind = SimpleNamespace(
+            is_available=lambda: True,
+            current_accelerator=lambda: SimpleNamespace(type="npu"),
+            device_count=lambda: 4,
+        )
+        module = SimpleNamespace(
+            get_device_name=lambda number: "Abacus",
+            get_device_properties=lambda number: SimpleNamespace(total_memory=2**36),
+        )
+        monkeypatch.setattr(torch, "accelerator", kind)
+        monkeypatch.setattr(torch, "get_device_module", lambda name: {"npu": module}[name])
+
+        assert environment.torch_build()["gpu"] == {
+            "kind": "npu",
+            "name": "Abacus",
+            "count": 4,
+            "memory_bytes": 2**36,
+        }
+        monkeypatch.setattr(torch, "get_device_module", lambda name: object())
+        assert environment.torch_build()["gpu"] == {"kind": "npu", "name": "npu", "count": 4}
 
     def test_torch_is_not_imported(self) -> None:
         program = (

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from click.testing import CliRunner
 from flopwatch.cli import machine
 from flopwatch.cli.main import cli
 from flopwatch.devices.accelerators import Accelerators
-from flopwatch.devices.matmul_rates import DTYPES
+from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import (
     Curve,
     Exchange,
@@ -32,8 +35,9 @@ from flopwatch.devices.measured_peaks import (
 )
 from flopwatch.env import PEAKS
 from flopwatch.errors import StoreError, UsageError
-from flopwatch.output.device_tables import as_dict, list_sheets
-from flopwatch.runner.peaks import choose_options, describe_time
+from flopwatch.output.device_tables import answer_peaks, as_dict, list_sheets
+from flopwatch.runner.peaks import PeakOptions, choose_options, describe_time, serve_rank_zero
+from flopwatch.runner.rank_processes import find_free_port
 from flopwatch.settings import Settings
 
 GB = 1e9
@@ -146,6 +150,34 @@ def test_the_best_counts_dtype_by_dtype(tmp_path: Path) -> None:
     assert better == "measured here on 2026-03-01: a bfloat16 matmul of 128x128x128"
 
 
+def test_what_is_sustained_counts_and_the_burst_stays_known(tmp_path: Path) -> None:
+    burst = make_curve("bfloat16", 900 * GB)
+    lasting = replace(make_curve("bfloat16", 800 * GB), sustained_flops_per_s=650 * GB)
+    found = make_peaks(matmuls=[lasting])
+    peak, moment = found.find_peak("bfloat16"), found.find_burst("bfloat16")
+    assert peak is not None
+    assert moment is not None
+    assert (peak.flops_per_s, moment.flops_per_s) == (650 * GB, 800 * GB)
+    assert peak.source == f"{moment.source}, sustained for seconds"
+    # A burst of yesterday is higher, but nobody knows what it would have become.
+    append(tmp_path / "p", [make_peaks(matmuls=[burst]), found, make_peaks(matmuls=[burst])])
+    kept = find_peaks(ENVIRONMENT, SETTINGS, tmp_path / "p")
+    assert kept is not None
+    assert kept.find_peak("bfloat16") == peak
+    carried = from_environment({"peaks": shorten(kept)})
+    assert carried is not None
+    assert carried.find_peak("bfloat16") == peak
+
+
+def test_lines_of_before_have_no_sustained_rate(tmp_path: Path) -> None:
+    append(tmp_path / "p", [make_peaks()])
+    line = json.loads((tmp_path / "p").read_bytes())
+    for curve in line["matmuls"]:
+        del curve["sustained_flops_per_s"]
+    (tmp_path / "p").write_text(json.dumps(line) + "\n")
+    assert read(tmp_path / "p") == [make_peaks()]
+
+
 def test_lines_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "p"
     append(path, [make_peaks()])
@@ -256,6 +288,20 @@ def test_a_known_gpu_has_its_nominal_peaks_beside() -> None:
     assert memory.groups[0][0][-1] == "2039 GB/s"
 
 
+def test_a_sustained_rate_is_shown_beside_the_burst() -> None:
+    setup = replace(make_peaks().setup, device="cuda", gpu_name="NVIDIA A100-SXM4-80GB")
+    curve = replace(make_curve("bfloat16", 280e12), sustained_flops_per_s=249.6e12)
+    peaks = make_peaks(setup=setup, matmuls=[curve])
+    best, *_ = list_sheets(peaks)
+    assert best.headings[:3] == ["dtype", "best", "sustained"]
+    assert best.groups[0][0][:3] == ["bfloat16", "280 TFLOP/s", "250 TFLOP/s"]
+    assert best.groups[0][0][-1] == "80%"
+    assert answer_peaks(peaks)[0] == (
+        "Matmuls reach 280 TFLOP/s in bfloat16 (sustained 250 TFLOP/s)."
+    )
+    assert as_dict(peaks)["best"]["sustained_flops_per_s"] == {"bfloat16": 249.6e12}
+
+
 def test_as_json_the_best_is_beside_what_is_stored() -> None:
     content = as_dict(make_peaks(exchanges=[]))
     assert content["best"]["flops_per_s"] == {"float32": 180 * GB, "bfloat16": GB}
@@ -304,9 +350,9 @@ def test_the_command_keeps_and_prints(
     assert kept.matmuls == make_peaks().matmuls
     assert kept.setup.threads == 2
     assert kept.quick
-    assert [name for name, _ in calls] == ["measure_peaks", "measure_collectives"]
-    assert calls[0][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
-    assert calls[1][1] == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": 2}
+    assert [name for name, _ in calls] == ["measure_collectives", "measure_peaks"]
+    assert calls[0][1] == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": 2}
+    assert calls[1][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
 
 
 def test_the_command_as_json_without_collectives(
@@ -348,8 +394,8 @@ def test_where_there_is_no_gpu_no_time_is_promised(
 
 
 def test_the_command_offers_what_there_is() -> None:
-    assert list(DTYPES["cuda"]) == machine.DTYPES
-    assert set(DTYPES["cpu"]) < set(machine.DTYPES)
+    assert list(list_dtypes("cuda")) == list(list_dtypes("npu")) == machine.DTYPES
+    assert set(list_dtypes("cpu")) < set(machine.DTYPES)
 
 
 def test_the_time_is_told_by_effort(calls: list[Any]) -> None:
@@ -359,6 +405,75 @@ def test_the_time_is_told_by_effort(calls: list[Any]) -> None:
     assert full == "this takes about 50s, and up to 1m32s while the machine is busy"
 
 
+def test_an_accelerator_takes_longer() -> None:
+    """Every dtype is measured under load, too."""
+    options = PeakOptions(
+        device="npu", threads=None, dtypes=["bfloat16", "int8"], ranks=1, quick=False
+    )
+    assert describe_time(options).startswith("this takes about 1m, and up to 1m42s")
+
+
+# Under torchrun
+
+
+def set_place(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int = 4) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+    for name, value in {**place, "MASTER_PORT": 29500, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize(("ranks", "chosen"), [(None, 4), (3, 3), (1, 1)])
+def test_collectives_are_those_of_torchrun_s_ranks(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any], ranks: int | None, chosen: int
+) -> None:
+    set_place(monkeypatch, rank=0)
+    usual = {"device": "cpu", "threads": None, "dtypes": [], "quick": True}
+    options = choose_options(**usual, ranks=ranks)
+    assert options.ranks == chosen
+    assert not serve_rank_zero(options)
+    with pytest.raises(UsageError, match=r"^--ranks 5, but torchrun has started 4; choose at most"):
+        choose_options(**usual, ranks=5)
+
+
+@pytest.mark.parametrize(("ranks", "served"), [("4", [2]), ("1", [])])
+def test_other_ranks_only_do_what_rank_0_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Any],
+    tmp_path: Path,
+    ranks: str,
+    served: list[int],
+) -> None:
+    set_place(monkeypatch, rank=2)
+    found: list[int] = []
+    serve = "flopwatch.runner.session.serve_rank"
+    monkeypatch.setattr(serve, lambda place: found.append(place.rank))
+    options = ["--device", "cpu", "--ranks", ranks, "--out", str(tmp_path / "p")]
+    told = CliRunner().invoke(cli, ["peaks", *options])
+    assert (told.exit_code, told.output) == (0, "")
+    assert found == served
+    assert not calls
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.slow
+def test_the_whole_command_under_torchrun(tmp_path: Path) -> None:
+    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    wanted = ["--device", "cpu", "--quick", "--dtype", "float32", "--out", "p"]
+    done = subprocess.run(
+        [*starter, "-m", "flopwatch", "peaks", *wanted],
+        cwd=tmp_path,
+        env={**os.environ, "FLOPWATCH_PORT": str(find_free_port())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (kept,) = read(tmp_path / "p")
+    assert {exchange.ranks for exchange in kept.exchanges} == {2}
+    assert kept.find_peak("float32") is not None
+    assert done.stdout.count("Matmuls reach") == 1, "only rank 0 prints"
+
+
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "p")]
@@ -366,6 +481,7 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     best = json.loads(told.stdout)["best"]
     assert list(best["flops_per_s"]) == ["float32", "bfloat16", "float16", "int8"]
+    assert set(best.pop("sustained_flops_per_s").values()) == {None}, "of accelerators only"
     assert all(rate > 1e6 for kind in best.values() for rate in kind.values())
     (kept,) = read(tmp_path / "p")
     assert isinstance(kept.setup, Setup)

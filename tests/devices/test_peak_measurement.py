@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import torch
 
 from flopwatch.devices import best_times, matmul_rates
 from flopwatch.devices import peak_measurement as engine
-from flopwatch.devices.best_times import BLOCK_NS, Trial, run_rounds
+from flopwatch.devices.best_times import BLOCK_NS, Trial, run_rounds, sustain
 from flopwatch.devices.cpu import CpuBackend
 from flopwatch.devices.measured_peaks import Exchange
 from tests.conftest import FakeClock
@@ -46,6 +48,30 @@ def test_short_runs_are_looped_and_long_ones_are_not(clock: FakeClock) -> None:
     long = make_trial(clock, iter([3 * BLOCK_NS] * 3))
     long.begin()
     assert long.blocks_ns == [3 * BLOCK_NS] * 2
+
+
+def test_what_is_sustained_is_the_slowest_second_under_load(clock: FakeClock) -> None:
+    """A device that boosts for 1.5 s, then lowers its clock, and is disturbed for a moment."""
+
+    def spend() -> None:
+        start_s = clock.now_s()
+        slow = 1.0 if start_s < 1.5 else 1.25
+        clock.spend(1e6 * (2 * slow if 3.0 <= start_s < 3.05 else slow))
+
+    trial = Trial(work=1e9, prepare=lambda: spend, clock=clock)
+    trial.begin()
+    assert trial.best_ns == 1e6
+    assert sustain(trial, load_s=2, seconds=3) == pytest.approx(1.25e6, rel=0.06)
+    assert 5 <= clock.now_s() < 6
+    assert trial.best_ns == 1e6, "the burst is kept"
+
+
+def test_a_second_is_measured_even_where_less_is_asked_for(clock: FakeClock) -> None:
+    trial = make_trial(clock, iter([0.3e9] * 20))
+    trial.begin()
+    before_s = clock.now_s()
+    assert sustain(trial, load_s=0, seconds=0) == 0.3e9
+    assert clock.now_s() - before_s == pytest.approx(5 * 0.3)
 
 
 def test_operations_take_turns_until_the_time_is_spent_and_the_best_was_repeated(
@@ -156,6 +182,30 @@ def test_a_product_is_that_of_a_linear_layer(name: str) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
+@pytest.mark.parametrize(("device", "is_fast"), [("cpu", False), ("cuda", True), ("npu", True)])
+def test_float8_sums_are_fast_on_an_accelerator(device: str, is_fast: bool) -> None:
+    asked: dict[str, Any] = {}
+    fake = SimpleNamespace(
+        ones=lambda *shape, device: 1.0, _scaled_mm=lambda *given, **options: asked.update(options)
+    )
+    a = SimpleNamespace(device=SimpleNamespace(type=device))
+    matmul_rates.ARITHMETIC["float8"].bind(fake, a, None, SimpleNamespace(dtype="bfloat16"))()
+    assert asked.get("use_fast_accum", False) is is_fast
+
+
+def test_an_mi300_has_the_other_float8(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(arch: str, hip: str | None, device: str = "cuda") -> str:
+        monkeypatch.setattr(torch.version, "hip", hip)
+        properties = SimpleNamespace(gcnArchName=arch)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
+        return matmul_rates.find_arithmetic("float8", device).dtype
+
+    assert find("gfx942:sramecc+:xnack-", "6.4") == "float8_e4m3fnuz"
+    assert find("gfx950", "7.0") == find("", None) == find("gfx942", "6.4", "cpu")
+    assert find("gfx950", "7.0") == "float8_e4m3fn"
+    assert matmul_rates.find_arithmetic("bfloat16", "cuda").dtype == "bfloat16"
+
+
 def test_passes_over_memory_do_what_they_say() -> None:
     arrays = [torch.rand(60), torch.rand(30), torch.rand(20)]
     a, b, _ = (array.clone() for array in arrays)
@@ -192,6 +242,25 @@ def test_a_measurement_has_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["torch"]["threads"] == torch.get_num_threads()
 
 
+def test_an_accelerator_also_shows_what_it_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the CPU stands in for one."""
+    monkeypatch.setattr(CpuBackend, "find_cache_bytes", lambda backend: 2**18)
+    monkeypatch.setattr(matmul_rates, "SHAPES", [(4, 4, 4), (8, 4, 8)])
+    monkeypatch.setattr(best_times, "BLOCK_NS", 1e5)
+    monkeypatch.setattr(best_times, "WINDOW_NS", 1e5)
+    effort = replace(TINY, load_s=0, sustained_s=0.001)
+    monkeypatch.setattr(engine, "EFFORTS", {"quick": effort})
+    (on_host,) = engine.measure("cpu", ["float32"], "quick")["matmuls"]
+    assert on_host.sustained_flops_per_s is None
+    monkeypatch.setattr(engine, "is_host", lambda device: False)
+    no_such = matmul_rates.Arithmetic(dtype="float3", result_dtype="float32")
+    monkeypatch.setitem(matmul_rates.ARITHMETIC, "float3", no_such)
+    (curve, none) = engine.measure("cpu", ["float32", "float3"], "quick")["matmuls"]
+    assert curve.best is not None
+    assert 0 < curve.sustained_flops_per_s <= curve.best.flops_per_s * 1.5
+    assert none.sustained_flops_per_s is None
+
+
 def test_where_memory_is_short_there_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuBackend, "count_free_bytes", lambda backend: 2**21)
     streams = engine.list_streams(engine.begin_passes("cpu", 2**18, TINY))
@@ -211,6 +280,35 @@ def measure_tiny_collectives() -> Any:
     engine.EFFORTS["quick"] = TINY
     best_times.BLOCK_NS = 1e6
     return msgspec.to_builtins(engine.measure_collectives("cpu", "quick"))
+
+
+def measure_large_collectives(longest_ns: float) -> Any:
+    """As on an accelerator, whose second device has less memory left."""
+    rank = torch.distributed.get_rank()
+    engine.is_host = lambda device: False  # type: ignore[assignment]
+    engine.LARGEST_MESSAGE_BYTES, engine.LARGEST_OF_ACCELERATORS_BYTES = 2**16, 2**22
+    engine.EFFORTS["quick"] = replace(TINY, longest_ns=longest_ns)
+    best_times.BLOCK_NS = 1e6
+    CpuBackend.count_free_bytes = lambda backend: 2**23 if rank else 2**30  # type: ignore[method-assign]
+    return msgspec.to_builtins(engine.measure_collectives("cpu", "quick"))
+
+
+@pytest.mark.parametrize(("longest_ns", "largest"), [(1e12, 2**21), (0.0, 2**13)])
+def test_collectives_of_accelerators_go_on_to_larger_messages(
+    longest_ns: float, largest: int
+) -> None:
+    """All ranks as far as the one with the least memory can, and not where it takes too long."""
+    first, second = run_on_ranks(2, measure_large_collectives, longest_ns)
+    assert first == second
+    exchanges = msgspec.convert(first, list[Exchange])
+    assert {e.operation for e in exchanges} == {"all-reduce", "all-gather", "reduce-scatter"}
+    for operation in ("all-reduce", "all-gather", "reduce-scatter"):
+        sizes = [e.size_bytes for e in exchanges if e.operation == operation]
+        assert max(sizes) == largest
+
+
+def test_a_link_is_filled() -> None:
+    assert engine.LARGEST_OF_ACCELERATORS_BYTES == 2**30
 
 
 def test_collectives_over_two_ranks() -> None:

@@ -158,6 +158,28 @@ def test_ranks_run_together_and_who_waits_is_known(suite: Path) -> None:
     assert "wait for rank 1" in sheet.remarks[0]
 
 
+def test_the_device_of_every_rank_is_looked_at(suite: Path) -> None:
+    """Here only rank 1 has lowered its clocks, which rank 0 cannot see."""
+    changed = SUITE.replace(
+        "rank, journal, calls = ",
+        "flopwatch_rank = distributed.get_rank()\n"
+        "    if flopwatch_rank == 1:\n"
+        "        CpuBackend.throttle_reasons = lambda backend: ['its power limit']\n"
+        "    gpu_state.read_state = lambda device: gpu_state.GpuState(power_w=100.0 + "
+        "flopwatch_rank)\n"
+        "    rank, journal, calls = ",
+    ).replace(
+        "from flopwatch.devices.cpu import CpuClock",
+        "from flopwatch.devices import gpu_state\n"
+        "from flopwatch.devices.cpu import CpuBackend, CpuClock",
+    )
+    suite.write_text(changed)
+    records, _ = run(suite, "even")
+    assert records["even"].status == "ok", records["even"].message
+    assert records["even"].throttled == ["its power limit on rank 1"]
+    assert records["even"].environment["gpus"] == [{"power_w": 100.0}, {"power_w": 101.0}]
+
+
 def test_a_rank_that_dies_ends_the_job_at_once_and_is_named(suite: Path) -> None:
     records, _ = run(suite, "even", "dies")
     assert records["even"].status == "ok"

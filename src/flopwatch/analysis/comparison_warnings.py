@@ -66,10 +66,11 @@ def find_over_peak(cases: Sequence[Case]) -> Iterator[Finding]:
         total_ns = median(case.totals_ns)
         shares = find_peak_shares(case.record, total_ns)
         for standard, found in shares.items():
-            if found.share > MOST_OF_PEAK[standard]:
+            share = found.burst_share
+            if share > MOST_OF_PEAK[standard]:
                 yield case.found(
-                    f"its FLOPs in its time are {100 * found.share:.0f} % of the {standard} peak",
-                    size=found.share,
+                    f"its FLOPs in its time are {100 * share:.0f} % of the {standard} peak",
+                    size=share,
                     cause=standard,
                 )
         tokens = case.record.facts.get("tokens")

@@ -79,11 +79,14 @@ def name_arithmetic(record: Record, dtype: str) -> str:
     return SPELLINGS.get(dtype, dtype)
 
 
-def list_standards(record: Record) -> dict[Standard, FindPeak]:
-    """How to find the peak of one device for a dtype; the nominal one first."""
+def list_standards(record: Record, *, burst: bool = False) -> dict[Standard, FindPeak]:
+    """How to find the peak of one device for a dtype; the nominal one first. With `burst`, the
+    measured one is what a moment can have, not what a device keeps up."""
     device, measured = find_record_device(record), from_environment(record.environment)
-    nominal: dict[Standard, FindPeak] = {} if device is None else {"nominal": device.find_peak}
-    return nominal if measured is None else {**nominal, "measured": measured.find_peak}
+    found: dict[Standard, FindPeak] = {} if device is None else {"nominal": device.find_peak}
+    if measured is not None:
+        found["measured"] = measured.find_burst if burst else measured.find_peak
+    return found
 
 
 def find_rank_peak(record: Record, dtype: str) -> Peak | None:
@@ -119,7 +122,10 @@ def describe_missing_peak(record: Record, dtype: str | None) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakShare:
     share: float
-    """1 where the case reached the peak; more is impossible."""
+    """1 where the case reached the peak."""
+    burst_share: float
+    """The same, of what a moment can have: more than 1 is impossible. It differs where the peak is
+    one that was sustained for seconds."""
     peaks: Mapping[str, Peak]
     """Of one device, by dtype: those that the case has FLOPs of."""
     devices: int
@@ -130,14 +136,25 @@ def find_peak_shares(record: Record, total_ns: float) -> dict[Standard, PeakShar
     flops = {dtype: count for dtype, count in sum_flops(record.flops).items() if count}
     devices = count_devices(record)
     found: dict[Standard, PeakShare] = {}
+    bursts = list_standards(record, burst=True)
     for standard, find_peak in list_standards(record).items():
-        peaks = {dtype: find_peak(name_arithmetic(record, dtype)) for dtype in flops}
-        known = {dtype: peak for dtype, peak in peaks.items() if peak is not None}
+        known, highest = (
+            {
+                dtype: peak
+                for dtype in flops
+                if (peak := find(name_arithmetic(record, dtype))) is not None
+            }
+            for find in (find_peak, bursts[standard])
+        )
         if not flops or len(known) < len(flops):
             continue
-        at_peak_s = sum(count / known[dtype].flops_per_s for dtype, count in flops.items())
+        at_peak_s, at_burst_s = (
+            sum(count / peaks[dtype].flops_per_s for dtype, count in flops.items())
+            for peaks in (known, highest)
+        )
         found[standard] = PeakShare(
             share=at_peak_s / devices / total_ns * 1e9,
+            burst_share=at_burst_s / devices / total_ns * 1e9,
             peaks={name_arithmetic(record, dtype): peak for dtype, peak in known.items()},
             devices=devices,
         )

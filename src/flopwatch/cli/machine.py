@@ -147,6 +147,7 @@ def peaks(
     flopwatch peaks H100-SXM
     flopwatch peaks "NVIDIA A100-SXM4-80GB" --json
     flopwatch peaks --list
+    torchrun --nproc-per-node 8 -m flopwatch peaks
     """
     options.refuse_two_lengths(context)
     if name is not None or only_list:
@@ -166,9 +167,16 @@ def peaks(
         list_matmul_remarks,
         list_sheets,
     )
-    from flopwatch.runner.peaks import choose_options, describe_time, measure_peaks
+    from flopwatch.runner.peaks import (
+        choose_options,
+        describe_time,
+        measure_peaks,
+        serve_rank_zero,
+    )
 
     chosen = choose_options(**given)
+    if serve_rank_zero(chosen):
+        return
     path = out or find_file()
     append(path, [], say=options.say)  # before the minutes that this takes
     if not quiet:

@@ -1,10 +1,11 @@
 """Advice on a machine: what was found, as a plain sentence, and what to do about it.
 
-`examine` goes through a table of rules. Each rule gets a few facts of the environment; where one of
-them is not known, there is no advice. Nothing is printed or changed here, and only `measure_jitter`
-measures: it reads the clock without a pause and looks for gaps. A loop that does nothing else sees
-readings tens of nanoseconds apart. A gap of more than 50 µs is time in which the core did something
-else: an interrupt, another process, or another virtual machine.
+`examine` goes through tables of rules: those here, and those about GPUs (`gpu_advice`). Each rule
+gets a few facts of the environment; where one of them is not known, there is no advice. Nothing is
+printed or changed here, and only `measure_jitter` measures: it reads the clock without a pause and
+looks for gaps. A loop that does nothing else sees readings tens of nanoseconds apart. A gap of more
+than 50 µs is time in which the core did something else: an interrupt, another process, or another
+virtual machine.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
+from flopwatch.devices.advice_rules import Finding, Rule, Severity, add_rule
 from flopwatch.devices.environment import look_up
+from flopwatch.devices.gpu_advice import GPU_RULES
 from flopwatch.output.units import format_bytes, format_time
 
-Severity = Literal["warn", "note", "good"]
 SEVERITIES: tuple[Severity, ...] = ("warn", "note", "good")
 """The gravest first."""
-Finding = tuple[Severity, str, str | None] | None
-"""A severity, what was found, and what to do; None: nothing to say."""
 
 BUSY_SHARE = 0.10
 STEAL_SHARE = 0.01
@@ -43,32 +44,14 @@ class Advice:
     action: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    topic: str
-    paths: tuple[str, ...]
-    """Facts that it gets, by their place in the environment; with a question mark, also where they
-    are not known."""
-    judge: Callable[..., Finding]
-
-
 RULES: list[Rule] = []
-
-
-def rule(topic: str, *paths: str) -> Callable[[Callable[..., Finding]], Callable[..., Finding]]:
-    """Add a function to RULES."""
-
-    def register(judge: Callable[..., Finding]) -> Callable[..., Finding]:
-        RULES.append(Rule(topic=topic, paths=paths, judge=judge))
-        return judge
-
-    return register
+rule = partial(add_rule, RULES)
 
 
 def examine(environment: Mapping[str, Any], jitter: Jitter | None) -> list[Advice]:
     """Advice on an environment (see `devices.environment`), the gravest first."""
     found = []
-    for each in RULES:
+    for each in (*RULES, *GPU_RULES):
         facts = [look_up(environment, path.removesuffix("?")) for path in each.paths]
         is_known = all(
             fact is not None or path.endswith("?")

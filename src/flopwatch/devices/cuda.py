@@ -7,17 +7,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from flopwatch.devices.base import FALLBACK_CACHE_BYTES, Clock, Memory, Phases
+from flopwatch.devices.gpu_state import Reader, open_reader
 from flopwatch.records.record import PhaseMemory
-
-THROTTLE_REASONS = {
-    0x04: "its power limit",
-    0x08: "a hardware slowdown",
-    0x20: "its temperature (software limit)",
-    0x40: "its temperature (hardware limit)",
-    0x80: "an external power brake",
-}
-"""NVML's clock event bits that mean "slower than it could be"; idle and user-set clocks do not."""
-
 
 RUNS_BEFORE_CAPTURE = 3
 """As torch's documentation of CUDA graphs has it."""
@@ -51,19 +42,22 @@ class CudaClock:
 
 
 class CudaBackend:
-    """`torch` and `read_throttle` are handed in, so that tests need no GPU."""
+    """`torch` is handed in, so that tests need no GPU."""
 
     collectives = "nccl"
 
-    def __init__(self, torch: Any, read_throttle: Callable[[], int | None] | None = None) -> None:
+    def __init__(self, torch: Any) -> None:
         self.clock: Clock = CudaClock(torch.cuda)
         self._torch = torch
-        self._read_throttle = read_throttle or (lambda: read_throttle_bits(self._properties.uuid))
-        self._throttle_bits = 0
+        self._throttle_reasons: dict[str, None] = {}
 
     @cached_property
     def _properties(self) -> Any:
         return self._torch.cuda.get_device_properties("cuda")
+
+    @cached_property
+    def _state(self) -> Reader | None:
+        return open_reader(self._torch)
 
     @cached_property
     def _buffer(self) -> Any:
@@ -90,10 +84,11 @@ class CudaBackend:
         self._buffer.zero_()  # twice as large as the L2 cache
 
     def look(self) -> None:
-        self._throttle_bits |= self._read_throttle() or 0
+        reasons = self._state.read_throttle_reasons() if self._state is not None else None
+        self._throttle_reasons |= dict.fromkeys(reasons or ())
 
     def throttle_reasons(self) -> list[str]:
-        return [text for bit, text in THROTTLE_REASONS.items() if self._throttle_bits & bit]
+        return list(self._throttle_reasons)
 
     def capture(self, prepare: Callable[[], object], phases: Phases) -> Phases:
         cuda = self._torch.cuda
@@ -136,16 +131,3 @@ def _replay(graph: Any, result: Any, *_: Any) -> Any:
     """`result` is what the phase returned when it was captured; a replay writes to it anew."""
     graph.replay()
     return result
-
-
-def read_throttle_bits(uuid: str) -> int | None:
-    """The clock event bits of a GPU; None where NVML is absent or does not know."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        # By its UUID: NVML counts all devices, torch only the visible ones.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    except Exception:
-        return None

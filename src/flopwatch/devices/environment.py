@@ -16,6 +16,7 @@
       "peaks":     `measured_peaks.shorten`: what `flopwatch peaks` has found here, if it was run
       "command":   `read_command`: the words that started the run, if a command line did
       "load":      `load`, anew for every record
+      "gpus":      `gpu_state`, by rank: the state of its GPU when sampling had ended
       "imported":  of another program's file: its format and what else it says of itself
     }
 
@@ -43,14 +44,16 @@ import psutil
 
 from flopwatch import __version__, env
 from flopwatch.devices import system_files
+from flopwatch.devices.gpu_state import list_states
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
 
 VARIABLES = (
-    *("ATEN_CPU_CAPABILITY", "CUBLAS_*", "CUDA_VISIBLE_DEVICES", "DNNL_*"),
-    *("FLOPWATCH_NATIVE", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LD_PRELOAD", "MALLOC_*", "MKL_*"),
-    *("NVIDIA_TF32_OVERRIDE", "OMP_*"),
+    *("ATEN_CPU_CAPABILITY", "CUBLAS_*", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"),
+    *("CUDA_VISIBLE_DEVICES", "DNNL_*", "FLOPWATCH_NATIVE", "GLIBC_TUNABLES", "GOMP_*"),
+    *("HIP_VISIBLE_DEVICES", "HIPBLASLT_*", "KMP_*", "LD_PRELOAD", "MALLOC_*", "MKL_*", "NCCL_*"),
+    *("NVIDIA_TF32_OVERRIDE", "OMP_*", "RCCL_*", "ROCR_VISIBLE_DEVICES"),
     *("ONEDNN_*", "OPENBLAS_*", "PYTORCH_*", "TCMALLOC_*", "THP_MEM_ALLOC_ENABLE", "TORCH_*"),
     *("TORCHINDUCTOR_*", "TRITON_*"),
 )
@@ -340,6 +343,7 @@ def torch_build() -> dict[str, Any]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
         "gpu": _read_gpu(),
     }
     return {key: value for key, value in facts.items() if value is not None}
@@ -349,9 +353,10 @@ def _read_gpu() -> dict[str, Any] | None:
     import torch
 
     if not torch.cuda.is_available():
-        return None
+        return _read_accelerator(torch)
     properties = torch.cuda.get_device_properties(0)
     driver = system_files.read_text("proc/driver/nvidia/version") or ""
+    states = list_states(torch)
     return {
         "name": properties.name,
         "count": torch.cuda.device_count(),
@@ -360,6 +365,28 @@ def _read_gpu() -> dict[str, Any] | None:
         "driver": _search(r"Kernel Module\D*([\d.]+)", driver),
         "tf32_matmul": _read_tf32(torch.backends.cuda.matmul),
         "tf32_convolution": _read_tf32(torch.backends.cudnn),
+        **({"states": states} if states else {}),
+    }
+
+
+def _read_accelerator(torch: Any) -> dict[str, Any] | None:
+    """Of another kind than CUDA's; what torch does not know of it is left out."""
+    accelerator = getattr(torch, "accelerator", None)  # since 2.6
+    if accelerator is None or not accelerator.is_available():
+        return None
+    kind = str(accelerator.current_accelerator().type)
+    module = torch.get_device_module(kind)
+    name, properties = None, None
+    with suppress(Exception):
+        name = module.get_device_name(0)
+    with suppress(Exception):
+        properties = module.get_device_properties(0)
+    memory_bytes = getattr(properties, "total_memory", None)
+    return {
+        "kind": kind,
+        "name": str(name or getattr(properties, "name", None) or kind),
+        "count": accelerator.device_count(),
+        **({} if memory_bytes is None else {"memory_bytes": int(memory_bytes)}),
     }
 
 

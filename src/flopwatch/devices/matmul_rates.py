@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
 
 from flopwatch.devices.base import Clock, open_backend
-from flopwatch.devices.best_times import Run, Trial
+from flopwatch.devices.best_times import Run, Trial, sustain
+from flopwatch.devices.kinds import is_host
 from flopwatch.devices.measured_peaks import Curve, Matmul
 from flopwatch.settings import Device
 from flopwatch.worker.failure import explain
@@ -34,18 +35,20 @@ SHAPES: Sequence[Shape] = sorted(
     key=math.prod,
 )
 
-DTYPES: Mapping[Device, Sequence[str]] = {
-    "cpu": ("float32", "bfloat16", "float16", "int8"),
-    "cuda": ("float32", "tf32", "bfloat16", "float16", "float8", "int8"),
-}
-"""What is tried; torch may still refuse."""
+HOST_DTYPES = ("float32", "bfloat16", "float16", "int8")
+ACCELERATOR_DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8", "int8")
 
-PROBE_SIZES: Mapping[Device, int] = {"cpu": 512, "cuda": 4096}
-"""Large enough for a matmul's usual rate: a GPU is done with a small one before the next is
-launched. And where a CPU emulates short types, over in a second."""
+HOST_SIZE, ACCELERATOR_SIZE = 512, 4096
+"""Of a probe, large enough for a matmul's usual rate: a GPU is done with a small one before the
+next is launched. And where a CPU emulates short types, over in a second."""
 ENOUGH_NS = 0.5e9
 EMULATED = 2.0
 """Matmuls that take this many times as long as float32's do not use what the hardware is for."""
+
+
+def list_dtypes(device: Device) -> Sequence[str]:
+    """What is tried; torch may still refuse."""
+    return HOST_DTYPES if is_host(device) else ACCELERATOR_DTYPES
 
 
 def _bind(torch: Any, a: Any, b: Any, out: Any) -> Run:
@@ -54,7 +57,7 @@ def _bind(torch: Any, a: Any, b: Any, out: Any) -> Run:
 
 def _bind_int8(torch: Any, a: Any, b: Any, out: Any) -> Run:
     """On a CPU the fastest that our own layers use: without VNNI, torch's is a plain loop."""
-    if a.device.type != "cpu":
+    if not is_host(a.device.type):
         return partial(torch._int_mm, a, b, out=out)
     from flopwatch.layers.int8_ops import multiply
 
@@ -63,7 +66,9 @@ def _bind_int8(torch: Any, a: Any, b: Any, out: Any) -> Run:
 
 def _bind_float8(torch: Any, a: Any, b: Any, out: Any) -> Run:
     one = torch.ones((), device=a.device)
-    return partial(torch._scaled_mm, a, b, one, one, out_dtype=out.dtype, out=out)
+    # Sums that are not widened after every few products are what makers state peaks for.
+    fast = {} if is_host(a.device.type) else {"use_fast_accum": True}
+    return partial(torch._scaled_mm, a, b, one, one, out_dtype=out.dtype, out=out, **fast)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +90,19 @@ ARITHMETIC = {
     "float8": Arithmetic(dtype="float8_e4m3fn", result_dtype="bfloat16", bind=_bind_float8),
     "int8": Arithmetic(dtype="int8", result_dtype="int32", bind=_bind_int8),
 }
+
+
+def find_arithmetic(dtype: str, device: Device) -> Arithmetic:
+    """Of the two kinds of float8, AMD's MI300 have the other one."""
+    found = ARITHMETIC[dtype]
+    if dtype != "float8" or is_host(device):
+        return found
+    import torch
+
+    if not torch.version.hip:
+        return found
+    is_other = torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94")
+    return replace(found, dtype="float8_e4m3fnuz") if is_other else found
 
 
 class Operands:
@@ -142,6 +160,7 @@ class MatmulSweep:
         self.trials: dict[Shape, Trial] = {}
         self.reason: str | None = None
         """Why torch refused a shape; there is no larger one then."""
+        self.sustained_flops_per_s: float | None = None
 
     def extend(self) -> list[Trial]:
         """All trials, the new ones begun."""
@@ -160,6 +179,13 @@ class MatmulSweep:
             else:
                 self.trials[shape] = trial
         return list(self.trials.values())
+
+    def sustain(self, load_s: float, seconds: float) -> None:
+        """Measure what the fastest of them keeps up under load."""
+        fastest = max(self.trials.values(), key=lambda trial: trial.rate_per_s, default=None)
+        if fastest is not None:
+            run_ns = sustain(fastest, load_s, seconds)
+            self.sustained_flops_per_s = fastest.work / run_ns * 1e9
 
     def _predict_ns(self, shape: Shape) -> float:
         rates_per_s = [trial.rate_per_s for trial in self.trials.values()]
@@ -188,6 +214,7 @@ def list_curves(sweeps: Mapping[str, MatmulSweep]) -> list[Curve]:
                 for (rows, inner, columns), trial in sweep.trials.items()
             ],
             reason=None if sweep.trials else sweep.reason,
+            sustained_flops_per_s=sweep.sustained_flops_per_s,
         )
         for dtype, sweep in sweeps.items()
     ]
@@ -218,18 +245,19 @@ def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
     matmuls may be 20 times slower for as long as that lasts.
     """
     times_ns = time_matmuls(dtype, device, clock)
-    return (
-        count_flops((PROBE_SIZES[device],) * 3) * len(times_ns) / sum(times_ns) * 1e9
-        if times_ns
-        else None
-    )
+    flops = count_flops((_find_probe_size(device),) * 3)
+    return flops * len(times_ns) / sum(times_ns) * 1e9 if times_ns else None
+
+
+def _find_probe_size(device: Device) -> int:
+    return HOST_SIZE if is_host(device) else ACCELERATOR_SIZE
 
 
 def time_matmuls(dtype: str, device: Device, clock: Clock) -> list[float]:
     """Nanoseconds of one matmul after the other; nothing where torch has none in that dtype."""
     import torch
 
-    size = PROBE_SIZES[device]
+    size = _find_probe_size(device)
     times_ns: list[float] = []
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)

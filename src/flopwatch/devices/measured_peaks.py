@@ -16,6 +16,7 @@ import msgspec
 
 from flopwatch import env
 from flopwatch.devices.environment import look_up
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import CorruptFile, NewerSchema, StoreError
 from flopwatch.jobs.precision import Peak
 from flopwatch.records.file_safety import Kind
@@ -76,6 +77,9 @@ class Curve:
     points: Sequence[Matmul]
     reason: str | None = None
     """Why there are no points."""
+    sustained_flops_per_s: float | None = None
+    """What the best one keeps up for seconds, once power and heat limit its clock; None on a CPU,
+    and where it was not measured."""
 
     @property
     def best(self) -> Matmul | None:
@@ -83,8 +87,9 @@ class Curve:
 
     @property
     def reach(self) -> float:
-        """FLOP/s of the best; 0 where nothing was measured."""
-        return 0.0 if self.best is None else self.best.flops_per_s
+        """FLOP/s that work can have for as long as it takes; 0 where nothing was measured."""
+        burst = 0.0 if self.best is None else self.best.flops_per_s
+        return burst if self.sustained_flops_per_s is None else self.sustained_flops_per_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +142,16 @@ class Peaks:
     schema: int = SCHEMA
 
     def find_peak(self, dtype: str) -> Peak | None:
-        """The most FLOP/s that a matmul in that dtype has reached; None: not known."""
-        curve = next((curve for curve in self.matmuls if curve.dtype == dtype), None)
+        """The most FLOP/s that a matmul in that dtype keeps up; None: not known."""
+        curve, burst = self._find_curve(dtype), self.find_burst(dtype)
+        if curve is None or burst is None or curve.sustained_flops_per_s is None:
+            return burst
+        return Peak(flops_per_s=curve.reach, source=f"{burst.source}, sustained for seconds")
+
+    def find_burst(self, dtype: str) -> Peak | None:
+        """The most FLOP/s that a matmul in that dtype has reached, for however short a time; None:
+        not known."""
+        curve = self._find_curve(dtype)
         if curve is None or curve.best is None:
             return None
         day = curve.measured_at.partition("T")[0]
@@ -146,6 +159,9 @@ class Peaks:
             flops_per_s=curve.best.flops_per_s,
             source=f"measured here on {day}: a {dtype} matmul of {curve.best.shape}",
         )
+
+    def _find_curve(self, dtype: str) -> Curve | None:
+        return next((curve for curve in self.matmuls if curve.dtype == dtype), None)
 
     def find_bandwidth(self, kernel: Kernel) -> Stream | None:
         """The best beyond all caches; None where no array was large enough."""
@@ -164,7 +180,7 @@ class Peaks:
 
 def read_setup(environment: Mapping[str, Any], settings: Settings) -> Setup:
     """From a record's environment and settings."""
-    on_gpu = settings.device == "cuda"
+    on_gpu = not is_host(settings.device)
     return Setup(
         device=settings.device,
         threads=None if on_gpu else settings.threads,
@@ -192,7 +208,7 @@ def unite(measured: Sequence[Peaks]) -> Peaks:
     curves: dict[str, Curve] = {}
     for curve in (curve for peaks in measured for curve in peaks.matmuls):
         known = curves.get(curve.dtype)
-        if known is None or curve.reach > known.reach:
+        if known is None or _rank(curve) > _rank(known):
             curves[curve.dtype] = curve
     return replace(
         measured[-1],
@@ -200,6 +216,11 @@ def unite(measured: Sequence[Peaks]) -> Peaks:
         streams=[stream for peaks in measured for stream in peaks.streams],
         exchanges=[exchange for peaks in measured for exchange in peaks.exchanges],
     )
+
+
+def _rank(curve: Curve) -> tuple[bool, float]:
+    """What is known to last counts more than any burst."""
+    return curve.sustained_flops_per_s is not None, curve.reach
 
 
 def shorten(peaks: Peaks) -> dict[str, Any]:

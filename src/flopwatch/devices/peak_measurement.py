@@ -14,7 +14,8 @@ from flopwatch.devices import environment
 from flopwatch.devices.base import open_backend
 from flopwatch.devices.best_times import Run, Trial, run_rounds
 from flopwatch.devices.environment import BUSY, STOLEN, read_background_s
-from flopwatch.devices.matmul_rates import ARITHMETIC, MatmulSweep, list_curves
+from flopwatch.devices.kinds import is_host
+from flopwatch.devices.matmul_rates import MatmulSweep, find_arithmetic, list_curves
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
     BUS_PASSES,
@@ -38,11 +39,23 @@ class Effort:
     """The largest arrays are so many times the last-level caches."""
     step: int
     """By which the sizes of arrays and messages grow."""
+    load_s: float = 2.0
+    """For which an accelerator is kept busy before what it keeps up counts."""
+    sustained_s: float = 3.0
+    """For which that is then measured, dtype by dtype."""
 
 
 EFFORTS = {
     "full": Effort(alone_s=42, exchanges_s=8, longest_ns=0.4e9, caches_spanned=16, step=2),
-    "quick": Effort(alone_s=7, exchanges_s=2, longest_ns=0.04e9, caches_spanned=8, step=4),
+    "quick": Effort(
+        alone_s=7,
+        exchanges_s=2,
+        longest_ns=0.04e9,
+        caches_spanned=8,
+        step=4,
+        load_s=1,
+        sustained_s=1,
+    ),
 }
 
 TAKEN = (*BUSY, STOLEN)
@@ -55,6 +68,8 @@ FLOAT_BYTES = 4
 
 SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES = 2**12, 2**26
 """From where latency is all there is to where it is nothing."""
+LARGEST_OF_ACCELERATORS_BYTES = 2**30
+"""Links of hundreds of GB/s are filled by less of it only in part."""
 
 
 def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any]:
@@ -62,7 +77,10 @@ def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any
     chosen, cache_bytes = EFFORTS[effort], open_backend(device).find_cache_bytes()
     busy_s, started_s = read_background_s(TAKEN), time.monotonic()
     passes = begin_passes(device, cache_bytes, chosen)
-    sweeps = {dtype: MatmulSweep(ARITHMETIC[dtype], device, chosen.longest_ns) for dtype in dtypes}
+    sweeps = {
+        dtype: MatmulSweep(find_arithmetic(dtype, device), device, chosen.longest_ns)
+        for dtype in dtypes
+    }
     run_rounds(
         lambda: [
             *(sweep.extend() for sweep in sweeps.values()),
@@ -70,6 +88,9 @@ def measure(device: Device, dtypes: Sequence[str], effort: str) -> dict[str, Any
         ],
         chosen.alone_s,
     )
+    if not is_host(device):
+        for sweep in sweeps.values():
+            sweep.sustain(chosen.load_s, chosen.sustained_s)
     cores_s = (psutil.cpu_count() or 1) * (time.monotonic() - started_s)
     return {
         "torch": environment.torch_build(),
@@ -162,10 +183,10 @@ def measure_collectives(device: Device, effort: str) -> list[Exchange]:
     """On all ranks at once. An operation that the backend does not have is left out."""
     from torch import distributed
 
-    made = _make_collective_trials(device, EFFORTS[effort].step ** 2)
-    trials = {key: trial for key, trial in made.items() if _begins(trial)}
+    chosen = EFFORTS[effort]
+    trials = _begin_growing(_make_collective_trials(device, chosen.step**2), chosen.longest_ns)
     groups = [[t for (o, _), t in trials.items() if o == operation] for operation in BUS_PASSES]
-    run_rounds(lambda: groups, EFFORTS[effort].exchanges_s, partial(_find_longest, device))
+    run_rounds(lambda: groups, chosen.exchanges_s, partial(_find_longest, device))
     return [
         Exchange(
             operation=operation,
@@ -178,18 +199,49 @@ def measure_collectives(device: Device, effort: str) -> list[Exchange]:
     ]
 
 
-def _make_collective_trials(device: Device, step: int) -> dict[tuple[Operation, int], Trial]:
+Trials = dict[tuple[Operation, int], Trial]
+"""Of collectives, by the bytes of the whole array."""
+
+
+def _begin_growing(made: Trials, longest_ns: float) -> Trials:
+    """Those that torch has, the smallest of an operation first. Messages that are larger than those
+    of a CPU only as long as the next would not take too long: all ranks have the same times."""
+    begun: Trials = {}
+    for (operation, size_bytes), trial in made.items():
+        smaller = [known for (other, _), known in begun.items() if other == operation]
+        if size_bytes > LARGEST_MESSAGE_BYTES and smaller:
+            expected_ns = size_bytes / smaller[-1].rate_per_s * 1e9
+            if expected_ns > longest_ns:
+                continue
+        if _begins(trial):
+            begun[operation, size_bytes] = trial
+    return begun
+
+
+def _find_largest_bytes(device: Device) -> int:
+    """The same on all ranks."""
+    if is_host(device):
+        return LARGEST_MESSAGE_BYTES
+    size_bytes, free_bytes = LARGEST_OF_ACCELERATORS_BYTES, open_backend(device).count_free_bytes()
+    while free_bytes is not None and size_bytes > max(
+        MEMORY_SHARE * free_bytes, SMALLEST_MESSAGE_BYTES
+    ):
+        size_bytes //= 2
+    return int(-_find_longest(device, -size_bytes))
+
+
+def _make_collective_trials(device: Device, step: int) -> Trials:
     import torch
     from torch import distributed
 
-    ranks = distributed.get_world_size()
-    largest = LARGEST_MESSAGE_BYTES // FLOAT_BYTES // ranks
+    ranks, largest_bytes = distributed.get_world_size(), _find_largest_bytes(device)
+    largest = largest_bytes // FLOAT_BYTES // ranks
     # Sums of sums become infinite, which takes no longer.
     part, whole = (torch.randn(count, device=device) for count in (largest, largest * ranks))
     clock = open_backend(device).clock
-    trials: dict[tuple[Operation, int], Trial] = {}
+    trials: Trials = {}
     for operation in BUS_PASSES:
-        for size_bytes in list_sizes_bytes(SMALLEST_MESSAGE_BYTES, LARGEST_MESSAGE_BYTES, step):
+        for size_bytes in list_sizes_bytes(SMALLEST_MESSAGE_BYTES, largest_bytes, step):
             count = size_bytes // FLOAT_BYTES // ranks
             trials[operation, FLOAT_BYTES * count * ranks] = Trial(
                 work=FLOAT_BYTES * count * ranks,

@@ -11,7 +11,7 @@ import msgspec
 
 from flopwatch.devices.best_times import CLOSE, ENOUGH_REPEATS
 from flopwatch.devices.device_names import find_device
-from flopwatch.devices.device_table import DTYPES, Device, Figure
+from flopwatch.devices.device_specs import DTYPES, Device, Figure, Practice
 from flopwatch.devices.matmul_rates import EMULATED
 from flopwatch.devices.measured_peaks import (
     BEYOND_CACHES,
@@ -67,6 +67,21 @@ def list_figures(device: Device) -> list[tuple[str, str, str]]:
         *(_describe_peak(dtype, peak) for dtype, peak in device.rates.dense.items()),
         *(_describe_peak(f"{d}, sparse", peak) for d, peak in device.rates.sparse.items()),
         *((what, f"{f.value:g} {unit}", f.source) for what, f, unit in others if f is not None),
+        *_list_practice(device.practice),
+    ]
+
+
+def _list_practice(practice: Practice) -> list[tuple[str, str, str]]:
+    node = practice.node
+    shares = {
+        "large matmuls": practice.matmul_share,
+        "large float8 matmuls": practice.float8_share,
+        "attention kernels": practice.attention_share,
+    }
+    return [
+        ("devices joined by links", f"{node.devices}", node.source),
+        ("network, one direction", f"{node.network_gbit:g} Gbit/s", node.source),
+        *((what, f"{100 * f.value:.0f} % of peak", f.source) for what, f in shares.items() if f),
     ]
 
 
@@ -110,7 +125,7 @@ COUNTED = (
 def answer_peaks(peaks: Peaks) -> list[str]:
     """The best of everything, in a sentence each."""
     rates = [
-        f"{format_rate(curve.best.flops_per_s, 'FLOP/s')} in {curve.dtype}"
+        f"{format_rate(curve.best.flops_per_s, 'FLOP/s')} in {curve.dtype}{_add_sustained(curve)}"
         for curve in peaks.matmuls
         if curve.best is not None
     ]
@@ -129,6 +144,11 @@ def answer_peaks(peaks: Peaks) -> list[str]:
     ranks = f"Collectives over {peaks.exchanges[0].ranks} ranks" if peaks.exchanges else ""
     found = {"Matmuls reach": rates, "Memory, beyond the caches:": passes, f"{ranks}:": links}
     return [f"{what} {', '.join(values)}." for what, values in found.items() if values]
+
+
+def _add_sustained(curve: Curve) -> str:
+    rate = curve.sustained_flops_per_s
+    return "" if rate is None else f" (sustained {format_rate(rate, 'FLOP/s')})"
 
 
 def list_best_sheets(peaks: Peaks) -> list[Sheet]:
@@ -189,6 +209,7 @@ def as_dict(peaks: Peaks) -> dict[str, Any]:
         **msgspec.to_builtins(peaks),
         "best": {
             "flops_per_s": {d: best and best.flops_per_s for d, best in curves.items()},
+            "sustained_flops_per_s": {c.dtype: c.sustained_flops_per_s for c in peaks.matmuls},
             "memory_bytes_per_s": {k: best and best.bytes_per_s for k, best in streams.items()},
             "bus_bytes_per_s": {o: best and best.bus_bytes_per_s for o, best in exchanges.items()},
         },
@@ -217,6 +238,11 @@ def _make_best_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
     columns: list[Column[Curve]] = [
         Column("dtype", lambda curve: curve.dtype, "word"),
         number("best", "FLOP/s", lambda curve: curve.best.flops_per_s if curve.best else None),
+        *(
+            [number("sustained", "FLOP/s", lambda curve: curve.sustained_flops_per_s)]
+            if any(curve.sustained_flops_per_s is not None for curve in peaks.matmuls)
+            else []
+        ),
         Column("at", lambda curve: curve.best.shape if curve.best else ""),
         Column("to float32", relate),
         Column(f"within {CLOSE:.0%}".replace("%", " %"), count),
@@ -237,9 +263,9 @@ def _list_nominal_columns(device: Device) -> list[Column[Curve]]:
         return peak.flops_per_s if peak else None
 
     def share(curve: Curve) -> str:
+        """Of the rate that utilisation is computed by."""
         flops_per_s = find(curve)
-        best = curve.best
-        return f"{best.flops_per_s / flops_per_s:.0%}" if best and flops_per_s else ""
+        return f"{curve.reach / flops_per_s:.0%}" if curve.reach and flops_per_s else ""
 
     return [number("nominal", "FLOP/s", find), Column("of it", share)]
 

@@ -339,7 +339,7 @@ def _describe_peaks(rows: Sequence[Row], axes: set[str]) -> list[str]:
     sentences = []
     for standard, title in OF_PEAK.items():
         # More than 1 is impossible: the remarks below the table say so.
-        known = [r for r in rows if standard in r.of_peak and r.of_peak[standard].share <= 1]
+        known = [r for r in rows if standard in r.of_peak and r.of_peak[standard].burst_share <= 1]
         if known:
             best = max(known, key=lambda row: row.of_peak[standard].share)
             share = f"{100 * best.of_peak[standard].share:.1f} %"

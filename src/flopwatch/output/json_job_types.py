@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from flopwatch.devices.advice import Advice, Jitter
-from flopwatch.devices.device_table import Figure, Link, Rates
+from flopwatch.devices.device_specs import Figure, Link, Practice, Rates
 from flopwatch.devices.measured_peaks import Peaks
 from flopwatch.jobs.flops import Passes
 from flopwatch.jobs.parallelism import Sharding
@@ -198,6 +198,7 @@ class Diagnosis(TypedDict):
 
 class BestPeaks(TypedDict):
     flops_per_s: dict[str, float | None]
+    sustained_flops_per_s: dict[str, float | None]
     memory_bytes_per_s: dict[str, float | None]
     bus_bytes_per_s: dict[str, float | None]
 
@@ -215,6 +216,8 @@ class NominalDevice(TypedDict):
     bandwidth_gb_per_s: Figure | None
     link: Link | None
     bridge: Link | None
+    practice: Practice
+    kind: str
 
 
 BASES: dict[Any, Base] = {

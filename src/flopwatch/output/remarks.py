@@ -208,7 +208,7 @@ def _peak_remarks(rows: Sequence[Row]) -> list[str]:
             f"{title}: {peaks}"
             for peaks in _describe_peaks([row.of_peak[standard] for row in found])
         ]
-        beyond = [row for row in found if row.of_peak[standard].share > 1]
+        beyond = [row for row in found if row.of_peak[standard].burst_share > 1]
         if beyond:
             most = max(row.of_peak[standard].share for row in beyond)
             cases = _name_cases([row.record for row in beyond])

@@ -7,7 +7,7 @@ printed. Facts that are not known are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,9 @@ from flopwatch.output.units import format_bytes, format_rate, format_time, plura
 __all__ = [
     "Advice", "Diagnosis", "Jitter", "describe_machine", "diagnose", "examine", "measure_jitter",
 ]  # fmt: skip
+
+
+Show = Callable[[Any], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +88,28 @@ def _show_frequency(value: float) -> str:
     return format_rate(value, "Hz")
 
 
+def _show_states(states: Sequence[Mapping[str, Any]]) -> str:
+    """Of the GPUs, one after the other."""
+    return "; ".join(_show_state(state) or "unknown" for state in states)
+
+
+def _show_state(state: Mapping[str, Any]) -> str:
+    parts = [
+        _show_pair(state, "clock_hz", "max_clock_hz", _show_frequency),
+        _show_pair(state, "power_w", "power_limit_w", lambda watts: f"{watts:.0f} W"),
+        _show_pair(state, "free_bytes", "total_bytes", format_bytes, " free"),
+        f"{state['temperature_c']:.0f} °C" if "temperature_c" in state else "",
+        f"ECC {_show(state['ecc'])}" if "ecc" in state else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _show_pair(state: Mapping[str, Any], name: str, most: str, show: Show, end: str = "") -> str:
+    if name not in state:
+        return ""
+    return show(state[name]) + (f" of {show(state[most])}" if most in state else "") + end
+
+
 def _show_project(project: Mapping[str, Any]) -> str:
     return f"{project['commit']}{' with changes' if project['dirty'] else ''}"
 
@@ -97,8 +122,6 @@ def _show_jitter(jitter: Jitter) -> list[tuple[str, str]]:
         ("largest gap", format_time(jitter.largest_gap_ns)),
     ]
 
-
-Show = Callable[[Any], str]
 
 FACTS: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
     (
@@ -141,6 +164,9 @@ FACTS: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
             ("memory", "torch.gpu.memory_bytes", format_bytes),
             ("compute capability", "torch.gpu.compute_capability", _show),
             ("driver", "torch.gpu.driver", _show),
+            ("CUDA", "torch.cuda", _show),
+            ("ROCm", "torch.rocm", _show),
+            ("state", "torch.gpu.states", _show_states),
         ),
     ),
     (
@@ -166,7 +192,6 @@ FACTS: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
             ("torch's kernels", "torch.cpu_capability", _show),
             ("BLAS", "torch.blas", _show),
             ("oneDNN", "torch.onednn", _show),
-            ("CUDA", "torch.cuda", _show),
             ("threads", "torch.threads", _show),
             ("variables", "software.variables", _show),
             ("project", "project", _show_project),

@@ -1,4 +1,8 @@
-"""The whole of `flopwatch peaks`: matmuls and memory in one process, collectives over several."""
+"""The whole of `flopwatch peaks`: collectives over several processes, matmuls and memory in one.
+
+Under torchrun, collectives are those of all its ranks, on one node or on several, and the rest is
+measured by rank 0 once the others have ended. They wait for it a minute: so collectives come first.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ import msgspec
 from flopwatch.devices import environment, instruction_sets
 from flopwatch.devices.accelerators import choose_devices
 from flopwatch.devices.best_times import PATIENCE
-from flopwatch.devices.matmul_rates import DTYPES
+from flopwatch.devices.kinds import is_host
+from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, read_setup
 from flopwatch.devices.peak_measurement import EFFORTS
 from flopwatch.devices.system_files import count_usable_cores, read_cpu_quota_cores
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_duration
 from flopwatch.runner import session
+from flopwatch.runner.torchrun_launcher import find_place
 from flopwatch.settings import Device, Settings
 
 CPU_RANKS = 2
@@ -50,17 +56,24 @@ def choose_options(
     quick: bool,
 ) -> PeakOptions:
     """With this machine's own values where the user left the choice."""
-    devices = choose_devices(device)
+    devices, place = choose_devices(device), find_place()
     chosen: Device = devices.kind.name
-    strange = [dtype for dtype in dtypes if dtype not in DTYPES[chosen]]
+    known = list_dtypes(chosen)
+    strange = [dtype for dtype in dtypes if dtype not in known]
     if strange:
         raise UsageError(
-            f"there are no {strange[0]} matmuls on {chosen}; choose --dtype from "
-            f"{', '.join(DTYPES[chosen])}"
+            f"there are no {strange[0]} matmuls on {chosen}; choose --dtype from {', '.join(known)}"
         )
+    if place is not None:
+        if (ranks or 0) > place.ranks:
+            raise UsageError(
+                f"--ranks {ranks}, but torchrun has started {place.ranks}; choose at most "
+                f"{place.ranks}"
+            )
+        ranks = place.ranks if ranks is None else ranks
     cores = count_usable_cores(read_cpu_quota_cores())
     most = cores if devices.are_host else devices.count
-    if ranks is not None and ranks > max(most, 1):
+    if place is None and ranks is not None and ranks > max(most, 1):
         things = f"{devices.kind.unit}s"
         raise UsageError(
             f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
@@ -70,7 +83,7 @@ def choose_options(
     return PeakOptions(
         device=chosen,
         threads=threads,
-        dtypes=dtypes or DTYPES[chosen],
+        dtypes=dtypes or known,
         ranks=usual if ranks is None else ranks,
         quick=quick,
     )
@@ -80,11 +93,26 @@ def describe_time(options: PeakOptions) -> str:
     effort = EFFORTS[options.effort]
     exchanges_s = effort.exchanges_s if options.ranks > 1 else 0.0
     measuring_s = effort.alone_s + exchanges_s
-    usual, most = (format_duration(OVERHEAD_S + n * measuring_s) for n in (1, PATIENCE))
+    fixed_s = OVERHEAD_S
+    if not is_host(options.device):
+        fixed_s += len(options.dtypes) * (effort.load_s + effort.sustained_s)
+    usual, most = (format_duration(fixed_s + n * measuring_s) for n in (1, PATIENCE))
     return f"this takes about {usual}, and up to {most} while the machine is busy"
 
 
+def serve_rank_zero(options: PeakOptions) -> bool:
+    """Whether torchrun has started this process as another rank than 0, which has then done all
+    that rank 0 wanted of it."""
+    place = find_place()
+    if place is None or place.rank == 0:
+        return False
+    if options.ranks > 1:
+        session.serve_rank(place)
+    return True
+
+
 def measure_peaks(options: PeakOptions) -> Peaks:
+    exchanges = _measure_exchanges(options) if options.ranks > 1 else []
     found = session.call(
         "measure_peaks",
         {"dtypes": list(options.dtypes), "effort": options.effort},
@@ -105,7 +133,7 @@ def measure_peaks(options: PeakOptions) -> Peaks:
         streams=msgspec.convert(found["streams"], list[Stream]),
         cache_bytes=found["cache_bytes"],
         background_share=found["background_share"],
-        exchanges=_measure_exchanges(options) if options.ranks > 1 else [],
+        exchanges=exchanges,
     )
 
 

@@ -176,7 +176,7 @@ class RecordBuilder:
             stop_reason=stop_reason if taken else None,
             rebuilt_rounds=finished.rebuilt_rounds,
             throttled=finished.throttled,
-            environment=environment,
+            environment={**environment, "gpus": finished.gpus} if finished.gpus else environment,
             sources=self._sources,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -222,15 +222,16 @@ def call(
     that work.
 
     With `ranks`, so many processes call it at once, torch.distributed between them, and the answer
-    is that of rank 0.
+    is that of rank 0. They are those that torchrun has started, or else our own.
     """
     patient = Settings(silence_limit_s=CALL_LIMIT_S)
     host = prepare_host(patient, device=device, threads=threads)
-    local_ranks = LocalRanks(host.launch)
-    with host.launch() as launcher, closing(local_ranks):
+    place = None if ranks is None else find_place()
+    others: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
+    with closing(others), host.launch() as launcher:
         start: Start[Call] = launcher.start
         if ranks is not None:
-            start = partial(start_ranks, launcher, local_ranks, ranks=ranks)
+            start = partial(start_ranks, launcher, others, ranks=ranks)
         given = {**arguments, "device": host.settings.device}
         return call_function(start, function, given, host.settings)
 

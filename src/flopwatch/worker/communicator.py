@@ -12,6 +12,7 @@ are not authenticated.
     run      V, N   run it, as run number N; with a third number, so many times in a window
     report   N      send the times of run N
     curves   V      take its curves
+    device          send the state of the device
     drop     V      forget it
     leave           all is done
 """

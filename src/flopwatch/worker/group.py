@@ -31,6 +31,7 @@ from flopwatch.worker.failure import (
 from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import from_seed
 from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memory
+from flopwatch.worker.rank_devices import DeviceWatch, describe_states, unite_reasons
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.sampling import First, Sampler, run_once
@@ -166,10 +167,12 @@ class Group:
             first_calls=self.first_calls,
         ).run(renewal if self._can_renew() else None, turns)
         stream.send()
+        devices = self.rank0.read_devices(DeviceWatch(self.target, self.settings.device))
         self.channel.send(
             Finished(
                 stop_reason=outcome.stop_reason,
-                throttled=self.target.throttle_reasons(),
+                throttled=unite_reasons(devices),
+                gpus=describe_states(devices),
                 rebuilt_rounds=renewal.rounds,
                 curves=[name for name, load in self.workloads.items() if load.curves is not None],
             )

@@ -213,6 +213,8 @@ class Finished(Message, frozen=True):
 
     stop_reason: StopReason | None
     throttled: list[str] = []
+    gpus: list[dict[str, Any]] = []
+    """By rank, the state of its GPU; empty where nothing is known."""
     rebuilt_rounds: list[int] = []
     curves: list[str] = []
     """Variants whose curves follow."""

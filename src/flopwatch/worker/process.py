@@ -51,6 +51,7 @@ from flopwatch.worker.messages import (
     Sources,
     decode_request,
 )
+from flopwatch.worker.rank_devices import DeviceWatch
 from flopwatch.worker.rank_roles import OtherRank, RankZero, SingleProcess
 from flopwatch.worker.turns import Turns
 
@@ -313,6 +314,7 @@ def _serve_rank0(
         comm,
         target.clock,
         lambda variant: suite.build_case(by_variant[variant]),
+        DeviceWatch(target, settings.device),
         settings.seed,
     )
     for word in other_rank.follow_orders():

@@ -20,6 +20,7 @@ from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.communicator import Communicator, resolve
 from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
+from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
 from flopwatch.worker.rank_times import (
     Run,
     Share,
@@ -59,6 +60,9 @@ class SingleProcess:
 
     def list_facts(self) -> dict[str, float]:
         return {}
+
+    def read_devices(self, watch: DeviceWatch) -> list[RankDevice]:
+        return [watch.read()]
 
     def drop(self, variant: str) -> None:
         pass
@@ -169,6 +173,12 @@ class RankZero:
     def list_facts(self) -> dict[str, float]:
         return {"nodes": self.comm.nodes}
 
+    def read_devices(self, watch: DeviceWatch) -> list[RankDevice]:
+        """By rank."""
+        self.comm.order("device")
+        devices: list[RankDevice] = self.comm.collect(watch.read(), RankDevice)
+        return devices
+
     def take_shares(self, calls: int) -> list[Share]:
         """By rank, of the last sample, which was of so many runs, or one window of them."""
         taken, self._shares = self._shares[-calls:], []
@@ -203,10 +213,16 @@ class OtherRank:
     """Any rank but 0. `build` makes a variant, by name, from the common `seed`."""
 
     def __init__(
-        self, comm: Communicator, clock: Clock, build: Callable[[str], Workload], seed: int = 0
+        self,
+        comm: Communicator,
+        clock: Clock,
+        build: Callable[[str], Workload],
+        watch: DeviceWatch,
+        seed: int = 0,
     ) -> None:
         self._comm = comm
         self._clock = clock
+        self._watch = watch
         self._make = build
         self._seed = seed
         self._workloads: dict[str, Workload] = {}
@@ -223,6 +239,7 @@ class OtherRank:
                 yield word
                 getattr(self, f"_{word}")(*given)
                 collector.collect_if_due()
+                self._watch.look_if_due()
 
     def _build(self, variant: str) -> None:
         with suppress(Unsupported):  # rank 0 reports it
@@ -247,6 +264,9 @@ class OtherRank:
     def _report(self, number: int) -> None:
         self._comm.collect(self._runs[number], Run)
         self._runs = {later: run for later, run in self._runs.items() if later > number}
+
+    def _device(self) -> None:
+        self._comm.collect(self._watch.read(), RankDevice)
 
     def _curves(self, variant: str) -> None:
         curves = self._workloads[variant].curves
