@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.runner import local_launcher
 from flopwatch.runner.activity import MOVED_BYTES, Usage, is_at_work, read_usage
 from tests.runner.test_session import QUICK, by_variant, run, wait_until
 
@@ -55,12 +56,12 @@ import time
 import torch
 import flopwatch
 
-suite = flopwatch.Suite("slow", axes={"n": [1]}, variants=["plain", "slow", "stuck"])
+suite = flopwatch.Suite("slow", axes={"n": [1]}, variants=["plain", "slow", "stuck", "spins"])
 
 @suite.build
 def build(case):
-    end_s = time.monotonic() + 6.0
-    while case.variant == "slow" and time.monotonic() < end_s:
+    end_s = time.monotonic() + 3.0
+    while case.variant == "spins" or (case.variant == "slow" and time.monotonic() < end_s):
         sum(range(1000))
     if case.variant == "stuck":
         time.sleep(1000)
@@ -69,7 +70,10 @@ def build(case):
 """
 
 
-def test_building_may_take_longer_than_the_limit_but_not_without_work(tmp_path: Path) -> None:
+def test_building_may_take_longer_than_the_limit_but_not_without_work_nor_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_launcher, "BUSY_FACTOR", 3)
     path = tmp_path / "slow.py"
     path.write_text(SUITE)
     records = by_variant(run(path, settings=replace(QUICK, silence_limit_s=2.0)))
@@ -77,5 +81,7 @@ def test_building_may_take_longer_than_the_limit_but_not_without_work(tmp_path: 
         "plain": "ok",
         "slow": "ok",
         "stuck": "timeout",
+        "spins": "timeout",
     }
     assert (records["stuck"].message or "").startswith("no progress for 2 s during build")
+    assert (records["spins"].message or "").startswith("no progress for 6 s during build")

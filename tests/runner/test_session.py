@@ -231,7 +231,7 @@ def test_failures_are_records_and_the_others_are_measured(write_suite: Write) ->
 @pytest.mark.parametrize(
     ("body", "place"),
     [
-        ("    while True: pass\n", "build"),
+        ("    time.sleep(1000)\n", "build"),
         ("    calls = iter(range(5))\n    def stall():\n        if next(calls, None) is None:\n"
          "            time.sleep(1000)\n        return 2 * x\n    return stall\n", "sampling"),
     ],

@@ -157,7 +157,7 @@ def test_of_long_sequences_the_baseline_is_the_reference() -> None:
         ("seq_len", 1, "a sequence needs 2 tokens"),
         ("model", "foo:hidden_size=64:layers=2", "there is no architecture 'foo'"),
         ("model", "bart:hidden_size=64:layers=2", "'bart' has an encoder too"),
-        ("precision", "fp8", "only its own values of 'precision'"),
+        ("precision", "fp8", "precision fp8 can be predicted, but models are not built in it"),
     ],
 )
 def test_bad_values_get_one_sentence(axis: str, value: object, words: str) -> None:

@@ -59,7 +59,7 @@ def make_case(variant: str = "none", **changes: Any) -> Case:
         ("micro_batch", 0, "micro_batch is 0"),
         ("global_batch", -8, "global_batch is -8"),
         ("seq_len", 1, "a sequence needs 2 tokens"),
-        ("precision", "fp16-mixed", "choose one of fp32, bf16-mixed, amp_bf16, bf16"),
+        ("precision", "fp16-mixed", "choose one of fp32, tf32, bf16-mixed, amp_bf16, bf16"),
         ("optimizer", "lion", "choose one of adamw"),
     ],
 )

@@ -11,7 +11,7 @@ from flopwatch.worker.channel import NO_VARIANT, make_board
 def test_the_runner_reads_what_the_worker_has_written() -> None:
     file, board = make_board()
     with file:
-        assert board.read() == (None, "loading")
+        assert board.read() == (None, "starting")
         board.write(300, "sampling")
         assert board.read() == (300, "sampling")
         board.point_at(70_000)

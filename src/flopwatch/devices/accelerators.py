@@ -26,6 +26,7 @@ import msgspec
 from flopwatch.devices import accelerator_probe
 from flopwatch.devices.kinds import HOST, Devices, find_kind
 from flopwatch.errors import UsageError
+from flopwatch.lazy import require
 from flopwatch.plugins import say_left_out
 from flopwatch.settings import Device
 
@@ -165,7 +166,8 @@ def _find(environment: frozenset[tuple[str, str]]) -> Accelerators:
 
 def choose_devices(wanted: Device | None, find: Callable[[], Accelerators] = find_here) -> Devices:
     """Those to measure on: of the kind that the user wants, or else the accelerators if there are
-    any. The CPU is not looked for."""
+    any. The CPU is not looked for. Raises MissingPackage where torch is not installed."""
+    require("torch")
     if wanted == HOST:
         return Devices()
     found = find()
@@ -205,8 +207,10 @@ def read_torch_version() -> str | None:
 
 def find_torch_folder() -> Path | None:
     """Where it is installed; nothing is imported."""
-    spec = util.find_spec("torch")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+    with contextlib.suppress(ImportError, ValueError):
+        spec = util.find_spec("torch")
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent
+    return None
 
 
 def list_backends() -> list[str]:

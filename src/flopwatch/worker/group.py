@@ -9,6 +9,7 @@ from typing import Any
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.base import Backend
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import Unsupported
 from flopwatch.records.record import Check, SuiteColumn
 from flopwatch.records.store import read
@@ -181,7 +182,7 @@ class Group:
     def _can_renew(self) -> bool:
         """Whether workloads may be built more than once, and gain by it."""
         return (
-            self.settings.device == "cpu"
+            is_host(self.settings.device)
             and isinstance(self.rank0, SingleProcess)
             and all(load.renewable and load.curves is None for load in self.workloads.values())
             and not is_compiler_used()

@@ -46,6 +46,7 @@ class ProcessState:
     folder: str | None
     switches: dict[str, str]
     threads: frozenset[int | None]
+    children: frozenset[int]
     graphs: int
     """That torch.compile has made: what it learns from one case changes how it treats the next."""
 
@@ -60,6 +61,7 @@ def read_state() -> ProcessState:
         folder=_find_folder(),
         switches=_read_switches(),
         threads=frozenset(thread.ident for thread in threading.enumerate()),
+        children=frozenset(child.pid for child in psutil.Process().children()),
         graphs=count_graphs() if is_compiler_used() else 0,
     )
 
@@ -100,12 +102,7 @@ def restore(before: ProcessState, data_limits: tuple[int, int]) -> bool:
     gc.collect()
     gc.enable()
     resource.setrlimit(resource.RLIMIT_DATA, data_limits)
-    return (
-        _empty_device()
-        and not psutil.Process().children()
-        and read_state() == before
-        and not _is_distributed()
-    )
+    return _empty_device() and not _is_distributed() and read_state() == before
 
 
 def _empty_device() -> bool:
