@@ -38,7 +38,7 @@ from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
 from flopwatch.models.builder import build, choose_attention, choose_recompute, find_blocks
-from flopwatch.models.initialisation import allocate, draw_each, mix_seed
+from flopwatch.models.initialisation import fill_parameters, mix_seed
 from flopwatch.models.parallelize import Shared, leave, share
 from flopwatch.models.step_workload import (
     FICKLE,
@@ -47,7 +47,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
-from flopwatch.models.transformer import Rotation
+from flopwatch.models.transformer import Rotation, Transformer
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
@@ -212,7 +212,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
     count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
     journal = Journal(open_backend(device).clock)
     model = make_model(job, is_empty=job.shape.is_ours)
-    fill = Filler(model, job) if job.shape.is_ours else leave
+    fill = Filler(model, job, device) if job.shape.is_ours else leave
     compilation = Compilation(device) if job.compiled else None
     if compilation is not None:
         compile_blocks(model)
@@ -276,12 +276,13 @@ def swap_layers(model: nn.Module, job: TrainingJob, names: Sequence[str]) -> Non
 
 
 class Filler:
-    """Gives an empty model its weights, part by part, each in the host's memory: those that
+    """Gives an empty model its weights, part by part, in the memory of a device: those that
     `make_model` would have given it."""
 
-    def __init__(self, model: nn.Module, job: TrainingJob) -> None:
+    def __init__(self, model: nn.Module, job: TrainingJob, device: Device) -> None:
         self._model: Any = model
         self._job = job
+        self._device = device
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parts = {module: name for name, module in model.named_modules()}
         self._swapped = find_swapped(model, job)
@@ -289,15 +290,17 @@ class Filler:
 
     def __call__(self, part: nn.Module) -> None:
         """What of it is still empty."""
-        made = allocate(part)
-        named = [(self._names[old], parameter) for old, parameter in made.items()]
-        draw_each(named, self._model.draw)
+        fill_parameters(part, self._names, self._model.draw, self._device)
         for module in part.modules():
             if isinstance(module, Rotation):
-                module.initialize()
+                module.to_empty(device=HOST).initialize()
+                module.to(self._device)
         prefix = self._parts[part]
         inside = [name for name in self._swapped if not prefix or name.startswith(f"{prefix}.")]
-        swap_layers(self._model, self._job, inside)
+        for name in inside:  # drawn on the host, too
+            self._model.get_submodule(name).to(HOST)
+            swap_layers(self._model, self._job, [name])
+            self._model.get_submodule(name).to(self._device)
         self._swapped = [name for name in self._swapped if name not in inside]
 
 
@@ -330,6 +333,8 @@ def compute_expected(job: TrainingJob, device: Device, seed: int) -> Mapping[str
     torch.manual_seed(seed)
     choose_float32(job, device)
     model = make_model(job, plain=True).to(device)
+    if isinstance(model, Transformer):
+        model.tie()
     ids = draw_sequences(job.shape.vocabulary, job.seq_len, seed, 0, range(job.global_batch))
     batches = ids.to(device).split(job.micro_batch)
     total, setting = torch.zeros((), device=device), find_setting(job, device)
