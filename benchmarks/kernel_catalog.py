@@ -17,9 +17,16 @@ from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
 from flopwatch.layers.kernels import dyad_triton, int8_triton, int8_triton_matmul
+from flopwatch.layers.kernels.int8_tiles import TILES, Tile
 
-TARGETS = (80, 90)
-"""A100 and H100."""
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "sm_120": GPUTarget("cuda", 120, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+"""A100, H100, B200, RTX PRO 6000 and MI300X."""
 
 FLOATS = ("fp32", "bf16", "fp16")
 NO_BIAS = {"HAS_BIAS": False, "bias": None}
@@ -54,8 +61,8 @@ class Build:
         return kernel
 
 
-def list_builds(target: int) -> list[Build]:
-    """All for sm_<target>."""
+def list_builds(target: str) -> list[Build]:
+    """All for that architecture."""
     return [*list_dyad(), *list_quantizing(), *list_matmuls(target)]
 
 
@@ -117,31 +124,80 @@ def _list_quantizing(dtype: str, case: str) -> Iterator[Build]:
         )
 
 
-def list_matmuls(target: int) -> Iterator[Build]:
-    """Each configuration for the two ways in which b can lie, and for sizes that fit no tile."""
-    for config in int8_triton_matmul.list_configs(target):
-        tile = "x".join(str(config.kwargs[name]) for name in ("TILE_M", "TILE_N", "TILE_K"))
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-        for dtype, form, constants in (
-            ("bf16", "columns of b", {"b_row_stride": 1, "EVEN_K": True, "HAS_BIAS": True}),
-            ("fp32", "rows of b", {"b_column_stride": 1, "EVEN_K": True, **NO_BIAS}),
-            ("fp16", "odd", {"b_row_stride": 1, "EVEN_K": False, "HAS_BIAS": True}),
-        ):
-            yield Build(
-                int8_triton_matmul.multiply_kernel,
-                f"{dtype}, {form}, {tile}",
-                {"a": "*i8", "b": "*i8", "a_scales": "*fp32", "b_scales": "*fp32"}
-                | {"bias": f"*{dtype}", "out": f"*{dtype}"},
-                {"ONE_B_SCALE": form == "rows of b", **constants, **config.kwargs},
-                options,
-                odd=frozenset({"m_bucket", "m", "n"} if form == "odd" else {"m_bucket"}),
-            )
+def list_matmuls(target: str) -> Iterator[Build]:
+    """Each shape of tiles for the two ways in which b can lie, and for sizes that fit no tile; and
+    what scales the sums of those that are not scaled at once."""
+    for tile in TILES[target]:
+        forms = _list_persistent(tile) if tile.persistent else _list_plain(tile)
+        yield from forms
+    for dtype in FLOATS:
+        yield Build(
+            int8_triton_matmul.scale_sums_kernel,
+            dtype,
+            {"sums": "*i32", **_list_operands(dtype)},
+            {"ONE_B_SCALE": False, "HAS_BIAS": True, "TILE": int8_triton_matmul.SCALE_TILE},
+        )
 
 
-SHARED_LIMITS_BYTES = {80: 163 * 1024, 90: 227 * 1024}
+def _list_plain(tile: Tile) -> Iterator[Build]:
+    for dtype, form, constants in (
+        ("bf16", "columns of b", {"b_row_stride": 1, "EVEN_K": True, "HAS_BIAS": True}),
+        ("fp32", "rows of b", {"b_column_stride": 1, "EVEN_K": True, **NO_BIAS}),
+        ("fp16", "odd", {"b_row_stride": 1, "EVEN_K": False, "HAS_BIAS": True}),
+    ):
+        out = {"out": "*i32"} if tile.splits > 1 else {}
+        yield Build(
+            int8_triton_matmul.multiply_kernel,
+            f"{dtype}, {form}, {tile}",
+            {"a": "*i8", "b": "*i8", **_list_operands(dtype), **out},
+            {"ONE_B_SCALE": form == "rows of b", "SPLITS": tile.splits, **constants}
+            | int8_triton_matmul.name_sizes(tile),
+            _list_options(tile),
+            odd=frozenset({"m", "n"} if form == "odd" else ()),
+        )
+
+
+def _list_persistent(tile: Tile) -> Iterator[Build]:
+    for dtype, form, constants in (
+        ("bf16", "columns of b", {"ONE_B_SCALE": False, "HAS_BIAS": True}),
+        ("fp32", "one scale", {"ONE_B_SCALE": True, **NO_BIAS}),
+        ("fp16", "odd", {"ONE_B_SCALE": False, "HAS_BIAS": True}),
+    ):
+        tiles = {"a": f"tensordesc<i8[{tile.m}, {tile.k}]>"}
+        tiles["b"] = f"tensordesc<i8[{tile.n}, {tile.k}]>"
+        yield Build(
+            int8_triton_matmul.multiply_persistent_kernel,
+            f"{dtype}, {form}, {tile}",
+            {**tiles, **_list_operands(dtype)},
+            {**constants, **int8_triton_matmul.name_sizes(tile)},
+            _list_options(tile),
+            odd=frozenset({"a", "b", "m"} if form == "odd" else {"a", "b"}),
+        )
+
+
+def _list_operands(dtype: str) -> dict[str, str]:
+    scales = {"a_scales": "*fp32", "b_scales": "*fp32"}
+    return {**scales, "bias": f"*{dtype}", "out": f"*{dtype}"}
+
+
+def _list_options(tile: Tile) -> dict[str, int]:
+    return {"num_warps": tile.warps, "num_stages": tile.stages}
+
+
+KIB = 1024
+SHARED_LIMITS_BYTES = {
+    "sm_80": 163 * KIB,
+    "sm_90": 227 * KIB,
+    "sm_100": 227 * KIB,
+    "sm_120": 99 * KIB,
+    "gfx942": 64 * KIB,
+}
 """Of one block of threads, by target."""
-TENSOR_CORES = re.compile(r"\b(?:wgmma\.mma_async|mma)\.sync\.aligned\.[\w.]+")
-REPORT = re.compile(
+MATRIX_INSTRUCTIONS = re.compile(
+    r"\b(?:tcgen05\.mma\.[\w.:]+|wgmma\.mma_async\.sync\.aligned\.[\w.]+"
+    r"|mma\.sync\.aligned\.[\w.]+|v_s?mfmac?_\w+)"
+)
+PTXAS_REPORT = re.compile(
     r"(?P<store>\d+) bytes spill stores, (?P<load>\d+) bytes spill loads.*?"
     r"Used (?P<registers>\d+) registers",
     re.DOTALL,
@@ -156,29 +212,54 @@ class Resources:
     shared_bytes: int
     spill_store_bytes: int
     spill_load_bytes: int
-    tensor_cores: str | None
-    """The instruction that uses them, if any does."""
-    ptx: str
+    matrix_instruction: str | None
+    """The one that uses tensor cores, if any does."""
+    assembly: str
+    """PTX, or what AMD has in its place."""
 
 
-def compile_build(build: Build, target: int) -> Resources:
-    """The build, compiled to machine code of sm_<target>, past Triton's cache."""
+def compile_build(build: Build, target: str) -> Resources:
+    """The build, compiled to machine code of that architecture, past Triton's cache."""
     with _listen() as log:
-        compiled = compile(
-            make_source(build), target=GPUTarget("cuda", target, 32), options=dict(build.options)
-        )
-    report = REPORT.search(log.getvalue())
-    assert report is not None, f"ptxas said nothing of {build.name}: {log.getvalue()}"
+        compiled = compile(make_source(build), target=TARGETS[target], options=dict(build.options))
+    read = _read_amd if TARGETS[target].backend == "hip" else _read_nvidia
+    return read(compiled, log.getvalue(), target)
+
+
+def _read_nvidia(compiled: Any, log: str, target: str) -> Resources:
+    """From what ptxas says."""
+    report = PTXAS_REPORT.search(log)
+    assert report is not None, f"ptxas said nothing of {compiled.name}: {log}"
     ptx = compiled.asm["ptx"]
-    assert f".target sm_{target}" in ptx
-    instruction = TENSOR_CORES.search(ptx)
+    assert f".target {target}" in ptx
+    instruction = MATRIX_INSTRUCTIONS.search(ptx)
     return Resources(
         registers=int(report["registers"]),
         shared_bytes=compiled.metadata.shared,
         spill_store_bytes=int(report["store"]),
         spill_load_bytes=int(report["load"]),
-        tensor_cores=instruction[0] if instruction else None,
-        ptx=ptx,
+        matrix_instruction=instruction[0] if instruction else None,
+        assembly=ptx,
+    )
+
+
+def _read_amd(compiled: Any, log: str, target: str) -> Resources:
+    """From what the assembler is told; a spilt register is stored and loaded in 4 bytes."""
+    assembly = compiled.asm["amdgcn"]
+    assert f"--{target}" in assembly
+
+    def find(name: str) -> int:
+        return int(re.findall(rf"\.{name}:\s+(\d+)", assembly)[-1])
+
+    spilt_bytes = 4 * find("vgpr_spill_count") + find("private_segment_fixed_size")
+    instruction = MATRIX_INSTRUCTIONS.search(assembly)
+    return Resources(
+        registers=find("vgpr_count"),
+        shared_bytes=compiled.metadata.shared,
+        spill_store_bytes=spilt_bytes,
+        spill_load_bytes=spilt_bytes,
+        matrix_instruction=instruction[0] if instruction else None,
+        assembly=assembly,
     )
 
 

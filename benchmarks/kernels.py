@@ -1,7 +1,7 @@
-"""What the Triton kernels take of a GPU: registers, shared memory, spills, tensor cores.
+"""What the Triton kernels take of a GPU: registers, shared memory, spills, matrix instructions.
 
-    python benchmarks/kernels.py                about two minutes
-    python benchmarks/kernels.py --kernel multiply_kernel --target 90
+    python benchmarks/kernels.py                about ten minutes
+    python benchmarks/kernels.py --kernel multiply_kernel --target sm_90
 
 Every kernel of the package is compiled to machine code, for which no GPU is needed, for all its
 dtypes and configurations: those of the product are what autotuning chooses from. A figure is missed
@@ -20,8 +20,8 @@ from flopwatch.output.units import format_bytes
 if TYPE_CHECKING:
     from kernel_catalog import Build
 
-WIDTHS = (26, 54, 9, 8, 8, 1)
-TITLES = ("kernel", "configuration", "registers", "shared", "spilt", "tensor cores")
+WIDTHS = (26, 62, 9, 8, 8, 1)
+TITLES = ("kernel", "configuration", "registers", "shared", "spilt", "matrix instruction")
 
 
 def main() -> int:
@@ -36,11 +36,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = dict.fromkeys(build.name for found in builds.values() for build in found)
     parser.add_argument("--kernel", choices=names, action="append", help="only these")
-    parser.add_argument("--target", choices=TARGETS, type=int, action="append", help="only these")
+    parser.add_argument("--target", choices=TARGETS, action="append", help="only these")
     given = parser.parse_args()
     missed = 0
     for target in given.target or TARGETS:
-        print(f"\nsm_{target}")
+        print(f"\n{target}")
         print_line(*TITLES)
         for build in builds[target]:
             if build.name in (given.kernel or names):
@@ -49,7 +49,7 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def print_build(build: Build, target: int) -> bool:
+def print_build(build: Build, target: str) -> bool:
     """A line of the table; whether the kernel takes too much."""
     from kernel_catalog import SHARED_LIMITS_BYTES, compile_build
 
@@ -58,18 +58,13 @@ def print_build(build: Build, target: int) -> bool:
     missed = spilt > 0 or taken.shared_bytes > SHARED_LIMITS_BYTES[target]
     print_line(
         build.name,
-        f"{build.case}{describe_options(build)}",
+        build.case,
         str(taken.registers),
         format_bytes(taken.shared_bytes),
         f"{taken.spill_store_bytes} / {taken.spill_load_bytes}",
-        (taken.tensor_cores or "no") + ("   MISSED" if missed else ""),
+        (taken.matrix_instruction or "no") + ("   MISSED" if missed else ""),
     )
     return missed
-
-
-def describe_options(build: Build) -> str:
-    words = {"num_warps": "warps", "num_stages": "stages"}
-    return "".join(f", {value} {words[name]}" for name, value in build.options.items())
 
 
 def print_line(*cells: str) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import io
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flopwatch.devices.cpu import measure_memory
 from flopwatch.errors import LayerError
-from flopwatch.layers import Dyad, convert_published
+from flopwatch.layers import Dyad, convert_published, dyad_matmul
 from flopwatch.layers.dyad_layer import FORMS
-from flopwatch.layers.dyad_matmul import PART_TOKENS
 
 VARIANTS = ["it", "ot", "dt"]
 SIZES = [(8, 12, 4), (12, 8, 4), (6, 10, 2), (9, 6, 3), (5, 7, 1), (4, 4, 4)]
@@ -104,7 +105,7 @@ def test_gradcheck(form: str, variant: str) -> None:
 def test_the_fast_form_works_in_parts_as_in_one(
     variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PART_TOKENS, "cpu", 3)
+    monkeypatch.setattr(dyad_matmul, "HOST_PART_TOKENS", 3)
     layer = make_layer(8, 12, 4, variant)
     x, grad = torch.randn(10, 8).double(), torch.randn(10, 12).double()
     assert_same(run(layer, x, grad), run_dense(layer, x, grad))
@@ -115,7 +116,7 @@ def test_parts_do_not_lose_precision_in_short_types(
     variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Added up in bfloat16, a thousand ones would stop at 256."""
-    monkeypatch.setitem(PART_TOKENS, "cpu", 1)
+    monkeypatch.setattr(dyad_matmul, "HOST_PART_TOKENS", 1)
     layer = make_layer(8, 12, 4, variant, dtype=torch.bfloat16)
     found = run(layer, torch.ones(1000, 8).bfloat16(), torch.ones(1000, 12).bfloat16())
     assert torch.equal(found["weight"], torch.full_like(layer.weight, 1000))
@@ -272,13 +273,43 @@ def test_meta_tensors_have_shapes() -> None:
     assert layer(torch.empty(2, 8, device="meta")).shape == (2, 12)
 
 
+class MatmulCounter(TorchDispatchMode):
+    """Batched matmuls, each of which is at least one launch on an accelerator."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket is torch.ops.aten.bmm
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("variant", "matmuls"), [("it", 2), ("ot", 2), ("dt", 4)])
+def test_accelerators_are_given_a_batch_in_one_part(variant: str, matmuls: int) -> None:
+    """The backward pass: one matmul for each gradient, two where halves are apart. In parts of as
+    many tokens as a CPU has memory for, it was eleven of them, and as many copies."""
+    layer = Dyad(3072, 768, 4, variant, device="meta")  # not the host, and nothing is computed
+    x = torch.empty(4096, 3072, device="meta", requires_grad=True)
+    y = layer(x)
+    with MatmulCounter() as counter:
+        y.backward(torch.empty(4096, 768, device="meta"))
+    assert x.grad is not None
+    assert counter.count == matmuls
+
+
+def test_parts_on_an_accelerator_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dyad_matmul, "PART_TOKENS", 100)
+    rows = torch.empty(250, 8, device="meta")
+    found = [rows[part].shape[0] for part in dyad_matmul.parts(rows)]
+    assert found == [100, 100, 50]
+
+
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 256), (256, 64)])
 @each_variant
 def test_no_variant_takes_more_memory_than_dense_and_one_copy(
     variant: str, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy of the side that the variant moves, in both orders; for `dt` of the input's."""
-    monkeypatch.setitem(PART_TOKENS, "cpu", 128)
+    monkeypatch.setattr(dyad_matmul, "HOST_PART_TOKENS", 128)
     tokens = 2048
 
     def find_peak(layer: nn.Module) -> int:

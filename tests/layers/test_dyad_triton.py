@@ -77,7 +77,7 @@ def test_the_whole_layer_with_kernels(
 ) -> None:
     """As on a GPU: the fast product with the kernels in the place of the plain copies."""
     monkeypatch.setattr(dyad_matmul, "_find_kernels", lambda rows: interpreted)
-    monkeypatch.setitem(dyad_matmul.PART_TOKENS, "cpu", 3)
+    monkeypatch.setattr(dyad_matmul, "HOST_PART_TOKENS", 3)
     layer = Dyad(8, 12, 4, variant, dtype=torch.float64)
     x = torch.randn(7, 8, dtype=torch.float64, requires_grad=True)
 

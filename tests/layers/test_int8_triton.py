@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +20,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from flopwatch.layers import int8_plain
 from flopwatch.layers.kernels import int8_triton, int8_triton_matmul
+from flopwatch.layers.kernels.int8_tiles import TILES, Tile, list_tiles
 from tests.triton_tools import interpret
 
 QUANTIZERS = [
@@ -64,12 +72,14 @@ def interpreted() -> Iterator[ModuleType]:
         yield module
 
 
+SMALL = Tile(64, 64, 128, 5, 4)
+
+
 @pytest.fixture(scope="module")
 def interpreted_product() -> Iterator[ModuleType]:
-    """With one configuration, because trying more takes a GPU."""
+    """With one shape of tiles, because measuring more takes a GPU."""
     with interpret(int8_triton_matmul) as module:
-        smallest = module.list_configs(80)[-1]
-        module.multiply_kernel.configs = [smallest]
+        module.choose_way = lambda task: partial(module.run_tile, SMALL)
         yield module
 
 
@@ -222,67 +232,135 @@ def test_what_is_not_finite_stays(interpreted_product: ModuleType) -> None:
     check_rounded(found, int8_plain.multiply(*operands, torch.float32))
 
 
-@pytest.mark.parametrize("place", range(len(int8_triton_matmul.CONFIGS)))
-def test_every_configuration(
-    interpreted_product: ModuleType, monkeypatch: pytest.MonkeyPatch, place: int
+WAYS = {replace(tile, stages=1, warps=1): tile for tiles in TILES.values() for tile in tiles}
+"""Those that differ for the interpreter."""
+
+
+@pytest.mark.parametrize("tile", WAYS.values(), ids=str)
+def test_every_tile(interpreted_product: ModuleType, tile: Tile) -> None:
+    a, b, *rest = make_operands(257, 272, 208, one_scale=False, with_bias=True)
+    check_way(interpreted_product, partial(interpreted_product.run_tile, tile), a, b, *rest)
+
+
+def test_splits_and_ends_of_the_inner_dimension(interpreted_product: ModuleType) -> None:
+    """More splits than there are parts, and a last part that is cut short."""
+    for splits, k in ((2, 64), (16, 208), (3, 1040)):
+        tile = Tile(64, 64, 128, 2, 4, splits=splits)
+        a, b, *rest = make_operands(5, 70, k, one_scale=True, with_bias=False)
+        check_way(interpreted_product, partial(interpreted_product.run_tile, tile), a, b, *rest)
+
+
+@pytest.mark.parametrize("one_scale", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_torch_s_own_product(
+    interpreted_product: ModuleType, one_scale: bool, with_bias: bool
 ) -> None:
-    configs = list(interpreted_product.CONFIGS)
-    monkeypatch.setattr(interpreted_product.multiply_kernel, "configs", [configs[place]])
-    operands = make_operands(257, 260, 200, one_scale=False, with_bias=True)
-    found = interpreted_product.multiply(*operands, torch.float32)
-    check_rounded(found, int8_plain.multiply(*operands, torch.float32))
+    operands = make_operands(33, 1032, 64, one_scale, with_bias)
+    check_way(interpreted_product, interpreted_product.run_int_mm, *operands)
 
 
-@pytest.mark.parametrize(
-    ("capability", "bucket", "n", "expected"),
-    [
-        ((8, 0), 4096, 4096, {(128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64)}),
-        ((8, 6), 128, 1, {(128, 64), (64, 64)}),
-        ((9, 0), 1, 256, {(64, 64), (64, 128), (64, 256)}),
-        ((12, 0), 4096, 64, {(128, 64), (64, 64)}),
-        ((8, 0), 1, 1, {(64, 64)}),
-    ],
-)
-def test_what_is_tried(
-    monkeypatch: pytest.MonkeyPatch,
-    capability: tuple[int, int],
-    bucket: int,
-    n: int,
-    expected: set[tuple[int, int]],
+def check_way(
+    module: ModuleType,
+    way: Callable[[Any], None],
+    a: Tensor,
+    b: Tensor,
+    a_scales: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    named = {"a": torch.empty(0), "m_bucket": bucket, "n": n}
-    chosen = int8_triton_matmul.choose_configs([], named)
-    assert {(config.kwargs["TILE_M"], config.kwargs["TILE_N"]) for config in chosen} == expected
+    aligned = module.align(b.t()).t()
+    out = torch.full((len(a), b.shape[1]), torch.nan)
+    way(module.Task(module.align(a), aligned, a_scales, b_scales, bias, out))
+    expected = int8_plain.multiply(a, b, a_scales, b_scales, bias, torch.float32)
+    check_rounded(out, expected)
 
 
-def test_configurations_are_tried_once_for_similar_batches_and_each_way_of_b(
+def list_sides(architecture: str, m: int, n: int, k: int = 64, **given: Any) -> set[Any]:
+    where = {"processors": 100, "contiguous": True, **given}
+    return {(tile.m, tile.n) for tile in list_tiles(architecture, m, n, k, **where)}
+
+
+def test_what_is_tried_depends_on_sizes() -> None:
+    everything = {(128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64)}
+    assert list_sides("sm_80", 4096, 4096) == everything
+    assert list_sides("sm_120", 128, 1) == {(128, 64), (64, 64)}
+    assert list_sides("sm_90", 1, 256) == {(64, 64), (64, 128), (64, 256)}
+    assert list_sides("gfx942", 1, 1) == {(64, 64)}
+
+
+@pytest.mark.parametrize("architecture", TILES)
+def test_few_tokens_share_the_inner_dimension(architecture: str) -> None:
+    def find_splits(m: int, k: int) -> set[int]:
+        tiles = list_tiles(architecture, m, 768, k, processors=100, contiguous=True)
+        return {tile.splits for tile in tiles}
+
+    assert find_splits(16, 4096) == {1, 4, 16}
+    assert find_splits(16, 1024) == {1, 4}  # too short for 16
+    assert find_splits(4096, 4096) == {1}  # tiles enough
+
+
+def test_persistent_programs_need_columns_in_one_piece_and_work() -> None:
+    def has_persistent(m: int, n: int = 4096, contiguous: bool = True) -> bool:
+        tiles = list_tiles("sm_90", m, n, 4096, processors=100, contiguous=contiguous)
+        return any(tile.persistent for tile in tiles)
+
+    assert has_persistent(4096)
+    assert not has_persistent(4096, contiguous=False)
+    assert not has_persistent(4096, n=4090)
+    assert not has_persistent(64)
+
+
+def test_similar_batches_have_one_choice_and_each_way_of_b_its_own(
     interpreted_product: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's own tuning, with a clock by which the last configuration is the fastest."""
-    kernel = interpreted_product.multiply_kernel
-    configs, tried = list(interpreted_product.CONFIGS), []
+    asked: list[object] = []
 
-    def bench(call: Callable[[], None], quantiles: object) -> list[float]:
-        call()
-        tried.append(call)
-        return [-float(len(tried))] * 3
+    def choose(task: Any) -> Callable[[Any], None]:
+        asked.append(task.key)
+        return partial(interpreted_product.run_tile, SMALL)
 
-    monkeypatch.setattr(kernel, "configs", configs)
-    monkeypatch.setitem(vars(kernel), "do_bench", bench)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(interpreted_product, "choose_way", choose)
+    monkeypatch.setattr(interpreted_product, "_chosen", {})
     a, b, *rest = make_operands(70, 48, 64, one_scale=False, with_bias=True)
     other = b.t().contiguous().t()
     scales, *rest = rest
-    for m, way, expected in ((70, b, 2), (70, b, 2), (65, b, 2), (64, b, 3), (70, other, 5)):
+    for m, way, expected in ((70, b, 1), (70, b, 1), (65, b, 1), (64, b, 2), (70, other, 3)):
         found = interpreted_product.multiply(a[:m], way, scales[:m], *rest, torch.float32)
         check_rounded(found, int8_plain.multiply(a[:m], b, scales[:m], *rest, torch.float32))
-        assert len(tried) == expected
-        assert kernel.best_config is configs[-1]
+        assert len(asked) == expected
 
 
-def test_the_bucket_of_a_batch_is_not_compiled_in() -> None:
-    """Otherwise every power of 2 would be compiled anew."""
-    heuristics = int8_triton_matmul.multiply_kernel.fn
-    kept_out = [one.name for one in heuristics.fn.params if one.do_not_specialize]
-    assert kept_out == ["m_bucket"]
+SECOND_PROCESS = """
+import torch
+from flopwatch.layers.kernels import int8_triton_matmul, kernel_tuner
+
+times_ms = iter(range(100, 0, -1))
+measured = []
+
+def measure(way):
+    way()
+    measured.append(way)
+    return next(times_ms)
+
+kernel_tuner.measure = measure
+a = torch.ones(70, 64, dtype=torch.int8)
+b = torch.ones(64, 48, dtype=torch.int8)
+task_sizes = torch.ones(70), torch.ones(48)
+out = int8_triton_matmul.multiply(a, b, *task_sizes, None, torch.float32)
+assert (out == 64).all()
+(chosen,) = int8_triton_matmul._chosen.values()
+print(len(measured), getattr(chosen, "__name__", chosen))
+"""
+
+
+def test_another_process_does_not_measure_again(tmp_path: Path) -> None:
+    def run() -> tuple[int, str]:
+        environ = {**os.environ, "TRITON_INTERPRET": "1", "XDG_CACHE_HOME": str(tmp_path)}
+        command = [sys.executable, "-c", SECOND_PROCESS]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        count, _, chosen = done.stdout.strip().partition(" ")
+        return int(count), chosen
+
+    assert run() == (3, "run_int_mm")  # two shapes of tiles, and torch's own, the last
+    assert run() == (0, "run_int_mm")

@@ -28,14 +28,28 @@ from kernel_catalog import (  # noqa: E402
     list_quantizing,
 )
 
-TENSOR_CORES = {80: "mma.sync.aligned.m16n8k32.row.col", 90: "wgmma.mma_async.sync.aligned.m64n"}
+INSTRUCTIONS = {
+    "sm_80": "mma.sync.aligned.m16n8k32.row.col",
+    "sm_90": "wgmma.mma_async.sync.aligned.m64n",
+    "sm_100": "mma.sync.aligned.m16n8k32.row.col",
+    "sm_120": "mma.sync.aligned.m16n8k32.row.col",
+    "gfx942": "v_mfma_i32_",
+}
+"""What multiplies int8 on each."""
+OLDER = ("sm_80", "sm_90")
+"""For which every dtype is compiled in `make test`; one will do for the others, and the benchmark
+compiles all."""
 
 
-def name_builds(target: int, builds: list[Build]) -> list[object]:
-    return [pytest.param(b, target, id=f"{target}-{b.name}-{b.case}") for b in builds]
+def name_builds(builds: dict[str, list[Build]]) -> list[object]:
+    return [
+        pytest.param(build, target, id=f"{target}-{build.name}-{build.case}")
+        for target, some in builds.items()
+        for build in some
+    ]
 
 
-def check(build: Build, target: int) -> Resources:
+def check(build: Build, target: str) -> Resources:
     taken = compile_build(build, target)
     assert taken.registers > 0
     assert (taken.spill_store_bytes, taken.spill_load_bytes) == (0, 0)
@@ -43,58 +57,90 @@ def check(build: Build, target: int) -> Resources:
     return taken
 
 
+PASSES = {target: [*list_dyad(), *list_quantizing()] for target in TARGETS}
+FEW_PASSES = {
+    target: [b for b in builds if target in OLDER or b.case.startswith("bf16")]
+    for target, builds in PASSES.items()
+}
+
+
+@pytest.mark.parametrize(("build", "target"), name_builds(FEW_PASSES))
+def test_passes_over_memory_compile(build: Build, target: str) -> None:
+    check_pass(build, target)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "target"),
-    [case for t in TARGETS for case in name_builds(t, [*list_dyad(), *list_quantizing()])],
+    name_builds({t: [b for b in PASSES[t] if b not in FEW_PASSES[t]] for t in TARGETS}),
 )
-def test_passes_over_memory_compile(build: Build, target: int) -> None:
+def test_passes_over_memory_compile_for_every_dtype(build: Build, target: str) -> None:
+    check_pass(build, target)
+
+
+def check_pass(build: Build, target: str) -> None:
     taken = check(build, target)
-    assert taken.tensor_cores is None
-    if build.name.startswith("quantize"):  # all is rounded as in plain torch
-        assert "div.rn.f32" in taken.ptx
-        assert "div.full" not in taken.ptx
-        assert "fma." not in taken.ptx
+    assert taken.matrix_instruction is None
+    if build.name.startswith("quantize") and target.startswith("sm"):
+        # All is rounded as in plain torch.
+        assert "div.rn.f32" in taken.assembly
+        assert "div.full" not in taken.assembly
+        assert "fma." not in taken.assembly
 
 
-FEW = {target: list(list_matmuls(target))[:3] for target in TARGETS}
-"""One configuration in all its forms."""
+MATMULS = {target: list(list_matmuls(target)) for target in TARGETS}
+FEW_MATMULS = {
+    target: [
+        *[b for b in builds if b.name == "multiply_kernel"][:3],  # one tile in all its forms
+        *[b for b in builds if b.name == "multiply_kernel" and "splits" in b.case][:1],
+        *[b for b in builds if b.name == "multiply_persistent_kernel"][:1],
+        *[b for b in builds if b.name == "scale_sums_kernel"][:1],
+    ]
+    for target, builds in MATMULS.items()
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "target"), [case for t in TARGETS for case in name_builds(t, FEW[t])]
-)
-def test_products_compile(build: Build, target: int) -> None:
+@pytest.mark.parametrize(("build", "target"), name_builds(FEW_MATMULS))
+def test_products_compile(build: Build, target: str) -> None:
     check_product(build, target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "target"),
-    [case for t in TARGETS for case in name_builds(t, list(list_matmuls(t))[len(FEW[t]) :])],
+    name_builds({t: [b for b in MATMULS[t] if b not in FEW_MATMULS[t]] for t in TARGETS}),
 )
-def test_products_of_every_configuration_compile(build: Build, target: int) -> None:
+def test_products_of_every_tile_compile(build: Build, target: str) -> None:
     check_product(build, target)
 
 
-def check_product(build: Build, target: int) -> None:
-    """Int8 on tensor cores, fed by asynchronous copies of 16 bytes."""
+def check_product(build: Build, target: str) -> None:
+    """Int8 on tensor cores; on NVIDIA's fed by asynchronous copies of 16 bytes, or by TMA."""
     taken = check(build, target)
-    assert taken.tensor_cores is not None
-    assert taken.tensor_cores.startswith(TENSOR_CORES[target])
-    assert ".s32.s8.s8" in taken.tensor_cores
-    assert "cp.async.cg.shared.global [ %r" in taken.ptx
+    if build.name == "scale_sums_kernel":
+        assert taken.matrix_instruction is None
+        return
+    assert taken.matrix_instruction is not None
+    assert taken.matrix_instruction.startswith(INSTRUCTIONS[target])
+    if target.startswith("gfx"):
+        assert taken.matrix_instruction.endswith("_i8")
+        return
+    assert ".s32.s8.s8" in taken.matrix_instruction
+    is_persistent = build.name == "multiply_persistent_kernel"
+    copy = "cp.async.bulk.tensor" if is_persistent else "cp.async.cg.shared.global [ %r"
+    assert copy in taken.assembly
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_transposing_reads_and_writes_neighbours_together(target: int) -> None:
+@pytest.mark.parametrize("target", OLDER)
+def test_transposing_reads_and_writes_neighbours_together(target: str) -> None:
     builds = {build.case: build for build in list_quantizing()}
-    ptx = compile_build(builds["fp32, by column, transposed"], target).ptx
+    ptx = compile_build(builds["fp32, by column, transposed"], target).assembly
     assert "ld.global.v4.b32" in ptx
     assert "st.global.v4.b32" in ptx  # 16 of int8
 
 
 def test_the_benchmark_prints_what_kernels_take() -> None:
-    command = [sys.executable, BENCHMARK, "--kernel", "read_both_kernel", "--target", "90"]
+    command = [sys.executable, BENCHMARK, "--kernel", "read_both_kernel", "--target", "sm_90"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[1] == "sm_90"

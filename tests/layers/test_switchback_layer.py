@@ -443,7 +443,9 @@ def train_sharded() -> dict[str, Tensor]:
 
 def make_sharded_model() -> tuple[nn.Sequential, Tensor]:
     torch.manual_seed(0)
-    model = nn.Sequential(SwitchBack(8, 16), SwitchBack(16, 6, scales="global", save="int8"))
+    model = nn.Sequential(
+        SwitchBack(8, 16), layers.Fp8Linear(16, 16), SwitchBack(16, 6, scales="global", save="int8")
+    )
     return model, torch.randn(10, 8)
 
 

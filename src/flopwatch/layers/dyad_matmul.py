@@ -29,18 +29,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import LayerError
+from flopwatch.layers.kernels import triton_support
 
 VARIANTS = ("it", "ot", "dt")
-PART_TOKENS = {"cpu": 512, "cuda": 16384}
-"""Tokens at a time: fewer make the matmuls less efficient, more take memory."""
+HOST_PART_TOKENS, PART_TOKENS = 512, 16384
+"""Tokens at a time on a CPU, and on accelerators, which a few do not keep busy: fewer make the
+matmuls less efficient, more take memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,16 +284,22 @@ def _read_back(grad_y: Tensor, structure: Structure) -> Tensor:
 def _multiply_back(grad: Tensor, weight: Tensor, grad_x: Tensor, structure: Structure) -> None:
     """Into grad_x what the gradient of the output, in blocks, means for the input."""
     if structure.reads_transposed:
-        # No larger than a dense layer's weight gradient, which is not there yet.
-        for rows in parts(grad_x, most=max(structure.out_features // 2, 1)):
+        for rows in parts(grad_x, most=_limit_part(grad_x, structure)):
             write_both(batch_multiply(grad[:, rows], weight.mT), None, grad_x[rows])
     else:
         torch.bmm(grad, weight.mT, out=view_blocks(grad_x, structure.blocks))
 
 
+def _limit_part(grad_x: Tensor, structure: Structure) -> int | None:
+    """On a CPU, so many tokens that both orders of their gradients are no larger than a dense
+    layer's weight gradient, which is not there yet. An accelerator has memory for PART_TOKENS, and
+    a launch for every few tokens would leave it idle."""
+    return max(structure.out_features // 2, 1) if is_host(grad_x.device.type) else None
+
+
 def parts(rows: Tensor, most: int | None = None) -> Iterator[slice]:
     """The rows in slices of a bearable size; one, if empty, where there are none."""
-    size = PART_TOKENS.get(rows.device.type, PART_TOKENS["cuda"])
+    size = HOST_PART_TOKENS if is_host(rows.device.type) else PART_TOKENS
     size = size if most is None else min(size, most)
     for start in range(0, max(len(rows), 1), size):
         yield slice(start, start + size)
@@ -354,13 +362,13 @@ def add_to(total: Tensor | None, summand: Tensor) -> Tensor:
 
 def _find_kernels(rows: Tensor) -> Any:
     """The Triton kernels, where they can run."""
-    return _load_kernels() if rows.is_cuda else None
-
-
-@cache
-def _load_kernels() -> Any:
-    try:
-        from flopwatch.layers.kernels import dyad_triton
-    except ImportError:  # a build of torch without Triton
+    if triton_support.find_obstacle(rows.device.type) is not None:
         return None
+    from flopwatch.layers.kernels import dyad_triton
+
     return dyad_triton
+
+
+def describe(device: str) -> str | None:
+    """What a reader of timings should know about how they were made on such a device."""
+    return None if is_host(device) else triton_support.describe(device, "the copies of DYAD")

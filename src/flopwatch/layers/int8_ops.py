@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import LayerError
 from flopwatch.layers import int8_plain
+from flopwatch.layers.kernels import triton_support
 
 SCHEMAS = {
     "quantize_rowwise": "(Tensor x) -> (Tensor, Tensor)",
@@ -27,11 +28,9 @@ SCHEMAS = {
     "multiply": "(Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias, "
     "ScalarType dtype) -> Tensor",
 }
-MODULES = {
-    "CPU": "flopwatch.layers.kernels.int8_cpu",
-    "CUDA": "flopwatch.layers.kernels.int8_triton",
-}
-"""Where each device's versions are, by torch's name of the device."""
+HOME = "flopwatch.layers.kernels"
+HOST_MODULE, TRITON_MODULE, EAGER_MODULE = "int8_cpu", "int8_triton", "int8_eager"
+"""Where the versions are for CPUs, for devices that Triton compiles for, and for all others."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -40,24 +39,36 @@ _library = torch.library.Library("flopwatch", "DEF")
 
 def _define(name: str, schema: str) -> None:
     _library.define(f"int8_{name}{schema}")
-    for device, home in MODULES.items():
-        _library.impl(f"int8_{name}", _load_late(home, name), device)
+    _library.impl(f"int8_{name}", _dispatch(name), "CompositeExplicitAutograd")
     # On tensors without content, the plain version gives the shapes and dtypes of the results.
     torch.library.register_fake(f"flopwatch::int8_{name}", getattr(int8_plain, name), lib=_library)
 
 
-def _load_late(home: str, name: str) -> Callable[..., Any]:
-    """The function of that module, imported by the first call: Triton is not everywhere."""
+def _dispatch(name: str) -> Callable[..., Any]:
+    """The function of the device's module, imported by the first call: Triton is not everywhere."""
 
     def call(*arguments: Any) -> Any:
         CHECKS[name](*arguments)
-        try:
-            module: ModuleType = import_module(home)
-        except ModuleNotFoundError as error:
-            raise LayerError(f"int8 layers need {error.name} here; pip install it") from None
+        module = import_module(f"{HOME}.{find_module(arguments[0].device.type)}")
         return getattr(module, name)(*arguments)
 
     return call
+
+
+def find_module(device: str) -> str:
+    """That computes on this kind of device."""
+    if is_host(device):
+        return HOST_MODULE
+    return EAGER_MODULE if triton_support.find_obstacle(device) else TRITON_MODULE
+
+
+def describe(device: str) -> str | None:
+    """What a reader of timings should know about how int8 is computed on such a device."""
+    if is_host(device):
+        from flopwatch.layers.kernels import int8_cpu
+
+        return int8_cpu.describe()
+    return triton_support.describe(device, "int8 layers")
 
 
 def _check_matrix(x: Tensor) -> None:

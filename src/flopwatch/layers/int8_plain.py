@@ -11,7 +11,8 @@ and the scale NaN, so that all that is computed from it is NaN. Where `largest` 
 SMALLEST (all zeros, above all), q and the scale are 0.
 
 Every function here exists once more for each kind of device, under the same name: for CPUs in
-`kernels.int8_cpu`, for GPUs in `kernels.int8_triton`. `int8_ops` chooses.
+`kernels.int8_cpu`, for GPUs in `kernels.int8_triton`, for all others in `kernels.int8_eager`.
+`int8_ops` chooses.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flopwatch.layers import registry
+from flopwatch.layers import dyad_matmul, int8_ops, registry
 from flopwatch.suites.workload import Workload
 
 
@@ -155,16 +155,22 @@ def _make_layer(spec: str, shape: tuple[int, int], setting: Setting) -> nn.Modul
 
 def list_notes(spec: str, device: str) -> list[str]:
     """What a reader of a layer's times should know about how it computes here."""
-    return list_int8_notes(device) if registry.KINDS[registry.parse(spec).kind].int8 else []
+    name = registry.parse(spec).kind
+    kind = registry.KINDS[name]
+    notes = list_int8_notes(device) if kind.int8 else []
+    if kind.float8 and registry.emulates_float8(device):
+        notes.append(
+            "float8 is emulated here: numbers are rounded to float8 and multiplied in "
+            f"{registry.FLOAT8_STAND_IN}, so that times say nothing about float8"
+        )
+    if name == "dyad" and (note := dyad_matmul.describe(device)) is not None:
+        notes.append(note)
+    return notes
 
 
 def list_int8_notes(device: str) -> list[str]:
     """The same of int8 arithmetic."""
-    if device != "cpu":
-        return []
-    from flopwatch.layers.kernels.int8_cpu import describe
-
-    note = describe()
+    note = int8_ops.describe(device)
     return [] if note is None else [note]
 
 

@@ -5,6 +5,8 @@
     dyad:ot:8:cat      variant ot, 8 blocks, computed in the form "cat"
     switchback:global  SwitchBack, int8 forward and input gradient, one scale for the weight
     llm-int8           the weight's gradient in int8 too
+    fp8:rowwise        all three matmuls in float8, a scale for every row of their operands
+    fp8:tensorwise     the same with one scale for a tensor
     torchao-int8       torchao's int8 training with SwitchBack's recipe, compiled: a peer
 
 The command line, the suites and the library all read specs here. A layer of your own is one line:
@@ -48,6 +50,10 @@ Int8 keeps 7 bits, which makes 1 % of the largest value. In a model that is enou
 here and there, each of which takes its token's part of a gradient with it: up to a quarter of the
 largest value was seen in OPT, and 4 % in Pythia, which has none. A layer in the wrong place, or a
 gradient that is missing, gives 1 or more."""
+FLOAT8_TOLERANCES = {"layer": 1.5e-1, "model": 1.0}
+"""The same of float8, whose numbers have 3 binary digits after the first, those of gradients 2."""
+FLOAT8_STAND_IN = "float32"
+"""What layers in float8 compute in where the device does not."""
 TOLERANCES = {
     "float32": {"layer": 1e-4, "model": 3e-3, "parts": 1e-4},
     "bfloat16": {"layer": 3e-2, "model": 2e-1, "parts": 1e-2},
@@ -67,6 +73,8 @@ class Kind:
     """From the spec's arguments: how many of a dense layer's FLOPs it needs. None: unknown."""
     int8: Sequence[Matmul]
     """Which of its three matmuls it computes in int8; the rest are in the layer's dtype."""
+    float8: Sequence[Matmul]
+    """The same of float8, by `torch._scaled_mm` where the device has it, and else emulated."""
     syntax: str
 
 
@@ -90,11 +98,13 @@ def register(
     *,
     density: Callable[..., float] | None = None,
     int8: Sequence[Matmul] = (),
+    float8: Sequence[Matmul] = (),
 ) -> None:
     """Give a layer a name to be asked for. A name that is taken is replaced."""
     if not name or ":" in name or "," in name:
         raise LayerError(f"{name!r} is no name for a layer; take one without ':' and ','")
-    KINDS[name] = Kind(make=make, density=density, int8=int8, syntax=_describe_syntax(name, make))
+    syntax = _describe_syntax(name, make)
+    KINDS[name] = Kind(make=make, density=density, int8=int8, float8=float8, syntax=syntax)
 
 
 def parse(text: str) -> Spec:
@@ -150,9 +160,16 @@ def count_flops(spec: str, tokens: int, in_features: int, out_features: int) -> 
 
 
 def count_flops_by_dtype(
-    spec: str, tokens: int, in_features: int, out_features: int, dtype: str
+    spec: str,
+    tokens: int,
+    in_features: int,
+    out_features: int,
+    dtype: str,
+    device: str | None = None,
 ) -> dict[str, dict[str, float]]:
-    """By phase and by what it is computed in, `dtype` or int8; empty where it does not say.
+    """By phase and by what it is computed in, `dtype`, int8 or float8; empty where it does not say.
+
+    With a device, whose process has torch, as that device computes it: float8 may be emulated.
 
     >>> count_flops_by_dtype("switchback:global", 4, 2, 3, "float32")
     {'forward': {'int8': 48.0}, 'backward': {'int8': 48.0, 'float32': 48.0}}
@@ -160,13 +177,29 @@ def count_flops_by_dtype(
     flops = count_flops(spec, tokens, in_features, out_features)
     if flops is None:
         return {}
-    int8 = KINDS[parse(spec).kind].int8
+    dtypes = _find_narrow_dtypes(KINDS[parse(spec).kind], device)
     counts: dict[str, dict[str, float]] = {phase: {} for phase in MATMULS}
     for phase, matmuls in MATMULS.items():
         for matmul in matmuls:
-            kind = "int8" if matmul in int8 else dtype
-            counts[phase][kind] = counts[phase].get(kind, 0.0) + flops
+            each = dtypes.get(matmul, dtype)
+            counts[phase][each] = counts[phase].get(each, 0.0) + flops
     return counts
+
+
+def _find_narrow_dtypes(kind: Kind, device: str | None) -> dict[Matmul, str]:
+    """Of the matmuls that are computed in another dtype than the layer's."""
+    is_emulated = device is not None and bool(kind.float8) and emulates_float8(device)
+    return {
+        **dict.fromkeys(kind.int8, "int8"),
+        **dict.fromkeys(kind.float8, FLOAT8_STAND_IN if is_emulated else "float8"),
+    }
+
+
+def emulates_float8(device: str) -> bool:
+    """Whether layers in float8 are computed in another dtype there; needs torch."""
+    from flopwatch.layers.kernels.fp8_scaled import is_native
+
+    return not is_native(device)
 
 
 def find_density(spec: Spec) -> float | None:
@@ -177,8 +210,10 @@ def find_density(spec: Spec) -> float | None:
 
 def find_tolerance(spec: str, level: str, dtype: str) -> float:
     """Of the layer with that spec, alone ("layer") or in a model ("model")."""
-    is_int8 = KINDS[parse(spec).kind].int8
-    return (INT8_TOLERANCES if is_int8 else TOLERANCES[dtype])[level]
+    kind = KINDS[parse(spec).kind]
+    if kind.float8:
+        return FLOAT8_TOLERANCES[level]
+    return (INT8_TOLERANCES if kind.int8 else TOLERANCES[dtype])[level]
 
 
 def _signature(make: Maker) -> inspect.Signature:
@@ -294,6 +329,28 @@ def _count_switchback_density(scales: str, save: str = "inputs") -> float:
     return 1.0
 
 
+FP8_SCALES = ("rowwise", "tensorwise")
+
+
+def _make_fp8(in_features: int, out_features: int, scales: str, **options: Any) -> nn.Module:
+    from flopwatch.layers.fp8_layer import Fp8Linear
+
+    return Fp8Linear(in_features, out_features, scales=scales, **options)
+
+
+def check_fp8(scales: str) -> None:
+    """That layers in float8 know such scales."""
+    if scales not in FP8_SCALES:
+        raise LayerError(
+            f"scales is {scales!r}, which fp8 does not know; take {' or '.join(FP8_SCALES)}"
+        )
+
+
+def _count_fp8_density(scales: str) -> float:
+    check_fp8(scales)
+    return 1.0
+
+
 register("dense", _make_dense, density=lambda: 1.0)
 register("dyad", _make_dyad, density=_count_dyad_density)
 register(
@@ -308,4 +365,10 @@ register(
     _make_llm_int8,
     density=lambda: 1.0,
     int8=("output", "input gradient", "weight gradient"),
+)
+register(
+    "fp8",
+    _make_fp8,
+    density=_count_fp8_density,
+    float8=("output", "input gradient", "weight gradient"),
 )

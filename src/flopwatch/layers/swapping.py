@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -91,6 +92,12 @@ def cast_for_autocast(
         return x, weight, bias
     dtype = torch.get_autocast_dtype(device)
     return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """For numbers that it would shorten before they are added up."""
+    available = torch.amp.is_autocast_available(device)  # not on meta
+    return torch.autocast(device, enabled=False) if available else nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import LayerError
 from flopwatch.layers import int8_ops, int8_plain
 from flopwatch.layers.registry import check_switchback
@@ -220,7 +221,7 @@ def _choose_kept_weight(ctx: Any, weight: Tensor, quantized: tuple[Tensor, Tenso
     if not ctx.needs_input_grad[0]:
         return None, None
     # On a CPU, one int8 weight serves both matmuls; a GPU wants its own order for each.
-    shares = ctx.recipe.scales == "global" and weight.device.type == "cpu"
+    shares = ctx.recipe.scales == "global" and is_host(weight.device.type)
     return quantized if shares else (weight, None)
 
 

@@ -34,17 +34,18 @@ Flops = dict[str, dict[str, float]]
 """By phase, or part of one, and dtype."""
 
 
-def count_flops(job: TrainingJob) -> Flops:
-    """Of a step of all ranks, by phase and dtype; nothing where they are not known."""
-    return scale_to_step(job, count_once(job))
+def count_flops(job: TrainingJob, device: str | None = None) -> Flops:
+    """Of a step of all ranks, by phase and dtype; nothing where they are not known. With a device,
+    as it computes swapped layers (`registry.count_flops_by_dtype`)."""
+    return scale_to_step(job, count_once(job, device))
 
 
-def count_once(job: TrainingJob) -> Flops:
+def count_once(job: TrainingJob, device: str | None = None) -> Flops:
     """Of one micro-batch on one rank."""
     if job.shape.architecture in ARCHITECTURES:
         if job.is_dense:
             return count_micro_batch_flops(job)
-        return count_swapped_parts(job)
+        return count_swapped_parts(job, device)
     if not job.is_dense or job.recompute != "none":
         return {}
     from flopwatch.models.survey import survey
@@ -56,7 +57,7 @@ def count_once(job: TrainingJob) -> Flops:
     return spread_flops(job, found.forward_flops, found.parameters)
 
 
-def count_swapped_flops(job: TrainingJob) -> Flops:
+def count_swapped_flops(job: TrainingJob, device: str | None = None) -> Flops:
     """Of one micro-batch, without recomputation: of its phases, and of the swapped layers inside
     them; nothing where a spec does not say, or where a pattern chooses the layers.
 
@@ -72,7 +73,7 @@ def count_swapped_flops(job: TrainingJob) -> Flops:
     if job.swapped == "linear":
         swapped += forward["qkv"] + forward["output"]
     # Of one weight and token, whose dense FLOPs are 2: a spec's FLOPs are in proportion to those.
-    unit = registry.count_flops_by_dtype(job.linear, 1, 1, 1, dtype)
+    unit = registry.count_flops_by_dtype(job.linear, 1, 1, 1, dtype, device)
     density = registry.find_density(registry.parse(job.linear))
     if not unit or density is None:
         return {}
@@ -86,10 +87,10 @@ def count_swapped_flops(job: TrainingJob) -> Flops:
     }
 
 
-def count_swapped_parts(job: TrainingJob) -> Flops:
+def count_swapped_parts(job: TrainingJob, device: str | None = None) -> Flops:
     """The same with recomputation, the job's optimizer, and other parts of the model inside the
     phases."""
-    flops = count_swapped_flops(job)
+    flops = count_swapped_flops(job, device)
     if not flops:
         return {}
     dtype, forward = job.arithmetic.matmul_dtype, _count_forward(job)

@@ -72,7 +72,8 @@ def read_both(rows: Tensor, blocks: int) -> Tensor:
     tokens, features = rows.shape
     both = rows.new_empty(blocks, tokens, 2 * features // blocks)
     if rows.numel():
-        with torch.cuda.device_of(rows):  # Triton launches on the current one
+        # Triton launches on the current one.
+        with torch.accelerator.device_index(rows.device.index):
             read_both_kernel[_grid(rows)](
                 rows, both, tokens, features, rows.stride(0), BLOCKS=blocks, TILE=TILE
             )
@@ -84,7 +85,7 @@ def write_both(both: Tensor, bias: Tensor | None, rows: Tensor) -> None:
     tokens, features = rows.shape
     if not rows.numel():
         return
-    with torch.cuda.device_of(rows):
+    with torch.accelerator.device_index(rows.device.index):
         write_both_kernel[_grid(rows)](
             both.contiguous(),
             bias,

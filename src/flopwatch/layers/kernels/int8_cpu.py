@@ -22,14 +22,12 @@ from torch import Tensor
 
 from flopwatch import env
 from flopwatch.layers import int8_plain
-from flopwatch.layers.kernels import native
+from flopwatch.layers.kernels import int8_eager, native
 
 LETTERS = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 """How the C++ functions call the dtypes."""
 PART_ROWS = 1024
 """Rows of a matmul whose whole numbers are kept at a time: they stay in memory that is warm."""
-EXACT_LENGTH = 2**24 // 127**2
-"""So many products of int8 add up to a number that float32 holds exactly."""
 FEW = 1 << 14
 """Fewer numbers than that are quicker with one thread."""
 
@@ -181,13 +179,7 @@ def _multiply_float(
     bias: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Sums of at most EXACT_LENGTH products are whole numbers of float32; they are added up in
-    int32."""
-    sums = torch.zeros(len(a), b.shape[1], dtype=torch.int32)
-    for first in range(0, a.shape[1], EXACT_LENGTH):
-        part = slice(first, first + EXACT_LENGTH)
-        with torch.autocast("cpu", enabled=False):  # which would shorten them
-            sums += (a[:, part].float() @ b[part].float()).int()
+    sums = int8_eager.multiply_as_floats(a, b)
     out = torch.empty(sums.shape, dtype=dtype)
     _scale_sums(sums, a_scales, b_scales, bias, out)
     return out

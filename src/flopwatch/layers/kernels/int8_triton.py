@@ -192,7 +192,7 @@ def quantize_rowwise(x: Tensor) -> tuple[Tensor, Tensor]:
     scales = x.new_empty(rows, dtype=torch.float32)
     x = _join_rows(x)
     tile = min(triton.next_power_of_2(columns), ROW_TILE)
-    with torch.cuda.device_of(x):  # Triton launches on the current one
+    with torch.accelerator.device_index(x.device.index):  # Triton launches on the current one
         quantize_rowwise_kernel[(rows,)](
             x,
             q,
@@ -234,7 +234,7 @@ def _quantize_tiles(x: Tensor, by_column: bool, transposed: bool) -> tuple[Tenso
     grid = (triton.cdiv(rows, TILE_ROWS) * triton.cdiv(columns, TILE_COLUMNS),)
     sizes = (rows, columns, x.stride(0), by_column)
     tile = {"ROWS": TILE_ROWS, "COLUMNS": TILE_COLUMNS, "num_warps": TILE_WARPS}
-    with torch.cuda.device_of(x):
+    with torch.accelerator.device_index(x.device.index):
         find_largest_kernel[grid](x, largest, *sizes, **tile)
         quantize_tile_kernel[grid](x, largest, q, scales, *sizes, transposed, **tile)
     return q, scales
@@ -245,7 +245,7 @@ def dequantize_rowwise(q: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     out = q.new_empty(rows, columns, dtype=dtype)
     if q.numel():
         q = _join_rows(q)
-        with torch.cuda.device_of(q):
+        with torch.accelerator.device_index(q.device.index):
             dequantize_rowwise_kernel[(rows, triton.cdiv(columns, DEQUANTIZE_TILE))](
                 q, scales.contiguous(), out, columns, q.stride(0), TILE=DEQUANTIZE_TILE
             )

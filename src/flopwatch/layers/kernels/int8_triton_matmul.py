@@ -1,75 +1,81 @@
-"""The int8 matmul on GPUs: exact sums on tensor cores, then scales and bias, in one kernel."""
+"""The int8 matmul on GPUs: exact sums on tensor cores, then scales and bias.
+
+Ways to compute it, of which `kernel_tuner` chooses one for every size, by measuring them:
+
+    multiply_kernel             sums, scales and bias in one kernel, in one of many shapes of tiles
+    the same with splits        for few tokens: sums of parts, added up in memory as whole numbers,
+                                so exactly, and scaled by a second kernel
+    multiply_persistent_kernel  for sm_90 and sm_100: tiles copied by TMA, programs that stay
+    torch._int_mm               the vendor's, and the second kernel
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-SHORTEST_SIDE = 64
-"""Of a tile of the result, for the narrowest matrix too."""
+from flopwatch.layers.kernels import int8_eager, kernel_tuner
+from flopwatch.layers.kernels.int8_tiles import Tile, find_architecture, list_tiles, round_up
 
-TILES = [
-    # m, n, k, stages, warps, targets
-    (128, 256, 64, 4, 8, (80, 90)),
-    (256, 128, 64, 4, 8, (80,)),
-    (128, 256, 128, 4, 8, (90,)),
-    (128, 128, 128, 4, 8, (80, 90)),
-    (128, 128, 64, 4, 4, (80, 90)),
-    (128, 128, 128, 3, 4, (90,)),
-    (64, 256, 128, 3, 4, (90,)),
-    (128, 64, 64, 5, 4, (80, 90)),
-    (64, 128, 64, 5, 4, (80, 90)),
-    (64, 64, 128, 5, 4, (80, 90)),
-]
-"""What is tried. Each fits into the registers of its targets: sm_90 leaves operands in shared
-memory, of which it has more."""
 ALIGNMENT = 16
 """Where rows begin, in bytes: otherwise they would be read byte after byte, and registers spilt."""
 GROUP = 8
 """Rows of tiles whose programs run one after the other, to meet in the L2 cache."""
-
-CONFIGS = {
-    triton.Config(
-        {"TILE_M": m, "TILE_N": n, "TILE_K": k, "GROUP": GROUP}, num_stages=stages, num_warps=warps
-    ): targets
-    for m, n, k, stages, warps, targets in TILES
-}
-"""With the targets of each."""
+SCALE_TILE = 1024
 
 
-def list_configs(capability: int) -> list[triton.Config]:
-    """What is tried on sm_<capability>."""
-    target = 90 if capability >= 90 else 80
-    return [config for config, targets in CONFIGS.items() if target in targets]
+@triton.jit
+def place_tile(number, high, wide, GROUP: tl.constexpr):
+    """The row and column of a tile, down the columns of one group after the other."""
+    first = number // (GROUP * wide) * GROUP
+    rows = tl.minimum(high - first, GROUP)
+    place = number % (GROUP * wide)
+    return first + place % rows, place // rows
 
 
-def choose_configs(
-    configs: list[triton.Config], named: dict[str, Any], **_: Any
-) -> list[triton.Config]:
-    """Without the tiles of other devices and those that would be more than half empty."""
-    major, minor = torch.cuda.get_device_capability(named["a"].device)
-    highest = max(SHORTEST_SIDE, named["m_bucket"])
-    widest = max(SHORTEST_SIDE, triton.next_power_of_2(named["n"]))
-    return [
-        config
-        for config in list_configs(10 * major + minor)
-        if config.kwargs["TILE_M"] <= highest and config.kwargs["TILE_N"] <= widest
-    ]
+@triton.jit
+def write_tile(
+    total,
+    a_scales,
+    b_scales,
+    bias,
+    out,
+    m,
+    n,
+    tile_row,
+    tile_column,
+    ONE_B_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+):
+    """What the sums of a tile stand for, and the bias."""
+    row = tile_row * TILE_M + tl.arange(0, TILE_M)
+    column = tile_column * TILE_N + tl.arange(0, TILE_N)
+    product = total.to(tl.float32) * tl.load(a_scales + row, mask=row < m)[:, None]
+    if ONE_B_SCALE:
+        product *= tl.load(b_scales)
+    else:
+        product *= tl.load(b_scales + column, mask=column < n)[None, :]
+    if HAS_BIAS:
+        product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
+    # Only a tile's corner needs 64 bits; for all of its places, registers would not do.
+    out += tile_row.to(tl.int64) * TILE_M * n + tile_column * TILE_N
+    places = tl.arange(0, TILE_M)[:, None] * n + tl.arange(0, TILE_N)[None, :]
+    inside = (row < m)[:, None] & (column < n)[None, :]
+    tl.store(out + places, product.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.autotune(
-    list(CONFIGS),
-    # Numbers of tokens may change from call to call: only their powers of 2 count. The stride says
-    # which way b lies: tiles that suit one way need not suit the other.
-    key=["m_bucket", "n", "k", "b_row_stride"],
-    prune_configs_by={"early_config_prune": choose_configs},
-)
 @triton.heuristics({"EVEN_K": lambda given: given["k"] % given["TILE_K"] == 0})
-@triton.jit(do_not_specialize=["m_bucket"])  # it is there for the key alone
+@triton.jit
 def multiply_kernel(
     a,
     b,
@@ -83,27 +89,34 @@ def multiply_kernel(
     a_row_stride,
     b_row_stride,
     b_column_stride,
-    m_bucket,
     ONE_B_SCALE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     EVEN_K: tl.constexpr,
+    SPLITS: tl.constexpr,
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    tile_row, tile_column = find_place(tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N), GROUP)
+    """With splits, `out` holds zeros, and the sums themselves are added to it."""
+    high, wide = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
+    tile_row, tile_column = place_tile(tl.program_id(0), high, wide, GROUP)
     row = tile_row * TILE_M + tl.arange(0, TILE_M)
     column = tile_column * TILE_N + tl.arange(0, TILE_N)
     step = tl.arange(0, TILE_K)
     a += row[:, None].to(tl.int64) * a_row_stride + step[None, :]
     b += step[:, None].to(tl.int64) * b_row_stride
     b += column[None, :].to(tl.int64) * b_column_stride
+    first = 0
+    if SPLITS > 1:
+        first = tl.program_id(1) * TILE_K
+        a += first
+        b += first.to(tl.int64) * b_row_stride
     in_rows = (row < m)[:, None]
     in_columns = (column < n)[None, :]
 
     total = tl.zeros((TILE_M, TILE_N), tl.int32)
-    for start in range(0, k, TILE_K):
+    for start in range(first, k, SPLITS * TILE_K):
         if EVEN_K:
             a_tile = tl.load(a, mask=in_rows, other=0)
             b_tile = tl.load(b, mask=in_columns, other=0)
@@ -112,30 +125,105 @@ def multiply_kernel(
             a_tile = tl.load(a, mask=in_rows & left[None, :], other=0)
             b_tile = tl.load(b, mask=in_columns & left[:, None], other=0)
         total = tl.dot(a_tile, b_tile, total, out_dtype=tl.int32)
-        a += TILE_K
-        b += tl.full((), TILE_K, tl.int64) * b_row_stride
+        a += SPLITS * TILE_K
+        b += tl.full((), SPLITS * TILE_K, tl.int64) * b_row_stride
 
-    product = total.to(tl.float32) * tl.load(a_scales + row, mask=row < m)[:, None]
-    if ONE_B_SCALE:
-        product *= tl.load(b_scales)
+    if SPLITS > 1:
+        out += tile_row.to(tl.int64) * TILE_M * n + tile_column * TILE_N
+        places = tl.arange(0, TILE_M)[:, None] * n + tl.arange(0, TILE_N)[None, :]
+        tl.atomic_add(out + places, total, mask=in_rows & in_columns, sem="relaxed")
     else:
-        product *= tl.load(b_scales + column, mask=column < n)[None, :]
-    if HAS_BIAS:
-        product += tl.load(bias + column, mask=column < n).to(tl.float32)[None, :]
-    # Only a tile's corner needs 64 bits; for all of its places, registers would not do.
-    out += tile_row.to(tl.int64) * TILE_M * n + tile_column * TILE_N
-    places = tl.arange(0, TILE_M)[:, None] * n + tl.arange(0, TILE_N)[None, :]
-    tl.store(out + places, product.to(out.dtype.element_ty), mask=in_rows & in_columns)
+        write_tile(
+            total, a_scales, b_scales, bias, out, m, n, tile_row, tile_column,
+            ONE_B_SCALE, HAS_BIAS, TILE_M, TILE_N,
+        )  # fmt: skip
 
 
 @triton.jit
-def find_place(high, wide, GROUP: tl.constexpr):
-    """The row and column of this program's tile, down the columns of one group after the other."""
-    program = tl.program_id(0)
-    first = program // (GROUP * wide) * GROUP
-    rows = tl.minimum(high - first, GROUP)
-    place = program % (GROUP * wide)
-    return first + place % rows, place // rows
+def multiply_persistent_kernel(
+    a,
+    b,
+    a_scales,
+    b_scales,
+    bias,
+    out,
+    m,
+    n,
+    k,
+    ONE_B_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    """`a` (m, k) and `b` (n, k) are descriptors of tiles, which give zeros beyond the edges."""
+    high, wide = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
+    for tile in tl.range(tl.program_id(0), high * wide, tl.num_programs(0)):
+        tile_row, tile_column = place_tile(tile, high, wide, GROUP)
+        total = tl.zeros((TILE_M, TILE_N), tl.int32)
+        for start in range(0, k, TILE_K):
+            a_tile = a.load([tile_row * TILE_M, start])
+            b_tile = b.load([tile_column * TILE_N, start])
+            total = tl.dot(a_tile, b_tile.T, total, out_dtype=tl.int32)
+        write_tile(
+            total, a_scales, b_scales, bias, out, m, n, tile_row, tile_column,
+            ONE_B_SCALE, HAS_BIAS, TILE_M, TILE_N,
+        )  # fmt: skip
+
+
+@triton.jit
+def scale_sums_kernel(
+    sums,
+    a_scales,
+    b_scales,
+    bias,
+    out,
+    n,
+    ONE_B_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < n
+    product = tl.load(sums + row * n + column, mask=inside).to(tl.float32)
+    product *= tl.load(a_scales + row)
+    if ONE_B_SCALE:
+        product *= tl.load(b_scales)
+    else:
+        product *= tl.load(b_scales + column, mask=inside)
+    if HAS_BIAS:
+        product += tl.load(bias + column, mask=inside).to(tl.float32)
+    tl.store(out + row * n + column, product.to(out.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A matmul: what `multiply` is given, as kernels want it, and where the result goes."""
+
+    a: Tensor
+    b: Tensor
+    a_scales: Tensor
+    b_scales: Tensor
+    bias: Tensor | None
+    out: Tensor
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What the choice of a way depends on. Numbers of tokens may change from call to call: only
+        their powers of 2 count. The stride says which way b lies."""
+        scales, bias = self.b_scales.dim(), self.bias is not None
+        sizes = (round_up(len(self.a)), *self.b.shape, self.b.stride(0) == 1)
+        return (*sizes, self.out.dtype, scales, bias, self.out.device)
+
+    @property
+    def options(self) -> dict[str, bool]:
+        return {"ONE_B_SCALE": self.b_scales.dim() == 0, "HAS_BIAS": self.bias is not None}
+
+
+Way = Callable[[Task], None]
+_chosen: dict[tuple[object, ...], Way] = {}
 
 
 def multiply(
@@ -146,36 +234,146 @@ def multiply(
     bias: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    m, n = a.shape[0], b.shape[1]
-    out = a.new_empty(m, n, dtype=dtype)
+    out = a.new_empty(a.shape[0], b.shape[1], dtype=dtype)
     if not out.numel():
         return out
-    a = align(a)
     if not (b.shape[0] % ALIGNMENT == 0 and is_aligned(b)):
         b = align(b.t()).t()
-    k = a.shape[1]
-
-    def count_tiles(chosen: dict[str, int]) -> tuple[int]:
-        return (triton.cdiv(m, chosen["TILE_M"]) * triton.cdiv(n, chosen["TILE_N"]),)
-
-    with torch.cuda.device_of(a):  # Triton launches on the current one
-        multiply_kernel[count_tiles](
-            a,
-            b,
-            a_scales.contiguous(),
-            b_scales.contiguous(),
-            bias if bias is None else bias.contiguous(),
-            out,
-            m,
-            n,
-            k,
-            a.stride(0),
-            *b.stride(),
-            triton.next_power_of_2(m),
-            ONE_B_SCALE=b_scales.dim() == 0,
-            HAS_BIAS=bias is not None,
-        )
+    bias = None if bias is None else bias.contiguous()
+    task = Task(align(a), b, a_scales.contiguous(), b_scales.contiguous(), bias, out)
+    key = task.key
+    with torch.accelerator.device_index(a.device.index):  # Triton launches on the current one
+        if key not in _chosen:
+            _chosen[key] = choose_way(task)
+        _chosen[key](task)
     return out
+
+
+def choose_way(task: Task) -> Way:
+    ways = dict(list_ways(task))
+    key = ", ".join(str(part) for part in task.key[:-1])  # without the device's number
+    calls = {name: partial(way, task) for name, way in ways.items()}
+    return ways[kernel_tuner.choose(describe_setting(task.a.device), key, calls)]
+
+
+@cache
+def describe_setting(device: torch.device) -> tuple[str, ...]:
+    """What makes one way the fastest, besides the sizes."""
+    sources = [Path(__file__), Path(__file__).with_name("int8_tiles.py")]
+    device_name = name_device(device)
+    return (
+        *(device_name, str(torch.__version__), triton.__version__),
+        *(path.read_text() for path in sources),
+    )
+
+
+def name_device(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "Triton's interpreter"
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
+def list_ways(task: Task) -> Iterator[tuple[str, Way]]:
+    """By name; the first needs nothing that a GPU might not have."""
+    architecture, processors = find_gpu(task.a.device)
+    m, k = round_up(len(task.a)), task.a.shape[1]
+    is_contiguous = task.b.stride(0) == 1
+    tiles = list_tiles(
+        architecture, m, task.b.shape[1], k, processors=processors, contiguous=is_contiguous
+    )
+    for tile in sorted(tiles, key=lambda tile: tile.persistent):
+        yield str(tile), partial(run_tile, tile)
+    if int8_eager.can_multiply(task.a, task.b):
+        yield "torch._int_mm", run_int_mm
+
+
+@cache
+def find_gpu(device: torch.device) -> tuple[str, int]:
+    """Its architecture, and how many programs run at once on its processors."""
+    if device.type == "cpu":  # in Triton's interpreter
+        return "sm_80", 4
+    from triton.runtime import driver
+
+    target = driver.active.get_current_target()
+    properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    return find_architecture(target.backend, target.arch), properties["multiprocessor_count"]
+
+
+def run_tile(tile: Tile, task: Task) -> None:
+    if tile.persistent:
+        run_persistent(tile, task)
+    elif tile.splits > 1:
+        sums = torch.zeros_like(task.out, dtype=torch.int32)
+        run_plain(tile, task, sums)
+        scale_sums(sums, task)
+    else:
+        run_plain(tile, task, task.out)
+
+
+def run_plain(tile: Tile, task: Task, out: Tensor) -> None:
+    (m, k), n = task.a.shape, task.b.shape[1]
+    grid = (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), tile.splits)
+    multiply_kernel[grid](
+        task.a,
+        task.b,
+        task.a_scales,
+        task.b_scales,
+        task.bias,
+        out,
+        m,
+        n,
+        k,
+        task.a.stride(0),
+        *task.b.stride(),
+        **task.options,
+        SPLITS=tile.splits,
+        **name_sizes(tile),
+        num_stages=tile.stages,
+        num_warps=tile.warps,
+    )
+
+
+def run_persistent(tile: Tile, task: Task) -> None:
+    (m, k), n = task.a.shape, task.b.shape[1]
+    _, processors = find_gpu(task.a.device)
+    multiply_persistent_kernel[(processors,)](
+        TensorDescriptor.from_tensor(task.a, [tile.m, tile.k]),
+        TensorDescriptor.from_tensor(task.b.t(), [tile.n, tile.k]),
+        task.a_scales,
+        task.b_scales,
+        task.bias,
+        task.out,
+        m,
+        n,
+        k,
+        **task.options,
+        **name_sizes(tile),
+        num_stages=tile.stages,
+        num_warps=tile.warps,
+    )
+
+
+def name_sizes(tile: Tile) -> dict[str, int]:
+    """As the kernels call them."""
+    return {"TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "GROUP": GROUP}
+
+
+def run_int_mm(task: Task) -> None:
+    scale_sums(torch._int_mm(task.a, task.b), task)
+
+
+def scale_sums(sums: Tensor, task: Task) -> None:
+    m, n = sums.shape
+    scale_sums_kernel[(m, triton.cdiv(n, SCALE_TILE))](
+        sums,
+        task.a_scales,
+        task.b_scales,
+        task.bias,
+        task.out,
+        n,
+        **task.options,
+        TILE=SCALE_TILE,
+    )
 
 
 def align(x: Tensor) -> Tensor:

@@ -189,8 +189,10 @@ def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     dtype = find_cast(case) or case.dtype
     if case.level == "layer":
         inputs, outputs = case.shape
-        return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, dtype)
-    return count_swapped_flops(make_training_job(case))
+        return registry.count_flops_by_dtype(
+            case.variant, case.tokens, inputs, outputs, dtype, case.device
+        )
+    return count_swapped_flops(make_training_job(case), case.device)
 
 
 @suite.job

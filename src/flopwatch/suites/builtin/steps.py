@@ -188,7 +188,7 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
 
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
-    return job_estimates.count_flops(make_job(case))
+    return job_estimates.count_flops(make_job(case), case.device)
 
 
 @suite.memory

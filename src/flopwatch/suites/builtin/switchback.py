@@ -155,6 +155,13 @@ suite = flopwatch.Suite(
 
 @suite.build
 def build(case: flopwatch.Case) -> flopwatch.Workload:
+    try:
+        return make_workload(case)
+    except LayerError as error:  # features that float8 cannot multiply, say
+        raise flopwatch.Unsupported(str(error)) from None
+
+
+def make_workload(case: flopwatch.Case) -> flopwatch.Workload:
     from flopwatch.layers import int8_parts, layer_workload
     from flopwatch.models import step_workload
 
@@ -207,10 +214,12 @@ def make_training_job(case: flopwatch.Case) -> TrainingJob:
 @suite.flops
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     if case.level == "model":
-        return count_swapped_flops(make_training_job(case))
+        return count_swapped_flops(make_training_job(case), case.device)
     inputs, outputs = case.shape
     if case.variant not in SUMS:
-        return registry.count_flops_by_dtype(case.variant, case.tokens, inputs, outputs, case.dtype)
+        return registry.count_flops_by_dtype(
+            case.variant, case.tokens, inputs, outputs, case.dtype, case.device
+        )
     matmul = 2.0 * case.tokens * inputs * outputs
     dtypes = {**dict.fromkeys(STANDARD_MATMULS, case.dtype), **dict.fromkeys(INT8_MATMULS, "int8")}
     return {part: {dtypes[part]: matmul} for part in SUMS[case.variant] if part in dtypes}

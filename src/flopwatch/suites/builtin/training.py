@@ -244,7 +244,7 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
 def count_flops(case: flopwatch.Case) -> dict[str, dict[str, float]]:
     """Of all ranks together."""
     job = make_job(case)
-    return {} if job is None else job_estimates.count_flops(job)
+    return {} if job is None else job_estimates.count_flops(job, case.device)
 
 
 @suite.memory
