@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -36,6 +37,7 @@ def interpret(module: ModuleType) -> Iterator[ModuleType]:
         assert spec is not None
         assert spec.loader is not None
         copy = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, spec.name, copy)  # where dataclasses look for their module
         spec.loader.exec_module(copy)
         yield copy
     vars(core).update(before)

@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 SOURCE = HERE / "native" / "module.cpp"
 PACKAGE = HERE / "package"
 FLAGS = ("-O0", "-std=c++20", "-shared", "-fPIC", "-w")
+NEWEST_HEADER = "torch/csrc/profiler/standalone/privateuse1_profiler.h"
+"""Of those that it needs: older versions of torch lack it."""
 TIMEOUT_S = 600
 CACHE = Path.home() / ".cache" / "flopwatch-tests"
 """Not flopwatch's own, of which every run of the tests has a fresh one."""
@@ -39,6 +41,8 @@ def build_device() -> Path:
     assert spec is not None
     assert spec.origin is not None
     torch_folder = Path(spec.origin).parent
+    if not (torch_folder / "include" / NEWEST_HEADER).exists():
+        raise NotBuilt(f"torch {version('torch')} has no {NEWEST_HEADER}")
     command = [*compiler, *FLAGS, *list_includes(torch_folder), str(SOURCE)]
     command += [f"-L{torch_folder / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     path = CACHE / f"flop_native-{digest(command)}.so"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -231,10 +232,11 @@ def test_what_is_not_finite_stays(interpreted_product: ModuleType) -> None:
     check_rounded(found, int8_plain.multiply(*operands, torch.float32))
 
 
-WAYS = [*{str(tile): tile for tiles in TILES.values() for tile in tiles}.values()]
+WAYS = {replace(tile, stages=1, warps=1): tile for tiles in TILES.values() for tile in tiles}
+"""Those that differ for the interpreter."""
 
 
-@pytest.mark.parametrize("tile", WAYS, ids=str)
+@pytest.mark.parametrize("tile", WAYS.values(), ids=str)
 def test_every_tile(interpreted_product: ModuleType, tile: Tile) -> None:
     a, b, *rest = make_operands(257, 272, 208, one_scale=False, with_bias=True)
     check_way(interpreted_product, partial(interpreted_product.run_tile, tile), a, b, *rest)

@@ -32,7 +32,7 @@ def test_weights_do_not_depend_on_the_order_in_which_parts_are_filled(name: str)
     torch.manual_seed(3)
     whole = make_model(job)
     empty = make_model(job, is_empty=True)
-    fill = Filler(empty, job)
+    fill = Filler(empty, job, "cpu")
     for block in reversed(find_blocks(empty)):
         fill(block)
     fill(empty)

@@ -3,13 +3,13 @@
 Every parameter is drawn by itself, from a seed of its own that follows from torch's and its name:
 so a model has the same weights whether it is filled at once or block by block, and whatever becomes
 of a block (moved to a device, sharded over ranks) before the next one is filled. A rank that shards
-never holds more on its host than its own shards and one block.
+never holds more than its own shards and one block, nor on its host than one parameter.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -40,17 +40,17 @@ def draw_each(parameters: Iterable[tuple[str, Tensor]], draw: Draw) -> None:
     torch.manual_seed(seed)
 
 
-def allocate(module: nn.Module) -> dict[int, nn.Parameter]:
-    """Give memory of the host to whatever of a module has none, what is shared staying so; the new
-    parameters by the `id` of the old ones."""
+def fill_parameters(module: nn.Module, names: Mapping[int, str], draw: Draw, device: str) -> None:
+    """Give weights to whatever of a module has no memory, what is shared staying so. They are drawn
+    on the host, to be the same on every device, one after another. `names` are by the `id` of the
+    parameters that they take the places of."""
     made: dict[int, nn.Parameter] = {}
     for owner in module.modules():
-        for key, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
-            if parameter.is_meta:
-                if id(parameter) not in made:
-                    made[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device=HOST))
-                setattr(owner, key, made[id(parameter)])
-        for key, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
-            if buffer.is_meta:
-                setattr(owner, key, torch.empty_like(buffer, device=HOST))
-    return made
+        for key, empty in owner.named_parameters(recurse=False, remove_duplicate=False):
+            if not empty.is_meta:
+                continue
+            if id(empty) not in made:
+                drawn = torch.empty_like(empty, device=HOST, requires_grad=False)
+                draw_each([(names[id(empty)], drawn)], draw)
+                made[id(empty)] = nn.Parameter(drawn.to(device))
+            setattr(owner, key, made[id(empty)])

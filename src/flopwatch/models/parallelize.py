@@ -64,7 +64,7 @@ class Shared(Protocol):
 
 
 Fill = Callable[[nn.Module], None]
-"""Gives a part of a model its weights, in the host's memory, where it has none yet."""
+"""Gives a part of a model its weights, where it is computed, if it has none yet."""
 
 
 def leave(part: nn.Module) -> None:

@@ -44,7 +44,7 @@ from flopwatch.models.builder import (
     find_blocks,
     put_on,
 )
-from flopwatch.models.initialisation import allocate, draw_each, mix_seed
+from flopwatch.models.initialisation import fill_parameters, mix_seed
 from flopwatch.models.parallelize import Shared, leave, share
 from flopwatch.models.step_workload import (
     FICKLE,
@@ -218,7 +218,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
     count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
     journal = Journal(open_backend(device).clock)
     model = make_model(job, is_empty=job.shape.is_ours)
-    fill = Filler(model, job) if job.shape.is_ours else leave
+    fill = Filler(model, job, device) if job.shape.is_ours else leave
     compilation = Compilation(device) if job.compiled else None
     if compilation is not None:
         compile_blocks(model)
@@ -282,12 +282,13 @@ def swap_layers(model: nn.Module, job: TrainingJob, names: Sequence[str]) -> Non
 
 
 class Filler:
-    """Gives an empty model its weights, part by part, each in the host's memory: those that
+    """Gives an empty model its weights, part by part, in the memory of a device: those that
     `make_model` would have given it."""
 
-    def __init__(self, model: nn.Module, job: TrainingJob) -> None:
+    def __init__(self, model: nn.Module, job: TrainingJob, device: Device) -> None:
         self._model: Any = model
         self._job = job
+        self._device = device
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parts = {module: name for name, module in model.named_modules()}
         self._swapped = find_swapped(model, job)
@@ -295,15 +296,17 @@ class Filler:
 
     def __call__(self, part: nn.Module) -> None:
         """What of it is still empty."""
-        made = allocate(part)
-        named = [(self._names[old], parameter) for old, parameter in made.items()]
-        draw_each(named, self._model.draw)
+        fill_parameters(part, self._names, self._model.draw, self._device)
         for module in part.modules():
             if isinstance(module, Rotation):
-                module.initialize()
+                module.to_empty(device=HOST).initialize()
+                module.to(self._device)
         prefix = self._parts[part]
         inside = [name for name in self._swapped if not prefix or name.startswith(f"{prefix}.")]
-        swap_layers(self._model, self._job, inside)
+        for name in inside:  # drawn on the host, too
+            self._model.get_submodule(name).to(HOST)
+            swap_layers(self._model, self._job, [name])
+            self._model.get_submodule(name).to(self._device)
         self._swapped = [name for name in self._swapped if name not in inside]
 
 

@@ -63,7 +63,7 @@ class Transformer(nn.Module):
 
     def tie(self) -> None:
         """Make the head's weight the embedding's, where they are one. Moving a model from the
-        device ``meta`` parts them."""
+        device ``meta``, or between devices that torch does not know by itself, parts them."""
         if self.shape.is_tied:
             self.head.weight = self.embedding.weight
 

@@ -7,7 +7,6 @@ PYBIND11_MODULE(flop_native, m) {
   flop::register_device();
   m.def("is_used", [] { return flop::Memory::instance().initialized(); });
   m.def("count_devices", [] { return flop::kDevices; });
-  m.def("take_work_ns", [](int device) { return flop::timeline().work_ns[device]; });
   m.def(
       "make_collectives",
       [](c10::intrusive_ptr<c10d::Backend> inner) -> c10::intrusive_ptr<c10d::Backend> {

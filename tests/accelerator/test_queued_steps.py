@@ -1,0 +1,91 @@
+"""Steps on a device that works through a queue: who waits for whom, Python or the device, and the
+computation or a collective that runs beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch.analysis.statistics import median
+from tests.accelerator.conftest import Command
+from tests.accelerator.test_commands import TINY, run
+
+pytestmark = pytest.mark.xdist_group("accelerator")
+
+MODEL = ["--model", TINY, "--seq-len", "16", "--micro-batch", "2", "--precision", "fp32"]
+JOB = [*MODEL, "--ranks", "2", "--variant", "none,full"]
+LINK_NS = 20e6
+"""That a collective takes: far longer than what this model computes."""
+
+
+@pytest.mark.parametrize(
+    ("costs", "kinds"),
+    [
+        ({"FLOP_LAUNCH_NS": 3e5, "FLOP_OPERATOR_NS": 1e3}, {"launch-bound"}),
+        pytest.param({"FLOP_OPERATOR_NS": 3e6}, set(), marks=pytest.mark.slow),
+    ],
+)
+def test_launches_that_are_slow_are_found(
+    flopwatch: Command, tmp_path: Path, costs: dict[str, float], kinds: set[str]
+) -> None:
+    records = run(flopwatch, tmp_path, "steps", [*MODEL, "--variant", "eager,cuda-graph"], **costs)
+    assert records["cuda-graph"]["status"] == "unsupported"
+    assert "the device is flop; leave cuda-graph" in records["cuda-graph"]["message"]
+    queue = records["eager"]["queue"]
+    assert len(queue["enqueue_ns"]) == len(records["eager"]["rounds"])
+    done = flopwatch("check", "results/steps.jsonl", "--json")
+    found = {warning["kind"] for warning in json.loads(done.stdout)}
+    assert found & {"launch-bound"} == kinds
+
+
+def find_exposed(record: dict[str, Any]) -> list[float]:
+    """Of each rank, in a step: how long its computation waited for collectives."""
+    first = record["warmup_samples"]
+    return [
+        median(
+            [
+                waiting_ns + transfer_ns
+                for waiting_ns, transfer_ns in zip(
+                    rank["waiting_ns"][first:], rank["transfer_ns"][first:], strict=True
+                )
+            ]
+        )
+        for rank in record["ranks"]
+    ]
+
+
+def test_communication_that_nothing_covers_is_exposed(flopwatch: Command, tmp_path: Path) -> None:
+    records = run(flopwatch, tmp_path, "training", JOB, FLOP_LINK_NS=LINK_NS)
+    for variant, record in records.items():
+        assert record["status"] == "ok", (variant, record["message"])
+        for exposed_ns in find_exposed(record):
+            assert exposed_ns >= LINK_NS / 2, variant
+    assert "by events on the device" in records["full"]["notes"][0]
+
+
+@pytest.mark.slow
+def test_communication_beside_computation_is_not(flopwatch: Command, tmp_path: Path) -> None:
+    """A block computes for far longer than its parameters travel."""
+    costs = {"FLOP_OPERATOR_NS": 2e6, "FLOP_LINK_NS": 1e6}
+    options = [*JOB, "--model", TINY.replace("layers=1", "layers=4")]
+    records = run(flopwatch, tmp_path, "training", options, **costs)
+    full = records["full"]
+    # Before the first block and after the last gradients there is nothing to hide behind; of the
+    # 13 collectives between, none needs to be waited for.
+    step_ns = median([sum(phases) for phases in zip(*full["samples_ns"].values(), strict=True)])
+    for exposed_ns in find_exposed(full):
+        assert exposed_ns <= 0.1 * step_ns
+
+
+@pytest.mark.slow
+def test_short_steps_run_in_windows(flopwatch: Command, tmp_path: Path) -> None:
+    records = run(flopwatch, tmp_path, "training", JOB)
+    for record in records.values():
+        assert record["status"] == "ok", record["message"]
+        assert record["calls_per_sample"][0] == 1
+        assert record["queue"]["enqueue_ns"][0] is None
+        losses = record["curves"]["loss"]
+        assert len(losses) > sum(record["calls_per_sample"])  # and those before each sample
