@@ -78,7 +78,7 @@ def test_every_phase_is_captured_once_and_replayed_by_one_call() -> None:
         cuda.launch("gradients")
 
     phases: Phases = {"forward": lambda: cuda.launch("loss"), "backward": backward}
-    backend = CudaBackend(SimpleNamespace(cuda=cuda), lambda: 0)
+    backend = CudaBackend(SimpleNamespace(cuda=cuda))
     assert isinstance(backend, GraphBackend)
     graphs = backend.capture(lambda: cuda.launch("prepare"), phases)
     run = ["prepare", "loss", "gradients"]
@@ -145,7 +145,7 @@ def test_a_device_without_graphs_refuses_them_in_one_sentence(word: str) -> None
 
 
 def test_an_optimizer_that_counts_on_the_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = CudaBackend(SimpleNamespace(cuda=FakeCuda()), lambda: 0)
+    backend = CudaBackend(SimpleNamespace(cuda=FakeCuda()))
     monkeypatch.setattr(step_workload, "open_backend", lambda device: backend)
     job = TrainingJob(TINY, 16, precision="fp32", optimizer="adamw-unfused")
     with pytest.raises(Unsupported, match="take the optimizer adamw or sgd"):
