@@ -1,6 +1,6 @@
 """What the Triton kernels take of a GPU: registers, shared memory, spills, matrix instructions.
 
-    python benchmarks/kernels.py                about ten minutes
+    python benchmarks/kernels.py                about five minutes
     python benchmarks/kernels.py --kernel multiply_kernel --target sm_90
 
 Every kernel of the package is compiled to machine code, for which no GPU is needed, for all its

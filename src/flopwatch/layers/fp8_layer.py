@@ -113,21 +113,22 @@ class _Matmul(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, x_scales, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        grad_x = grad_weight = rows = None
-        if needs_x or x_scales is not None:
+        grad_x = grad_weight = None
+        has_one_scale = x_scales is not None
+        if needs_x or has_one_scale:
             rows = quantize(grad, GRADIENT, ctx.scales)
-        if needs_x:
-            columns = quantize_transposed(weight, FORWARD, ctx.scales)
-            grad_x = multiply(rows, columns, None, ctx.dtype)
-        if needs_weight and x_scales is None:
+            if needs_x:
+                columns = quantize_transposed(weight, FORWARD, ctx.scales)
+                grad_x = multiply(rows, columns, None, ctx.dtype)
+            if has_one_scale:
+                grad_weight = multiply(transpose(rows), transpose((x, x_scales)), None, ctx.dtype)
+        if needs_weight and not has_one_scale:
             grad_weight = multiply(
                 quantize_transposed(grad, GRADIENT, ctx.scales),
                 quantize_transposed(x, FORWARD, ctx.scales),
                 None,
                 ctx.dtype,
             )
-        elif needs_weight:
-            grad_weight = multiply(transpose(rows), transpose((x, x_scales)), None, ctx.dtype)
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 

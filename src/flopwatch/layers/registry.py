@@ -50,8 +50,9 @@ Int8 keeps 7 bits, which makes 1 % of the largest value. In a model that is enou
 here and there, each of which takes its token's part of a gradient with it: up to a quarter of the
 largest value was seen in OPT, and 4 % in Pythia, which has none. A layer in the wrong place, or a
 gradient that is missing, gives 1 or more."""
-FLOAT8_TOLERANCES = {"layer": 1.5e-1, "model": 1.0}
-"""The same of float8, whose numbers have 3 binary digits after the first, those of gradients 2."""
+FLOAT8_TOLERANCES = {"layer": 1.5e-1, "model": 8e-1}
+"""The same of float8, whose numbers have 3 binary digits after the first, those of gradients 2: up
+to 7 % of the largest value was seen in layers, and 37 % in OPT."""
 FLOAT8_STAND_IN = "float32"
 """What layers in float8 compute in where the device does not."""
 TOLERANCES = {
