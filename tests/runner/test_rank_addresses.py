@@ -83,7 +83,10 @@ ADDRESSES = ("10.231.77.1", "10.231.77.2")
 def make_nodes(names: tuple[str, str]) -> None:
     """Two network namespaces with a cable between them, in each of which the host's own name is a
     loopback address; so is that of rank 0 on its own node."""
-    ip = partial_run("ip")
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
     own = socket.gethostname()
     for name in names:
         ip("netns", "add", name)
@@ -96,13 +99,6 @@ def make_nodes(names: tuple[str, str]) -> None:
     for name, link, address in zip(names, ("fw0", "fw1"), ADDRESSES, strict=True):
         ip("-n", name, "address", "add", f"{address}/24", "dev", link)
         ip("-n", name, "link", "set", link, "up")
-
-
-def partial_run(program: str):  # type: ignore[no-untyped-def]
-    def call(*arguments: str) -> None:
-        subprocess.run([program, *arguments], check=True, capture_output=True)
-
-    return call
 
 
 @pytest.fixture
@@ -149,7 +145,12 @@ def test_ranks_of_two_nodes_whose_names_are_loopback_addresses(
         )
         for rank, name in enumerate(nodes)
     ]
-    printed = [process.communicate(timeout=240)[0] for process in processes]
+    try:
+        printed = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     assert [process.returncode for process in processes] == [0, 0], printed
     records = read(out).records
     assert [record.status for record in records] == ["ok", "ok"], records[0].message
