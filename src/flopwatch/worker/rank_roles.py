@@ -29,7 +29,7 @@ from flopwatch.worker.rank_times import (
     fold_share,
     split,
 )
-from flopwatch.worker.sampling import mark_run, mark_window
+from flopwatch.worker.timed_runs import mark_run, mark_window
 
 
 class SingleProcess:
