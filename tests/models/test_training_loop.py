@@ -20,7 +20,8 @@ from flopwatch.models.training_loop import (
 )
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.instruments import Diverged, take_points
-from flopwatch.worker.sampling import run_once, run_phases, time_phases
+from flopwatch.worker.sampling import run_once, run_phases
+from flopwatch.worker.timed_runs import time_phases
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
 

@@ -26,8 +26,8 @@ from flopwatch.worker.sampling import (
     Outcome,
     Progress,
     Sampler,
-    time_phases,
 )
+from flopwatch.worker.timed_runs import time_phases
 from tests.conftest import FakeClock
 
 pytestmark = pytest.mark.usefixtures("uncollected")

@@ -12,7 +12,8 @@ from flopwatch.runner import session
 from flopwatch.settings import Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_times import Run, Share, Stop, fold_share, split
-from flopwatch.worker.sampling import WINDOW_NS, Sampler, take_sample, time_phases
+from flopwatch.worker.sampling import WINDOW_NS, Sampler
+from flopwatch.worker.timed_runs import take_sample, time_phases
 from tests.conftest import FakeClock
 from tests.runner.test_session import QUICK, SilentWatcher
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from flopwatch.devices.kinds import HOST
 
-Draw = Callable[[str, Tensor], None]
+Draw = Callable[[str, Tensor], object]
 """Fills a parameter, by name, with its first values."""
 
 

@@ -22,7 +22,7 @@ from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
 from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
 from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, fold_share, split
-from flopwatch.worker.sampling import mark_run, mark_window
+from flopwatch.worker.timed_runs import mark_run, mark_window
 
 
 class SingleProcess:
