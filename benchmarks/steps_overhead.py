@@ -20,7 +20,7 @@ from flopwatch.analysis.statistics import estimate_ratio, median
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.step_workload import SharedModel, make_workload, share_model
-from flopwatch.worker.sampling import time_phases
+from flopwatch.worker.timed_runs import time_phases
 
 REACH = 0.01
 

@@ -39,7 +39,7 @@ from flopwatch.worker.communicator import Communicator
 from flopwatch.worker.messages import RankPlace
 from flopwatch.worker.rank_devices import DeviceWatch
 from flopwatch.worker.rank_roles import OtherRank, RankZero
-from flopwatch.worker.sampling import time_phases
+from flopwatch.worker.timed_runs import time_phases
 
 REACH = 0.01
 RANKS = 2

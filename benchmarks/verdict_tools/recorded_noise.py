@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.renewal import Renewal
-from flopwatch.worker.sampling import run_once, time_phases
+from flopwatch.worker.sampling import run_once
+from flopwatch.worker.timed_runs import time_phases
 from verdict_tools.neighbour import CONDITIONS, keep_condition
 from verdict_tools.operations import OPERATIONS, make_loop, time_unit
 
