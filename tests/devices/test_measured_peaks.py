@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 from flopwatch.cli import machine
 from flopwatch.cli.main import cli
-from flopwatch.devices.accelerators import Accelerators
 from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import (
     Curve,
@@ -33,6 +32,7 @@ from flopwatch.devices.measured_peaks import (
     read_setup,
     shorten,
 )
+from flopwatch.devices.present_accelerators import Accelerators
 from flopwatch.env import PEAKS
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.output.device_tables import answer_peaks, as_dict, list_sheets
@@ -386,7 +386,7 @@ def test_what_cannot_be_is_refused_at_once(
 def test_where_there_is_no_gpu_no_time_is_promised(
     calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flopwatch.devices.accelerators._find", lambda _: Accelerators())
+    monkeypatch.setattr("flopwatch.devices.present_accelerators._find", lambda _: Accelerators())
     told = CliRunner().invoke(cli, ["peaks", "--device", "cuda", "--out", str(tmp_path / "p")])
     assert isinstance(told.exception, UsageError)
     assert str(told.exception).startswith("--device cuda, but torch finds no accelerator here")

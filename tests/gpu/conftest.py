@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwatch.devices.accelerators import Accelerators, find_here
+from flopwatch.devices.present_accelerators import Accelerators, find_here
 
 RESULTS = Path(__file__).parents[2] / "results" / "gpu"
 

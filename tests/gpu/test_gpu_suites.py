@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flopwatch.devices.accelerators import Accelerators
 from flopwatch.devices.kinds import find_kind
+from flopwatch.devices.present_accelerators import Accelerators
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
 from flopwatch.suites.catalog import list_built_in

@@ -192,7 +192,7 @@ def test_the_precision_is_what_the_device_is_used_for(monkeypatch: pytest.Monkey
 
     def run_on(device: str, *words: str) -> None:
         kind = Devices(kind=find_kind(device))
-        monkeypatch.setattr("flopwatch.devices.accelerators.choose_devices", lambda _: kind)
+        monkeypatch.setattr("flopwatch.devices.present_accelerators.choose_devices", lambda _: kind)
         CliRunner().invoke(cli, ["profile", "--model", "small", *words])
 
     monkeypatch.setattr(session, "call", call)

@@ -324,8 +324,8 @@ def profile(device: Device | None, threads: int | None, as_json: bool, **given: 
     import msgspec
 
     from flopwatch.analysis.profile_request import Profile, make_request
-    from flopwatch.devices.accelerators import choose_devices
     from flopwatch.devices.environment import LoadWatch, sample_background_share
+    from flopwatch.devices.present_accelerators import choose_devices
     from flopwatch.output.background_load import warn_of_load
     from flopwatch.output.profile_tables import as_dict, list_sentences, list_sheets
     from flopwatch.runner.session import call

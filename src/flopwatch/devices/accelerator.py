@@ -14,9 +14,14 @@ from functools import cached_property
 from typing import Any
 
 from flopwatch.analysis.statistics import median
-from flopwatch.devices.base import FALLBACK_CACHE_BYTES, Clock, Memory, Phases
+from flopwatch.devices.base import (
+    FALLBACK_CACHE_BYTES,
+    Clock,
+    Memory,
+    Phases,
+    measure_allocations,
+)
 from flopwatch.errors import UsageError
-from flopwatch.records.record import PhaseMemory
 from flopwatch.settings import Device
 
 LEAST_RESOLUTION_NS = 500.0
@@ -139,23 +144,7 @@ class AcceleratorBackend:
         return []
 
     def measure_memory(self, prepare: Callable[[], object], phases: Phases) -> Memory | None:
-        prepare()
-        resident_bytes = self._ask("memory_allocated")
-        if resident_bytes is None:
-            return None
-        found = {}
-        passed: tuple[Any, ...] = ()
-        for name, phase in phases.items():
-            self._ask("reset_peak_memory_stats")
-            passed = (phase(*passed),)
-            peak_bytes, end_bytes = self._ask("max_memory_allocated"), self._ask("memory_allocated")
-            if peak_bytes is None or end_bytes is None:
-                return None
-            found[name] = PhaseMemory(
-                peak_bytes=max(0, int(peak_bytes) - int(resident_bytes)),
-                end_bytes=max(0, int(end_bytes) - int(resident_bytes)),
-            )
-        return Memory(resident_bytes=int(resident_bytes), phases=found)
+        return measure_allocations(self._ask, prepare, phases)
 
     def _ask(self, name: str) -> Any | None:
         """What torch says of the current device's memory, or else the device's own module, which

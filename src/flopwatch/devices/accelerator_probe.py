@@ -1,4 +1,4 @@
-"""The program that `accelerators.find_accelerators` runs: it lists what torch can compute on.
+"""The program that `present_accelerators.find_accelerators` runs: it lists what torch computes on.
 
 It is started by its file name in an interpreter of its own, since a driver may hang, or kill the
 process, and imports nothing of flopwatch. On standard output it writes one JSON object, on its own

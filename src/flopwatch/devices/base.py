@@ -103,6 +103,30 @@ class GraphBackend(Protocol):
         called before a run, as it is later."""
 
 
+def measure_allocations(
+    ask: Callable[[str], Any], prepare: Callable[[], object], phases: Phases
+) -> Memory | None:
+    """What a device's own allocator says of a run; `ask` calls one of its functions by name, as
+    torch's modules have them, and gives None where there is none."""
+    prepare()
+    resident_bytes = ask("memory_allocated")
+    if resident_bytes is None:
+        return None
+    found = {}
+    passed: tuple[Any, ...] = ()
+    for name, phase in phases.items():
+        ask("reset_peak_memory_stats")
+        passed = (phase(*passed),)
+        peak_bytes, end_bytes = ask("max_memory_allocated"), ask("memory_allocated")
+        if peak_bytes is None or end_bytes is None:
+            return None
+        found[name] = PhaseMemory(
+            peak_bytes=max(0, int(peak_bytes) - int(resident_bytes)),
+            end_bytes=max(0, int(end_bytes) - int(resident_bytes)),
+        )
+    return Memory(resident_bytes=int(resident_bytes), phases=found)
+
+
 def open_backend(device: Device, cache_bytes: int | None = None) -> Backend:
     """`cache_bytes` is the size of a CPU's last-level caches, where the caller knows it."""
     if device == HOST:

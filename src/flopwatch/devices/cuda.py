@@ -6,9 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from flopwatch.devices.base import FALLBACK_CACHE_BYTES, Clock, Memory, Phases
+from flopwatch.devices.base import (
+    FALLBACK_CACHE_BYTES,
+    Clock,
+    Memory,
+    Phases,
+    measure_allocations,
+)
 from flopwatch.devices.gpu_state import Reader, open_reader
-from flopwatch.records.record import PhaseMemory
 
 RUNS_BEFORE_CAPTURE = 3
 """As torch's documentation of CUDA graphs has it."""
@@ -112,19 +117,7 @@ class CudaBackend:
         return graphs
 
     def measure_memory(self, prepare: Callable[[], object], phases: Phases) -> Memory | None:
-        cuda = self._torch.cuda
-        prepare()
-        resident_bytes = int(cuda.memory_allocated())
-        found = {}
-        passed: tuple[Any, ...] = ()
-        for name, phase in phases.items():
-            cuda.reset_peak_memory_stats()
-            passed = (phase(*passed),)
-            found[name] = PhaseMemory(
-                peak_bytes=max(0, int(cuda.max_memory_allocated()) - resident_bytes),
-                end_bytes=max(0, int(cuda.memory_allocated()) - resident_bytes),
-            )
-        return Memory(resident_bytes=resident_bytes, phases=found)
+        return measure_allocations(lambda name: getattr(self._torch.cuda, name)(), prepare, phases)
 
 
 def _replay(graph: Any, result: Any, *_: Any) -> Any:

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import structs
 
 from flopwatch.devices import environment, instruction_sets
-from flopwatch.devices.accelerators import choose_devices
 from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.devices.measured_peaks import find_peaks, shorten
+from flopwatch.devices.present_accelerators import choose_devices
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import Record, SuiteColumn, encode
 from flopwatch.runner.local_launcher import Launcher, Worker

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from flopwatch.devices import environment, instruction_sets
-from flopwatch.devices.accelerators import choose_devices
 from flopwatch.devices.best_times import PATIENCE
 from flopwatch.devices.kinds import is_host
 from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import Curve, Exchange, Peaks, Stream, read_setup
 from flopwatch.devices.peak_measurement import EFFORTS
+from flopwatch.devices.present_accelerators import choose_devices
 from flopwatch.devices.system_files import count_usable_cores, read_cpu_quota_cores
 from flopwatch.errors import UsageError
 from flopwatch.output.units import format_duration

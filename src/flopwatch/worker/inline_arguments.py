@@ -11,9 +11,9 @@ from numbers import Real
 from operator import index
 from typing import Any, get_args
 
-from flopwatch.devices.accelerators import describe_present, list_in_process
 from flopwatch.devices.base import find_device_in_use
 from flopwatch.devices.kinds import HOST
+from flopwatch.devices.present_accelerators import describe_present, list_in_process
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.settings import LARGEST_SEED, Cache, Device

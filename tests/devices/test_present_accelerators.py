@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from flopwatch import plugins
-from flopwatch.devices import accelerators
-from flopwatch.devices.accelerators import (
+from flopwatch.devices import present_accelerators
+from flopwatch.devices.kinds import Devices, find_kind
+from flopwatch.devices.present_accelerators import (
     Accelerators,
     Report,
     choose_devices,
@@ -21,7 +22,6 @@ from flopwatch.devices.accelerators import (
     list_in_process,
     run_child,
 )
-from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import UsageError
 
 FAKE_TORCH = """
@@ -83,7 +83,7 @@ class FakeTorch:
         return run_child(timeout_s=timeout_s)
 
     def find(self, timeout_s: float = 60.0, **wanted: Any) -> Accelerators:
-        return accelerators.interpret(self.run(timeout_s, **wanted))
+        return present_accelerators.interpret(self.run(timeout_s, **wanted))
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ class TestSigns:
     def test_without_torch_there_is_nobody_to_ask(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(accelerators, "read_torch_version", lambda: None)
+        monkeypatch.setattr(present_accelerators, "read_torch_version", lambda: None)
         assert self.find(tmp_path, ("nvidia0",), torch_version=None) == []
 
 
@@ -223,17 +223,17 @@ class TestChoice:
 def test_a_failure_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of GPUs was once kept until the next boot, empty after an error."""
     answers = [Accelerators(problem="busy"), Accelerators(device="cuda", names=(H100,))]
-    monkeypatch.setattr(accelerators, "find_accelerators", lambda: answers.pop(0))
-    accelerators._find.cache_clear()
+    monkeypatch.setattr(present_accelerators, "find_accelerators", lambda: answers.pop(0))
+    present_accelerators._find.cache_clear()
     try:
-        assert accelerators.find_here().problem == "busy"
-        assert accelerators.find_here().device == "cuda"
-        assert accelerators.find_here().device == "cuda"  # without asking again
+        assert present_accelerators.find_here().problem == "busy"
+        assert present_accelerators.find_here().device == "cuda"
+        assert present_accelerators.find_here().device == "cuda"  # without asking again
         answers.append(Accelerators())
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert accelerators.find_here().device is None
+        assert present_accelerators.find_here().device is None
     finally:
-        accelerators._find.cache_clear()
+        present_accelerators._find.cache_clear()
 
 
 def test_no_file_remembers_accelerators(tmp_path: Path, torch: FakeTorch) -> None:
@@ -247,6 +247,6 @@ def test_with_the_real_torch() -> None:
     import torch
 
     found = list_in_process(torch)
-    assert found == accelerators.interpret(run_child())
+    assert found == present_accelerators.interpret(run_child())
     assert (found.device is None) == (not torch.accelerator.is_available())
     assert "torch" in sys.modules
