@@ -16,9 +16,10 @@ from click.testing import CliRunner
 
 from flopwatch.analysis.summary import summarize
 from flopwatch.cli.main import cli
+from flopwatch.output.answers import answer_suite
 from flopwatch.output.headlines import describe_suite, describe_whole, group_failures
 from flopwatch.output.page import document, is_report, render_page
-from flopwatch.output.page.headline import answer_suite, list_tiles
+from flopwatch.output.page.headline import list_tiles
 from flopwatch.output.page.markup import MOST_REMARKS, Content, Section, make_section
 from flopwatch.output.page.table_markup import MOST_ROWS
 from flopwatch.output.plots import choose_plots
@@ -177,17 +178,10 @@ def test_failures_of_the_same_reason_are_told_once(records: list[Record]) -> Non
 class TestHeadline:
     def test_the_answer_is_a_sentence_with_its_interval(self, records: list[Record]) -> None:
         rows = summarize(records[:2])
-        assert answer_suite(rows) == (
-            "fast is the fastest: 2.00x over dense, faster, 99 % interval [2.00, 2.00]."
-        )
+        page = render_page(records[:2])
+        assert '<p class="answer">fast is 2.00x [2.00, 2.00] faster than dense.</p>' in page
         (tile,) = list_tiles(rows)
         assert (tile.label, tile.value, tile.tone) == ("fast over dense", "2.00x", "faster")
-
-    def test_the_baseline_may_be_the_fastest(self) -> None:
-        slow = [record for record in SPEEDUPS if record.variant in ("dense", "slow")]
-        assert answer_suite(summarize(slow)) == (
-            "dense is the fastest; slow comes closest: 0.50x over dense."
-        )
 
     def test_what_is_unclear_is_not_called_faster(self) -> None:
         noisy = [1e6 * (1 + n % 7) for n in range(20)]
@@ -196,14 +190,13 @@ class TestHeadline:
             for name, times_ns in (("dense", [3e6] * 20), ("fast", noisy))
         ]
         rows = summarize(wide)
-        assert answer_suite(rows) == (
-            "Nothing is clearly faster than dense: 1 unclear of 1 comparison."
-        )
+        (answer,) = answer_suite(rows)
+        assert answer.startswith("fast vs dense: no clear difference, ")
         assert [tile.tone for tile in list_tiles(rows)] == ["unclear"]
 
     def test_a_value_without_interval_is_called_so(self) -> None:
         rows = summarize(load("dyad"))
-        assert answer_suite(rows).endswith("its interval is not known.")
+        assert "no intervals" in answer_suite(rows)[0]
         assert {tile.tone for tile in list_tiles(rows)} == {"unknown"}
 
     def test_cases_of_which_some_have_no_interval_have_no_common_verdict(self) -> None:

@@ -102,7 +102,8 @@ def test_each_row_says_over_what_where_baselines_differ(
     path = tmp_path / "two.jsonl"
     path.write_bytes(b"".join(encode(record) + b"\n" for record in [*others, *ours]))
     assert show("compare", str(path)) == 0
-    lines = capsys.readouterr().out.splitlines()
+    answer, _, *lines = capsys.readouterr().out.splitlines()
+    assert "comparisons: " in answer
     assert lines[1].split()[:2] == ["over", "variant"]
     assert [line.split()[:2] for line in lines[2:4]] == [["plain", "fast"], ["dense", "fast"]]
 
