@@ -85,7 +85,7 @@ def test_the_published_mixture_is_marked(tmp_path: Path) -> None:
     records = measure(tmp_path, *options)
     assert records["dense"].conditions == {"dtype": "float32", "autocast": "off"}
     assert records["dyad:it:4"].conditions == {"dtype": "float32", "autocast": "float16"}
-    shown = flopwatch(tmp_path, "show", "out.jsonl")
+    shown = flopwatch(tmp_path, "show", "out.jsonl", "-v")
     assert "autocast off in the baseline and float16 here" in shown
 
 

@@ -130,6 +130,11 @@ class Communicator:
         shares = [Share(row, 0.0, 0.0) for row in rows]
         return replace(found, phase_ns=slowest_ns), shares
 
+    def meet(self) -> None:
+        """Wait until all ranks have come so far, or one of them is lost."""
+        with suppress(Exception):
+            self._distributed.barrier(group=self._control)
+
     def close(self) -> None:
         """When all is done; nccl wants it. Should it hang, it is left alone: the process ends
         without waiting for it."""

@@ -244,8 +244,9 @@ def call(request: Call, channel: Channel) -> None:
         channel.send(Refused(message=str(error)))
     else:
         channel.send(Returned(value=msgspec.to_builtins(value)))
-    if comm is not None:  # the answer is sent, whatever becomes of this
+    if comm is not None:
         channel.board.write(NO_VARIANT, "finish")
+        comm.meet()  # no rank ends before rank 0 has answered: it would be taken for lost
         comm.close()
 
 
