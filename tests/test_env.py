@@ -13,7 +13,7 @@ from flopwatch import env
 PACKAGE = Path(flopwatch.__file__).parent
 PASS_ON = {
     "env.py",
-    "devices/accelerators.py",  # a child inherits them
+    "devices/present_accelerators.py",  # a child inherits them
     "devices/environment.py",  # stores them in records
     "devices/instruction_sets.py",  # a child inherits them
     "runner/local_launcher.py",  # workers inherit them

@@ -132,6 +132,7 @@ def test_times_are_those_of_the_device_and_failures_are_rows(
     assert min(records["two"]["samples_ns"]["call"]) >= 4e6
 
 
+@pytest.mark.slow
 def test_peaks_of_a_device_that_is_throttled(flopwatch: Command) -> None:
     """It is fast at first, and keeps up half of that: what the tool calls sustained."""
     options = ["--device", "flop", "--quick", "--dtype", "bfloat16", "--ranks", "2", "--json"]

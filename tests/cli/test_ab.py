@@ -72,6 +72,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_slower_revision_fails_the_gate_with_a_comment(repository: Path) -> None:
     result = flopwatch(
         "ab", "fast", "slow", "--suite", "bench.py", "--fail-if-slower", "5%", "--threads", 1,

@@ -70,6 +70,7 @@ def build(case):
 """
 
 
+@pytest.mark.slow
 def test_building_may_take_longer_than_the_limit_but_not_without_work_nor_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

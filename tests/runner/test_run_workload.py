@@ -225,6 +225,7 @@ def test_curves_that_fail_or_hang_costs_only_its_variant_and_keeps_what_was_meas
     assert records["last"].rounds == records["plain"].rounds
 
 
+@pytest.mark.slow
 def test_a_study_may_take_longer_than_the_silence_limit_while_points_arrive(
     write_file: WriteFile,
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_suite_may_ask_for_new_processes(write: Write) -> None:
     assert len(set(list_pids(records))) == 2
 
 
+@pytest.mark.slow
 def test_ranks_of_a_job_keep_their_processes_until_one_dies(write: Write, tmp_path: Path) -> None:
     odd = """
         if case.n == 3 and distributed.get_rank() == 1:
