@@ -10,9 +10,10 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 bench: .venv/.bench
 	bash benchmarks/tour.sh
 
-# Without coverage, which doubles the time of every child process that imports torch.
+# Without coverage, which doubles the time of every child process that imports torch; tests in a browser are
+# those of test-packages.
 test: .venv/.test check
-	$(BIN)/pytest -m "not slow and not gpu" --numprocesses=2 --dist=loadgroup
+	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=2 --dist=loadgroup
 
 # What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.
 test-packages: .venv/.test

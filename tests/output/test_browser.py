@@ -439,7 +439,7 @@ def test_texts_of_records_run_nowhere(browser: Any, tmp_path: Path) -> None:
     figure.locator("svg").focus()
     for _ in range(3):
         tab.keyboard.press("ArrowRight")
-        assert tab.locator(".tip").is_visible()
+        tab.locator(".tip").wait_for(state="visible")
     assert tab.locator("img, iframe, [onerror], [onmouseover]").count() == 0
     assert tab.locator("script:not([type])").count() == 4  # Vega's three, and the page's
     assert visit.complaints == []
