@@ -429,7 +429,7 @@ def test_without_scripts_all_is_there_but_the_controls(browser: Any, page_file: 
 
 
 def show_next_tip(tab: Any) -> None:
-    """By the keyboard. Scrolling hides tips, and the page may still scroll to what has the focus."""
+    """By the keyboard. Scrolling hides tips, and the page may still scroll to the focus."""
     for _ in range(20):
         tab.keyboard.press("ArrowRight")
         if tab.locator(".tip").is_visible():
