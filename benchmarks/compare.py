@@ -42,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--part", choices=["simulated", "real"], default="simulated")
     parser.add_argument("--alarms", type=int, default=500, help="comparisons without a change")
-    parser.add_argument("--slowdowns", type=int, default=100, help="comparisons with 5 % more")
+    parser.add_argument("--slowdowns", type=int, default=100, help="comparisons with 5 %% more")
     given = parser.parse_args()
     part: Callable[[int, int], int] = {"simulated": simulate, "real": measure}[given.part]
     return part(given.alarms, given.slowdowns)

@@ -62,7 +62,7 @@ MIN_FOUND, MAX_FALSE_ALARMS = 0.9, 0.02
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--slower", type=int, default=50, help="comparisons with 3 % more work")
+    parser.add_argument("--slower", type=int, default=50, help="comparisons with 3 %% more work")
     parser.add_argument("--same", type=int, default=100, help="comparisons of the same code")
     parser.add_argument("--quiet", action="store_true", help="without a neighbour")
     parser.add_argument("--threads", type=int, default=1)

@@ -3,6 +3,7 @@ are previewed (`--dry-run`), or else parsed with all their options."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -391,3 +392,18 @@ def test_every_benchmark_is_named_in_the_documentation() -> None:
 
     assert len(scripts) > 10
     assert [script for script in scripts if script not in text] == []
+
+
+def test_the_help_of_every_benchmark_can_be_printed() -> None:
+    """argparse formats it with %: a percent sign alone is an error there."""
+    helps = [
+        keyword.value.value
+        for script in (ROOT / "benchmarks").rglob("*.py")
+        for keyword in ast.walk(ast.parse(script.read_text()))
+        if isinstance(keyword, ast.keyword) and keyword.arg == "help"
+        if isinstance(keyword.value, ast.Constant)
+    ]
+
+    assert len(helps) > 20
+    for text in helps:
+        assert text % {"default": 1, "prog": "name"}
