@@ -18,29 +18,22 @@ import msgspec
 from msgspec import Meta
 
 from flopwatch.errors import CorruptFile, NewerSchema
+from flopwatch.records.monitored import Continuation, Monitored, find_uneven
+from flopwatch.records.quantities import (
+    LARGEST_UNSIGNED,
+    Amount,
+    Calls,
+    Count,
+    Number,
+    PartTime,
+    Time,
+)
 from flopwatch.settings import Settings
 
 SCHEMA = 1
 
-LONGEST_NS = 2.0**63
-"""Three centuries."""
-LARGEST = 1e100
-LARGEST_INT = 2**63 - 1
-LARGEST_UNSIGNED = 2**64 - 1
-"""JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
 LONG_NUMBER = b"0" * len(str(LARGEST_UNSIGNED))
 ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
-
-# What no measurement gives is refused on reading, so that nothing is computed from it. Within these
-# bounds, sums and ratios of samples, and the rate of any amount over any sample, are finite.
-Time = Annotated[float, Meta(ge=1e-12, lt=LONGEST_NS)]
-"""A sample, in nanoseconds; a very short one is the mean of very many calls."""
-PartTime = Annotated[float, Meta(ge=0.0, lt=LONGEST_NS)]
-"""Time of a part of a sample, which may be 0."""
-Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
-Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
-Calls = Annotated[int, Meta(ge=1, le=LARGEST_INT)]
 
 MOST_NESTED = 100
 """Levels of values within values: what writes them recurses, and Python limits that."""
@@ -194,6 +187,8 @@ class Record:
     held before a run included."""
     first_call_page_faults: Count | None = None
     """Pages of memory that the system had to provide during the very first call."""
+    monitored: Monitored | None = None
+    """Of a user's own training loop: what `flopwatch.Monitor` saw of it."""
     check: Check | None = None
     unchecked: str | None = None
     """Why nothing was compared, where that was wanted."""
@@ -226,11 +221,14 @@ class Header(msgspec.Struct):
     """What has to be known of a line before the rest of it can be judged."""
 
     schema: Annotated[int, Meta(ge=1)]
+    continued: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Of a line that is no record, but continues one."""
 
 
 _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(Header)
 _record_decoder = msgspec.json.Decoder(Record)
+_continuation_decoder = msgspec.json.Decoder(Continuation)
 
 
 def encode(record: Record) -> bytes:
@@ -244,14 +242,27 @@ def decode(line: bytes) -> Record:
     Raises CorruptFile or NewerSchema with a sentence that does not name file or line: the caller
     knows those.
     """
+    found = decode_line(line)
+    if isinstance(found, Continuation):
+        raise CorruptFile("it is not a record, but continues one")
+    return found
+
+
+def decode_line(line: bytes) -> Record | Continuation:
+    """What is on one line of a results file: the same errors."""
     try:
-        schema = _header_decoder.decode(line).schema
-        if schema > SCHEMA:
+        header = _header_decoder.decode(line)
+        if header.schema > SCHEMA:
             raise NewerSchema(
-                f"it has schema {schema}, and this flopwatch reads schema {SCHEMA}: it is from a "
-                "newer version, or from before the first release; upgrade flopwatch or measure "
-                "again"
+                f"it has schema {header.schema}, and this flopwatch reads schema {SCHEMA}: it is "
+                "from a newer version, or from before the first release; upgrade flopwatch or "
+                "measure again"
             )
+        if header.continued is not msgspec.UNSET:
+            continuation = _continuation_decoder.decode(line)
+            for wrong in find_uneven(continuation.continued):
+                raise CorruptFile(wrong)
+            return continuation
         record = _record_decoder.decode(line)
     except msgspec.ValidationError as error:
         raise CorruptFile(f"it is not a record ({error})") from None
@@ -288,7 +299,13 @@ def _find_contradictions(record: Record) -> Iterator[str]:
             yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
     if len({len(values) for values in record.curves.values()}) > 1:
         yield "its curves differ in length"
+    yield from _find_uneven_ranks(record.monitored)
     yield from _find_wrong_sections(record.environment)
+
+
+def _find_uneven_ranks(monitored: Monitored | None) -> Iterator[str]:
+    for steps in () if monitored is None else monitored.ranks:
+        yield from find_uneven(steps)
 
 
 def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
