@@ -5,17 +5,20 @@ the steps before and after it, whichever is the longer, so that a run that becom
 has no slow step, and five times the median deviation, at least a fifth of the median.
 
 Its excess over that median is compared with what each cause explains: the excess of the time spent
-waiting for data or for other ranks, and how long garbage collections and pauses inside it took. The
-cause is the one that explains most of it, and at least half; where two explain nearly as much, the
-more specific one: a collection of garbage while the loader runs also makes the data late. Causes
-without a duration (allocator retries, lower clocks) count where no other explains it. Otherwise
-the cause is unknown, and the part of the step that grew most is named.
+waiting for data, for other ranks or for the network, and how long garbage collections inside it
+took. The cause is the one that explains most of it, and at least half; where two explain nearly as
+much, the more specific one: a collection of garbage while the loader runs also makes the data late.
+Causes without a duration of their own (allocator retries, a pause right before, lower clocks) count
+where no other explains it, unless they are there in most steps. Otherwise the cause is unknown, and
+the part of the step that grew most is named.
+
+Pauses themselves are no part of any step, and are listed by their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -35,13 +38,18 @@ LEAST_EXPLAINED = 0.5
 NEARLY = 0.8
 """Of what the best cause explains, a more specific one must explain as much."""
 
+USUAL = 0.5
+"""Of all steps: what is there in more of them does not make one slower than the others."""
+
 Cause = Literal[
-    "pause", "garbage collection", "allocator retries", "other ranks", "data", "throttling",
-    "unknown",
+    "garbage collection", "other ranks", "communication", "data", "allocator retries", "pause",
+    "throttling", "unknown",
 ]  # fmt: skip
-TIMED: tuple[Cause, ...] = ("pause", "garbage collection", "other ranks", "data")
+"""pause: it was right before the step, or in it. other ranks: they came later to a collective;
+communication: all ranks waited alike."""
+TIMED: tuple[Cause, ...] = ("garbage collection", "other ranks", "communication", "data")
 """Causes that have a duration, the most specific first."""
-COUNTED: tuple[Cause, ...] = ("allocator retries", "throttling")
+PRESENT: tuple[Cause, ...] = ("allocator retries", "pause", "throttling")
 """Causes that are only known to have been there."""
 
 
@@ -59,20 +67,22 @@ class SlowStep:
     """Of the excess, by the cause; None where that has no duration."""
     part: str | None
     """Of the step, that grew most; None where its parts are not known."""
+    rank: int | None = None
+    """Where other ranks are the cause: the one that came last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """What is known of the steps of one session; all arrays are parallel to its steps."""
 
-    numbers: Sequence[int]
+    numbers: Array
     step_ns: Array
     parts_ns: Mapping[str, Array]
     """By name of the part; NaN where it is not known."""
     timed_ns: Mapping[Cause, Array]
     """By cause: the time that it took in each step, whatever is usual."""
-    counted: Mapping[Cause, Array]
-    """By cause: how often it was there."""
+    present: Mapping[Cause, Array]
+    """By cause: whether it was there."""
 
 
 def find_slow_steps(evidence: Evidence, first_steps: int = 0) -> list[SlowStep]:
@@ -93,15 +103,17 @@ def find_slow_steps(evidence: Evidence, first_steps: int = 0) -> list[SlowStep]:
         name: _find_excess(values[first_steps:], places)
         for name, values in evidence.parts_ns.items()
     }
+    marks = {cause: evidence.present[cause][first_steps:] for cause in PRESENT
+             if cause in evidence.present}  # fmt: skip
+    telling = {cause: there for cause, there in marks.items() if there.mean() <= USUAL}
     found = []
     for position, place in enumerate(places.tolist()):
         over = float(excess[place])
         cause, explained = _choose_cause(
             over,
             {cause: float(values[position]) for cause, values in timed.items()},
-            [c for c in COUNTED if c in evidence.counted
-             and evidence.counted[c][first_steps + place] > 0],
-        )  # fmt: skip
+            [cause for cause, there in telling.items() if there[place]],
+        )
         grown = {name: float(values[position]) for name, values in parts.items()}
         found.append(
             SlowStep(
@@ -158,3 +170,19 @@ def find_levels(values: Array) -> tuple[Array, Array]:
         scatters[block] = NORMAL_DEVIATION * float(np.median(deviations))
     sizes = np.diff(edges)
     return np.repeat(levels, sizes), np.repeat(scatters, sizes)
+
+
+def name_late_ranks(
+    slow: Sequence[SlowStep], waiting_ns: Array, ranks: Sequence[int]
+) -> list[SlowStep]:
+    """With the rank that the others waited for, where they did; `waiting_ns` has a row a rank and a
+    column a step."""
+    import numpy as np
+
+    named = []
+    for step in slow:
+        column = waiting_ns[:, step.place]
+        is_known = step.cause == "other ranks" and not np.isnan(column).any()
+        rank = ranks[int(np.argmin(column))] if is_known else None
+        named.append(replace(step, rank=rank))
+    return named

@@ -10,6 +10,7 @@ network.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,9 +54,9 @@ class Stragglers:
     ranks: list[RankWait]
 
 
-def find_stragglers(waiting_ns: Array, step_ns: Array) -> Stragglers | None:
-    """`waiting_ns` has a row a rank and a column a step, NaN where it is not known; None where
-    fewer than two ranks are known."""
+def find_stragglers(waiting_ns: Array, step_ns: Array, numbers: Sequence[int]) -> Stragglers | None:
+    """`waiting_ns` has a row for each rank of `numbers` and a column a step, NaN where it is not
+    known; None where fewer than two ranks are known."""
     import numpy as np
 
     if waiting_ns.ndim != 2 or len(waiting_ns) < 2:
@@ -74,7 +75,7 @@ def find_stragglers(waiting_ns: Array, step_ns: Array) -> Stragglers | None:
     counts = np.bincount(last[is_late], minlength=ranks)
     found = [
         RankWait(
-            rank=rank,
+            rank=numbers[rank],
             waiting_share=float(waiting[rank].sum()) / total_ns,
             last_share=float(counts[rank]) / len(steps),
             lost_ns=float(by_rank[rank]),
