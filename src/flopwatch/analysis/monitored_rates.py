@@ -15,10 +15,12 @@ from flopwatch.analysis.record_device import (
     find_record_device,
     list_standards,
     name_arithmetic,
+    sum_flops,
 )
 from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.precision import Peak
-from flopwatch.records.monitored import CountedFlops, FlopsSource, MeterReading, Monitored
+from flopwatch.records.joined_runs import count_tokens
+from flopwatch.records.monitored import CountedFlops, FlopsSource, MeterReading
 from flopwatch.records.record import Record
 
 
@@ -71,56 +73,25 @@ class Energy:
         return self.energy_j / self.duration_s
 
 
-def count_tokens(starts: Sequence[tuple[Record, int]], step_ns: float) -> Tokens | None:
-    """Of records, each with the number of its first steps; None where nobody said."""
-    useful, padded, total, steps = 0.0, 0.0, 0.0, 0
-    for record, first_steps in starts:
-        monitored = record.monitored
-        if monitored is None:
-            continue
-        counted = _count_by_step(monitored)
-        if counted is None:
+def count_run_tokens(records: Sequence[Record], step_ns: float) -> Tokens | None:
+    """None where nobody said how many there are."""
+    useful, padded, steps = 0.0, 0.0, 0
+    for record in records:
+        assert record.monitored is not None
+        own, computed = (count_tokens(record.monitored, padded=each) for each in (False, True))
+        if not own or not computed:
             return None
-        total += sum(pair[0] for pair in counted)
-        steady = counted[first_steps:]
-        useful += sum(pair[0] for pair in steady)
-        padded += sum(pair[1] for pair in steady)
-        steps += len(steady)
-    if not steps or not total:
+        useful += own * len(record.rounds)
+        padded += computed * len(record.rounds)
+        steps += len(record.rounds)
+    if not steps:
         return None
-    per_step = useful / steps
     return Tokens(
-        per_step=per_step,
-        padded_per_step=padded / steps,
-        per_s=per_step / step_ns * 1e9,
-        total=total,
+        per_step=useful / steps,
+        padded_per_step=max(useful, padded) / steps,
+        per_s=useful / steps / step_ns * 1e9,
+        total=useful,
     )
-
-
-def _count_by_step(monitored: Monitored) -> list[tuple[float, float]] | None:
-    """Useful tokens and those with padding, of all ranks, for every step of the lowest rank."""
-    main = monitored.ranks[0]
-    others = [dict(zip(rank.steps, zip(rank.tokens, rank.padded_tokens, strict=True), strict=True))
-              for rank in monitored.ranks[1:]
-              if any(tokens is not None for tokens in rank.tokens)]  # fmt: skip
-    told = monitored.tokens_per_step
-    found: list[tuple[float, float]] = []
-    for number, own, computed in zip(main.steps, main.tokens, main.padded_tokens, strict=True):
-        pairs = [pair for pair in ((own, computed), *(o.get(number, (None, None)) for o in others))
-                 if pair[0] is not None]  # fmt: skip
-        if not pairs:
-            if told is None:
-                return None
-            found.append((told, told))
-            continue
-        scale = monitored.data_parallel / len(pairs)
-        useful = scale * sum(tokens or 0 for tokens, _ in pairs)
-        padded = scale * sum(
-            (tokens or 0) if with_padding is None else with_padding
-            for tokens, with_padding in pairs
-        )
-        found.append((useful, max(useful, padded)))
-    return found
 
 
 def count_run_devices(record: Record) -> int:
@@ -139,7 +110,7 @@ def find_run_utilisation(
     if flops is None:
         missing = "the FLOPs of a step are not known; give Monitor a model, a job or a config"
         return None, monitored.flops_missing or missing
-    per_step = _count_step_flops(monitored, flops, tokens)
+    per_step = _count_step_flops(record, flops, tokens)
     if per_step is None:
         return None, "tokens of a step are not known; give Monitor tokens_per_step"
     model, hardware = per_step
@@ -161,21 +132,18 @@ def find_run_utilisation(
 
 
 def _count_step_flops(
-    monitored: Monitored, flops: CountedFlops, tokens: Tokens | None
+    record: Record, flops: CountedFlops, tokens: Tokens | None
 ) -> tuple[float, float | None] | None:
-    """Of the model and of the hardware, of all ranks; None where tokens are not known."""
-    if flops.unit == "token":
-        if tokens is None:
-            return None
-        hardware = None if flops.hardware is None else flops.hardware * tokens.padded_per_step
-        return flops.model * tokens.per_step, hardware
-    counts = [count for rank in monitored.ranks for count in rank.micro_batches if count]
-    if not counts:
+    """Of the model and of the hardware, of all ranks; None where they are not known."""
+    counted = sum(sum_flops(record.flops).values())
+    if not counted:
         return None
-    batches = sum(counts) / len(counts) * monitored.world_size
-    useful = 1.0 if tokens is None else 1 - tokens.padding_share
-    hardware = None if flops.hardware is None else flops.hardware * batches
-    return flops.model * batches * useful, hardware
+    padding = 1.0 if tokens is None else tokens.padded_per_step / tokens.per_step
+    recomputed = None if flops.hardware is None else flops.hardware / flops.model
+    if flops.unit == "token":
+        return counted, None if recomputed is None else counted * recomputed * padding
+    # A micro-batch has been counted with its padding.
+    return counted / padding, None if recomputed is None else counted * recomputed
 
 
 def _find_peak(record: Record, dtype: str) -> Peak | None:
@@ -195,45 +163,52 @@ def _describe_missing_peak(record: Record, dtype: str) -> str:
 
 def find_energy(records: Sequence[Record], tokens: Tokens | None) -> Energy | None:
     """Between the first and the last reading of each meter; None without two readings."""
-    energy_j, duration_s, ranks = 0.0, 0.0, 0
-    steps = 0.0
+    energy_j, duration_s, metered_tokens, ranks = 0.0, 0.0, 0.0, 0
     for record in records:
-        monitored = record.monitored
-        if monitored is None:
-            continue
+        assert record.monitored is not None
         spans = [
-            span for rank in monitored.ranks if (span := _measure_energy(rank.readings)) is not None
+            span
+            for rank in record.monitored.ranks
+            if (span := _measure_energy(rank.readings)) is not None
         ]
-        energy_j += sum(joule for joule, _, _ in spans)
-        duration_s += max((seconds for _, seconds, _ in spans), default=0.0)
+        if not spans:
+            continue
+        if is_host(record.settings.device):
+            spans = spans[:1]  # all ranks read the same meter
         ranks = max(ranks, len(spans))
-        if spans:
-            _, _, (first_ns, last_ns) = spans[0]
-            main = monitored.ranks[0]
-            steps += sum(first_ns <= begin <= last_ns for begin in main.begin_ns)
-    if not ranks or duration_s <= 0:
+        energy_j += sum(span.energy_j for span in spans)
+        duration_s += max(span.duration_s for span in spans)
+        begins = next(rank.begin_ns for rank in record.monitored.ranks if rank.begin_ns)
+        steps = sum(spans[0].first_ns <= begin <= spans[0].last_ns for begin in begins)
+        # Meters of some ranks have used their share of the tokens.
+        share = len(spans) / count_run_devices(record)
+        metered_tokens += 0.0 if tokens is None else tokens.per_step * steps * share
+    if not ranks:
         return None
-    # Meters of some ranks only: their share of the tokens.
-    share = ranks / max(1, records[-1].monitored.world_size if records[-1].monitored else 1)
-    if is_host(records[-1].settings.device):
-        share = 1.0
-    counted = None if tokens is None else tokens.per_step * steps * share
     return Energy(
         energy_j=energy_j,
         duration_s=duration_s,
-        j_per_token=energy_j / counted if counted else None,
+        j_per_token=energy_j / metered_tokens if metered_tokens else None,
         ranks=ranks,
     )
 
 
-def _measure_energy(
-    readings: Sequence[MeterReading],
-) -> tuple[float, float, tuple[float, float]] | None:
-    """Joules, seconds, and from when to when."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Metered:
+    energy_j: float
+    first_ns: float
+    last_ns: float
+
+    @property
+    def duration_s(self) -> float:
+        return (self.last_ns - self.first_ns) / 1e9
+
+
+def _measure_energy(readings: Sequence[MeterReading]) -> _Metered | None:
     known = [(one.at_ns, one.energy_j) for one in readings if one.energy_j is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return None
     (first_ns, first_j), (last_ns, last_j) = known[0], known[-1]
     if last_j < first_j:  # a meter that was reset
         return None
-    return last_j - first_j, (last_ns - first_ns) / 1e9, (first_ns, last_ns)
+    return _Metered(energy_j=last_j - first_j, first_ns=first_ns, last_ns=last_ns)

@@ -1,55 +1,43 @@
 """A monitored run: all starts of one training, and what its steps come to.
 
 A start is a record, made by `flopwatch.Monitor`; runs of one name and model are restarts of the
-same training. What is said of steps is said of the lowest rank, which has seen all of them; ranks
-are compared with each other in `stragglers`. The first steps (compilation, allocation) are apart:
-the steady step is that of all later ones.
+same training. The first steps of each start are apart: the steady step is that of all later ones.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.goodput import Attempt, Goodput, find_goodput
 from flopwatch.analysis.monitored_rates import (
     Energy,
     RunUtilisation,
     Tokens,
-    count_tokens,
+    count_run_tokens,
     find_energy,
     find_run_utilisation,
 )
-from flopwatch.analysis.slow_steps import (
-    Cause,
-    Evidence,
-    SlowStep,
-    find_levels,
-    find_slow_steps,
-    name_late_ranks,
-)
-from flopwatch.analysis.statistics import Estimate, estimate_median
+from flopwatch.analysis.monitored_steps import OTHER, Start, find_main, read_start
+from flopwatch.analysis.slow_steps import Cause, SlowStep
+from flopwatch.analysis.statistics import Estimate, as_interval, estimate_median
 from flopwatch.analysis.stragglers import Stragglers, find_stragglers
-from flopwatch.records.monitored import End, RankSteps
+from flopwatch.records.monitored import End
 from flopwatch.records.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from flopwatch.jobs.utilisation import Utilisation
+
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-OTHER = "other"
 PARTS = ("data", "forward", "loss", "backward", "communication", "optimizer", OTHER)
 """Of a step, in order."""
 MOST_VALUES = 4000
 """Of which an interval is computed: of a million steps it is that of medians of blocks."""
-EARLY = 1.25
-"""Times the usual step: a leading step that takes longer is one of the first steps, too."""
-MOST_EARLY = 20
-
-PartName = Literal["data", "forward", "loss", "backward", "communication", "optimizer", "other"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,36 +72,6 @@ class RunMemory:
     """When it was last looked at."""
     phases_bytes: dict[str, int]
     """The most that was held at the end of each part of a step."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """One start of a run, as far as its lowest rank has seen it."""
-
-    record: Record
-    numbers: Array
-    begin_ns: Array
-    step_ns: Array
-    parts_ns: dict[str, Array]
-    """NaN where a part is not known; without "other"."""
-    first_steps: int
-    level_ns: Array
-    """What is usual at each step; of the first steps, as at the steady ones after them."""
-    slow: list[SlowStep]
-    waiting_ns: Array | None
-    """By rank and step: waiting for other ranks; None with fewer than two ranks."""
-    ranks: list[int]
-    """The numbers of the rows of `waiting_ns`."""
-    end: End | None
-
-    @property
-    def main(self) -> RankSteps:
-        assert self.record.monitored is not None
-        return self.record.monitored.ranks[0]
-
-    @property
-    def steady_ns(self) -> Array:
-        return self.step_ns[self.first_steps :]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +125,40 @@ class RunSummary:
     def find_part(self, name: str) -> StepPart | None:
         return next((part for part in self.parts if part.name == name), None)
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "starts": len(self.starts),
+            "world_size": self.world_size,
+            "ranks_seen": self.ranks_seen,
+            "steps": self.steps,
+            "step_ns": as_interval(self.step_ns),
+            "mean_step_ns": self.mean_step_ns,
+            "parts": [asdict(part) for part in self.parts],
+            "data_share_of_wall": self.data_share,
+            "first_steps": None if self.first is None else asdict(self.first),
+            "slow_steps": [
+                {**asdict(step), "run_id": start.record.run_id} for start, step in self.slow
+            ],
+            "slow_causes": self.slow_causes,
+            "slow_lost_ns": self.slow_lost_ns,
+            "pauses": [asdict(pause) for pause in self.pauses],
+            "garbage_collections": None if self.collections is None else asdict(self.collections),
+            "tokens": None
+            if self.tokens is None
+            else {**asdict(self.tokens), "padding_share": self.tokens.padding_share},
+            "utilisation": None if self.utilisation is None else asdict(self.utilisation),
+            "missing": self.missing,
+            "stragglers": None if self.stragglers is None else asdict(self.stragglers),
+            "goodput": None if self.goodput is None else asdict(self.goodput),
+            "memory": asdict(self.memory),
+            "energy": None
+            if self.energy is None
+            else {**asdict(self.energy), "power_w": self.energy.power_w},
+            "end": self.end,
+        }
+
 
 def split_runs(records: Iterable[Record]) -> list[list[Record]]:
     """The starts of each run, in order. One that begins at or before the first step of one that was
@@ -199,8 +191,8 @@ def _is_another(starts: Sequence[Record], record: Record) -> bool:
 
 
 def _find_first_step(record: Record) -> int | None:
-    ranks = [] if record.monitored is None else record.monitored.ranks
-    return ranks[0].steps[0] if ranks and ranks[0].steps else None
+    main = find_main(record)
+    return None if main is None else main.steps[0]
 
 
 def summarize_run(records: Sequence[Record]) -> RunSummary | None:
@@ -215,10 +207,8 @@ def summarize_run(records: Sequence[Record]) -> RunSummary | None:
     steady = np.concatenate([start.steady_ns for start in starts])
     step_ns = estimate_typical(steady)
     slow = [(start, step) for start in starts for step in start.slow]
-    tokens = count_tokens([(start.record, start.first_steps) for start in starts], step_ns.value)
+    tokens = count_run_tokens([start.record for start in starts], step_ns.value)
     utilisation, missing = find_run_utilisation(newest, tokens, step_ns.value)
-    waiting = [start.waiting_ns for start in starts if start.waiting_ns is not None]
-    is_alike = len(waiting) == len(starts) and len({len(one) for one in waiting}) == 1
     causes = Counter(step.cause for _, step in slow)
     return RunSummary(
         name=newest.variant,
@@ -238,150 +228,29 @@ def summarize_run(records: Sequence[Record]) -> RunSummary | None:
         tokens=tokens,
         utilisation=utilisation,
         missing=missing,
-        stragglers=find_stragglers(
-            np.concatenate([one[:, s.first_steps :] for one, s in zip(waiting, starts, strict=True)],
-                           axis=1), steady, starts[-1].ranks,
-        ) if is_alike else None,
+        stragglers=_compare_ranks(starts),
         goodput=find_goodput([_make_attempt(start) for start in starts]),
         memory=_find_memory(starts),
         energy=find_energy([start.record for start in starts], tokens),
         end=newest.monitored.end,
-    )  # fmt: skip
+    )
 
 
-def read_start(record: Record) -> Start | None:
-    """None where it has no step."""
+def _compare_ranks(starts: Sequence[Start]) -> Stragglers | None:
+    """Of all starts with the ranks of the newest one."""
     import numpy as np
 
-    monitored = record.monitored
-    if monitored is None or not monitored.ranks or not monitored.ranks[0].steps:
+    alike = [start for start in starts if start.ranks == starts[-1].ranks]
+    known = [
+        (start.waiting_ns[:, start.first_steps :], start.steady_ns)
+        for start in alike
+        if start.waiting_ns is not None
+    ]
+    if not known:
         return None
-    main = monitored.ranks[0]
-    step_ns: Array = np.asarray(main.time_ns, dtype=float)
-    parts_ns = {
-        str(name): np.array(values, dtype=float)  # None becomes NaN
-        for name, values in main.parts_ns.items()
-        if any(value is not None for value in values)
-    }
-    first_steps = _count_first(step_ns, monitored.first_steps)
-    steady = step_ns[first_steps:]
-    levels, _ = find_levels(steady)
-    levels = np.concatenate([np.full(first_steps, levels[0]), levels])
-    ranks, waiting_ns = _find_waiting(monitored.ranks, main)
-    start = Start(
-        record=record,
-        numbers=np.asarray(main.steps, dtype=np.int64),
-        begin_ns=np.asarray(main.begin_ns, dtype=float),
-        step_ns=step_ns,
-        parts_ns=parts_ns,
-        first_steps=first_steps,
-        level_ns=levels,
-        slow=[],
-        waiting_ns=waiting_ns,
-        ranks=ranks,
-        end=monitored.end,
-    )
-    slow = find_slow_steps(_gather_evidence(start), first_steps)
-    if waiting_ns is not None:
-        slow = name_late_ranks(slow, waiting_ns, ranks)
-    return replace(start, slow=slow)
-
-
-def _count_first(step_ns: Array, told: int) -> int:
-    """As many as the monitor sets apart, and those right after them that are still slower; one at
-    least stays steady."""
-    import numpy as np
-
-    least = min(told, len(step_ns) - 1)
-    usual = float(np.median(step_ns[least:]))
-    count = least
-    while count < min(least + MOST_EARLY, len(step_ns) // 4) and step_ns[count] > EARLY * usual:
-        count += 1
-    return count
-
-
-def _find_waiting(ranks: Sequence[RankSteps], main: RankSteps) -> tuple[list[int], Array | None]:
-    """Communication beyond that of the rank that came last: with every rank's own clock, since
-    those of two nodes differ."""
-    import numpy as np
-
-    numbers: list[int] = []
-    rows: list[Array] = []
-    for rank in ranks:
-        values = rank.parts_ns.get("communication")
-        if values is None:
-            continue
-        row = np.full(len(main.steps), np.nan)
-        theirs = np.asarray(rank.steps, dtype=np.int64)
-        places = np.searchsorted(main.steps, theirs)
-        inside = places < len(main.steps)
-        inside[inside] = np.asarray(main.steps)[places[inside]] == theirs[inside]
-        row[places[inside]] = np.array(values, dtype=float)[inside]
-        numbers.append(rank.rank)
-        rows.append(row)
-    if len(rows) < 2:
-        return [], None
-    together = np.stack(rows)
-    return numbers, together - together.min(axis=0)
-
-
-def _gather_evidence(start: Start) -> Evidence:
-    import numpy as np
-
-    parts_ns = dict(start.parts_ns)
-    known = sum((np.nan_to_num(values) for values in parts_ns.values()), np.zeros(1))
-    if parts_ns:
-        parts_ns[OTHER] = start.step_ns - known
-    timed: dict[Cause, Array] = {"garbage collection": _sum_events(start, "gc")}
-    if "data" in parts_ns:
-        timed["data"] = parts_ns["data"]
-    if "communication" in parts_ns:
-        waiting = parts_ns["communication"]
-        if start.waiting_ns is not None and start.main.rank in start.ranks:
-            own = start.waiting_ns[start.ranks.index(start.main.rank)]
-            timed["communication"] = waiting - own
-            waiting = own
-        timed["other ranks"] = waiting
-    return Evidence(
-        numbers=start.numbers,
-        step_ns=start.step_ns,
-        parts_ns=parts_ns,
-        timed_ns=timed,
-        present={
-            "allocator retries": _mark_events(start, "allocator-retry"),
-            "pause": _mark_events(start, "pause", also_next=True),
-            "throttling": _mark_events(start, "throttled"),
-        },
-    )
-
-
-def _sum_events(start: Start, kind: str) -> Array:
-    """How long events of a kind took in each step that they began in."""
-    import numpy as np
-
-    total = np.zeros(len(start.step_ns))
-    events = [event for event in start.main.events if event.kind == kind]
-    if events:
-        begins = np.array([event.begin_ns for event in events])
-        places = np.searchsorted(start.begin_ns, begins, side="right") - 1
-        kept = places >= 0
-        durations = np.array([event.duration_ns for event in events])
-        np.add.at(total, places[kept], durations[kept])
-    return total
-
-
-def _mark_events(start: Start, kind: str, *, also_next: bool = False) -> Array:
-    """In which steps an event of a kind was there, and perhaps in the next one."""
-    import numpy as np
-
-    marks = np.zeros(len(start.step_ns), dtype=bool)
-    for event in start.main.events:
-        if event.kind == kind:
-            first, last = np.searchsorted(
-                start.begin_ns, [event.begin_ns, event.begin_ns + event.duration_ns], side="right"
-            )
-            marks[max(0, int(first) - 1) : int(last) + also_next] = True
-    return marks
+    waiting_ns = np.concatenate([waiting for waiting, _ in known], axis=1)
+    steady_ns = np.concatenate([times for _, times in known])
+    return find_stragglers(waiting_ns, steady_ns, starts[-1].ranks)
 
 
 def estimate_typical(values: Array) -> Estimate:
@@ -512,6 +381,31 @@ def _find_memory(starts: Sequence[Start]) -> RunMemory:
         peak_bytes=max([*peaks, *held], default=None),
         end_bytes=held[-1] if held else None,
         phases_bytes=phases,
+    )
+
+
+def as_utilisation(run: RunSummary) -> Utilisation | None:
+    """As tables of training jobs have it; None where nobody said how many tokens a step has."""
+    from flopwatch.jobs.utilisation import Utilisation
+
+    used, tokens = run.utilisation, run.tokens
+    if used is None or tokens is None:
+        return None
+    model = used.model_flops_per_s / tokens.per_s
+    recomputed = used.hfu / used.mfu if used.hfu and used.mfu else 1.0
+    return Utilisation(
+        convention=used.convention,
+        model_flops_per_token=model,
+        hardware_flops_per_token=model * recomputed,
+        tokens_per_s=tokens.per_s,
+        mfu=used.mfu,
+        hfu=used.hfu,
+        mfu_star=None,
+        hfu_star=None,
+        peak_flops_per_s=used.peak_flops_per_s,
+        peak_source=used.peak_source,
+        missing=run.missing,
+        impossible=None,
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 BLOCK = 64
-"""Steps whose median is taken at once: a median for every single step of a million costs minutes."""
+"""Steps that share a median: one for every single step of a million would take minutes."""
 REACH = 4
 """Blocks before a step's own, and after it, that are its neighbours."""
 DEVIATIONS = 5.0
