@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
+CLOCK_S = 1e-4
+"""What times since the epoch are exact to, and more."""
+
 Loss = Literal[
     "start-up", "first steps", "slow steps", "pauses", "outside of steps", "repeated steps", "down"
 ]
@@ -79,7 +82,8 @@ def find_goodput(attempts: Sequence[Attempt]) -> Goodput | None:
         lost["repeated steps"] += float(attempt.step_ns[~counts].sum()) / 1e9
         lost["start-up"] += max(0.0, attempt.begin_s - attempt.began_s)
         known_s = float(attempt.step_ns.sum()) / 1e9 + sum(attempt.pauses_s.values())
-        lost["outside of steps"] += max(0.0, attempt.ended_s - attempt.begin_s - known_s)
+        outside_s = attempt.ended_s - attempt.begin_s - known_s
+        lost["outside of steps"] += outside_s if outside_s > CLOCK_S else 0.0
         for name, time_s in attempt.pauses_s.items():
             pauses[name] = pauses.get(name, 0.0) + time_s
         steps += int(counts.sum())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flopwatch.analysis.record_device import (
+    Standard,
     find_device_name,
     find_record_device,
     list_standards,
@@ -57,6 +58,8 @@ class RunUtilisation:
     peak_flops_per_s: float | None
     """Of one device."""
     peak_source: str | None
+    peak: Standard | None
+    """Which of the two it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +118,7 @@ def find_run_utilisation(
         return None, "tokens of a step are not known; give Monitor tokens_per_step"
     model, hardware = per_step
     devices, dtype = count_run_devices(record), name_arithmetic(record, flops.dtype)
-    peak = _find_peak(record, dtype)
+    standard, peak = _find_peak(record, dtype)
     scale = None if peak is None else 1e9 / step_ns / (devices * peak.flops_per_s)
     found = RunUtilisation(
         mfu=None if scale is None else model * scale,
@@ -127,6 +130,7 @@ def find_run_utilisation(
         devices=devices,
         peak_flops_per_s=None if peak is None else peak.flops_per_s,
         peak_source=None if peak is None else peak.source,
+        peak=standard,
     )
     return found, None if peak is not None else _describe_missing_peak(record, dtype)
 
@@ -146,9 +150,9 @@ def _count_step_flops(
     return counted / padding, None if recomputed is None else counted * recomputed
 
 
-def _find_peak(record: Record, dtype: str) -> Peak | None:
-    found = [find(dtype) for find in list_standards(record).values()]
-    return next((peak for peak in found if peak is not None), None)
+def _find_peak(record: Record, dtype: str) -> tuple[Standard | None, Peak | None]:
+    found = ((standard, find(dtype)) for standard, find in list_standards(record).items())
+    return next(((standard, peak) for standard, peak in found if peak is not None), (None, None))
 
 
 def _describe_missing_peak(record: Record, dtype: str) -> str:

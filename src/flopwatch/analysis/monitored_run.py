@@ -110,6 +110,14 @@ class RunSummary:
     end: End | None
 
     @property
+    def records(self) -> list[Record]:
+        return [start.record for start in self.starts]
+
+    @property
+    def steady_steps(self) -> int:
+        return sum(len(start.steady_ns) for start in self.starts)
+
+    @property
     def data_share(self) -> float | None:
         """Of the wall clock, spent waiting for data, first steps and restarts included."""
         return self.share_of_wall("data")

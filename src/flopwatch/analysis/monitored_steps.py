@@ -33,7 +33,7 @@ EARLY = 1.25
 MOST_EARLY = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Start:
     """One start of a run, as far as its lowest rank has seen it."""
 
