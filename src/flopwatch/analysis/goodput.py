@@ -9,7 +9,7 @@ after a restart from an older step, and the time between a death and the next st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -41,8 +41,24 @@ class Attempt:
     """What each step would have taken at its usual speed: less where it was slow or an early one,
     never more than it took."""
     first_steps: int
-    pauses_s: dict[str, float] = field(default_factory=dict)
-    """By name, between steps."""
+    paused_s: float
+    """In pauses, which are no part of any step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartTimes:
+    """What the wall clock of one start went to; all of it together is that."""
+
+    training_s: float
+    lost_s: dict[Loss, float]
+    """By reason; "down" is before the start."""
+    steps: int
+    """That count."""
+    repeated_steps: int
+
+    @property
+    def wall_s(self) -> float:
+        return self.training_s + sum(self.lost_s.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,56 +68,62 @@ class Goodput:
     training_s: float
     lost_s: dict[Loss, float]
     """By reason; with the training it adds up to the wall clock."""
-    pauses_s: dict[str, float]
-    """By name."""
-    starts: int
+    starts: list[StartTimes]
+    """In order."""
     steps: int
     """That count: each number once."""
     repeated_steps: int
 
 
 def find_goodput(attempts: Sequence[Attempt]) -> Goodput | None:
-    """In order of their starts; None where no time passed."""
-    import numpy as np
-
+    """None where no time passed."""
     ordered = sorted(attempts, key=lambda attempt: attempt.began_s)
-    lost: dict[Loss, float] = dict.fromkeys(
-        ("start-up", "first steps", "slow steps", "pauses", "outside of steps", "repeated steps",
-         "down"), 0.0
-    )  # fmt: skip
-    pauses: dict[str, float] = {}
-    training_s, steps, repeated_steps = 0.0, 0, 0
+    starts = []
+    ended_s: float | None = None
     for place, attempt in enumerate(ordered):
         later = [int(one.numbers[0]) for one in ordered[place + 1 :] if len(one.numbers)]
-        counts = attempt.numbers < min(later) if later else np.ones(len(attempt.numbers), bool)
-        excess = attempt.step_ns - attempt.usual_ns
-        is_first = np.arange(len(excess)) < attempt.first_steps
-        training_s += float(attempt.usual_ns[counts].sum()) / 1e9
-        lost["first steps"] += float(excess[counts & is_first].sum()) / 1e9
-        lost["slow steps"] += float(excess[counts & ~is_first].sum()) / 1e9
-        lost["repeated steps"] += float(attempt.step_ns[~counts].sum()) / 1e9
-        lost["start-up"] += max(0.0, attempt.begin_s - attempt.began_s)
-        known_s = float(attempt.step_ns.sum()) / 1e9 + sum(attempt.pauses_s.values())
-        outside_s = attempt.ended_s - attempt.begin_s - known_s
-        lost["outside of steps"] += outside_s if outside_s > CLOCK_S else 0.0
-        for name, time_s in attempt.pauses_s.items():
-            pauses[name] = pauses.get(name, 0.0) + time_s
-        steps += int(counts.sum())
-        repeated_steps += int((~counts).sum())
-        if place:
-            lost["down"] += max(0.0, attempt.began_s - ordered[place - 1].ended_s)
-    lost["pauses"] = sum(pauses.values())
-    # A clock that jumps must not break the sum.
-    wall_s = training_s + sum(lost.values())
+        starts.append(_account(attempt, min(later, default=None), ended_s))
+        ended_s = attempt.ended_s
+    # Sums of what is accounted for, not of a clock that may have jumped.
+    training_s = sum(start.training_s for start in starts)
+    wall_s = sum(start.wall_s for start in starts)
     if wall_s <= 0:
         return None
+    reasons = dict.fromkeys(reason for start in starts for reason in start.lost_s)
     return Goodput(
         share=training_s / wall_s,
         wall_s=wall_s,
         training_s=training_s,
+        lost_s={reason: sum(s.lost_s.get(reason, 0.0) for s in starts) for reason in reasons},
+        starts=starts,
+        steps=sum(start.steps for start in starts),
+        repeated_steps=sum(start.repeated_steps for start in starts),
+    )
+
+
+def _account(attempt: Attempt, next_first: int | None, ended_before_s: float | None) -> StartTimes:
+    """Of one start, of which a later one repeats all from `next_first` on."""
+    import numpy as np
+
+    count = len(attempt.numbers)
+    counts = np.ones(count, bool) if next_first is None else attempt.numbers < next_first
+    excess = attempt.step_ns - attempt.usual_ns
+    is_first = np.arange(count) < attempt.first_steps
+    outside_s = attempt.ended_s - attempt.begin_s - float(attempt.step_ns.sum()) / 1e9
+    outside_s -= attempt.paused_s
+    down_s = 0.0 if ended_before_s is None else attempt.began_s - ended_before_s
+    lost: dict[Loss, float] = {
+        "down": down_s,
+        "start-up": attempt.begin_s - attempt.began_s,
+        "first steps": float(excess[counts & is_first].sum()) / 1e9,
+        "slow steps": float(excess[counts & ~is_first].sum()) / 1e9,
+        "repeated steps": float(attempt.step_ns[~counts].sum()) / 1e9,
+        "pauses": attempt.paused_s,
+        "outside of steps": outside_s if outside_s > CLOCK_S else 0.0,
+    }
+    return StartTimes(
+        training_s=float(attempt.usual_ns[counts].sum()) / 1e9,
         lost_s={reason: time_s for reason, time_s in lost.items() if time_s > 0},
-        pauses_s=pauses,
-        starts=len(ordered),
-        steps=steps,
-        repeated_steps=repeated_steps,
+        steps=int(counts.sum()),
+        repeated_steps=int((~counts).sum()),
     )

@@ -348,10 +348,6 @@ def _make_attempt(start: Start) -> Attempt:
 
     monitored, main = start.record.monitored, start.main
     assert monitored is not None
-    pauses: dict[str, float] = {}
-    for event in main.events:
-        if event.kind == "pause":
-            pauses[event.name] = pauses.get(event.name, 0.0) + event.duration_ns / 1e9
     usual = start.step_ns.copy()
     early = slice(None, start.first_steps)
     usual[early] = np.minimum(usual[early], start.level_ns[early])
@@ -366,7 +362,7 @@ def _make_attempt(start: Start) -> Attempt:
         step_ns=start.step_ns,
         usual_ns=usual,
         first_steps=start.first_steps,
-        pauses_s=pauses,
+        paused_s=sum(event.duration_ns for event in main.events if event.kind == "pause") / 1e9,
     )
 
 

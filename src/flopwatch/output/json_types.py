@@ -12,6 +12,7 @@ from flopwatch.analysis import ratio_tests, step_breakdown, verdicts, warmup, wa
 from flopwatch.analysis.break_even import Outcome
 from flopwatch.analysis.goodput import Goodput
 from flopwatch.analysis.hardware_limits import Operation
+from flopwatch.analysis.monitored_changes import PartChange
 from flopwatch.analysis.monitored_rates import Energy, RunUtilisation, Tokens
 from flopwatch.analysis.monitored_run import FirstSteps, Pause, RunMemory, StepPart
 from flopwatch.analysis.part_times import MovedPart, Split
@@ -474,6 +475,24 @@ class Judgement(TypedDict):
     no_baseline: list[CaseState]
 
 
+class RunPartChange(TypedDict):
+    change_ns: float
+
+
+class RunDifference(TypedDict):
+    """Two monitored runs. Their steps are not interleaved."""
+
+    old: MonitoredRun
+    new: MonitoredRun
+    step: RunPartChange
+    parts: list[RunPartChange]
+
+
+class JudgedFiles(Judgement):
+    monitored: list[RunDifference]
+    """Of two files: monitored runs that both have."""
+
+
 class JudgedRevisions(Judgement):
     base: str
     """Its commit."""
@@ -518,4 +537,5 @@ BASES: dict[Any, Base] = {
     RunSlowStep: (SlowStep, ()),
     RunTokens: (Tokens, ()),
     RunEnergy: (Energy, ()),
+    RunPartChange: (PartChange, ()),
 }

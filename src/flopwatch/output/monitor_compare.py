@@ -18,8 +18,8 @@ from flopwatch.output.units import (
 
 NOT_INTERLEAVED = (
     "the steps of two runs are not interleaved: intervals cover how steps vary within each run, "
-    "not what else differed between the two (the machine, other jobs, the data); a second run of each "
-    "shows how much that is"
+    "not what else differed between the two (the machine, other jobs, the data); a second run of "
+    "each shows how much that is"
 )
 
 

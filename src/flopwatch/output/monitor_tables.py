@@ -69,7 +69,7 @@ def _describe_losses(run: RunSummary) -> list[str]:
     goodput = run.goodput
     parts = []
     if goodput is not None:
-        over = f" over {goodput.starts} starts" if goodput.starts > 1 else ""
+        over = f" over {len(goodput.starts)} starts" if len(goodput.starts) > 1 else ""
         parts.append(
             f"{format_share(goodput.share)} of {format_duration(goodput.wall_s)} advanced "
             f"training{over}"
