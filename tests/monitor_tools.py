@@ -158,7 +158,7 @@ class Loop:
             readings=[
                 MeterReading(at_ns=float(begin_ns[0]), energy_j=100.0, memory_bytes=2**30,
                              peak_memory_bytes=2**31),
-                MeterReading(at_ns=last_ns, energy_j=100.0 + 300 * last_ns / 1e9,
+                MeterReading(at_ns=last_ns, energy_j=100.0 + 300 * (last_ns - 2e9) / 1e9,
                              memory_bytes=2**30, peak_memory_bytes=2**32,
                              phase_memory_bytes={"forward": 3 * 2**30}),
             ],
@@ -169,3 +169,19 @@ def restart(loops: Sequence[Loop], **changes: Mapping[str, Any]) -> list[Record]
     """Of one run: all but the last were killed."""
     *killed, last = loops
     return [*(loop.record(end=None, **changes) for loop in killed), last.record(**changes)]
+
+
+STALLS = {50: "data", 90: "garbage collection", 120: "other ranks", 150: "pause", 170: "unknown"}
+
+
+def make_stalled_run(**changes: Any) -> list[Record]:
+    """Four ranks, of which rank 2 is slow; stalls of all kinds, pauses, and a restart that repeats
+    20 steps."""
+    first = Loop(200, seed=1, ranks=4)
+    for place, cause in STALLS.items():
+        first.stall(place, cause, 60 * MS, rank=3 if cause == "other ranks" else 0)
+    first.pause(100, "evaluation", 2e9)
+    second = Loop(300, seed=2, ranks=4, first_step=180, began_s=BEGAN_S + 20)
+    for loop in (first, second):
+        loop.parts_ns[2]["forward"] += 3 * MS
+    return restart([first, second], **changes)

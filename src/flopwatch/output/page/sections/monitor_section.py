@@ -15,7 +15,7 @@ from flopwatch.output.page.markup import (
     render_plots,
 )
 from flopwatch.output.page.table_markup import render_sheet
-from flopwatch.output.plots.plot_catalog import make_plots
+from flopwatch.output.plots import choose_plots
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import (
     format_count,
@@ -25,7 +25,6 @@ from flopwatch.output.units import (
     format_share,
 )
 
-PLOTS = ("timeline", "mean-step", "goodput", "stragglers")
 FIRST_TABLE = 10_001
 """Its tables are numbered apart from those of suites."""
 
@@ -42,7 +41,7 @@ def render_runs(content: Content) -> list[Section]:
 
 def _render_run(row: Row, run: RunSummary, number: int) -> tuple[str, int]:
     """And the number of the next table."""
-    hero, *plots = [plot for name in PLOTS for plot in make_plots(name, [[row]])]
+    hero, *plots = choose_plots([row])
     sheets = list_run_sheets(run, is_brief=False)
     tables = [
         f'<div class="block">{render_sheet(sheet, number + place, heading=_name(sheet.title, run))}'
