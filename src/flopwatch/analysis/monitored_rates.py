@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from flopwatch.analysis.record_device import (
     Standard,
+    count_devices,
     find_device_name,
     find_record_device,
     list_standards,
@@ -97,12 +98,6 @@ def count_run_tokens(records: Sequence[Record], step_ns: float) -> Tokens | None
     )
 
 
-def count_run_devices(record: Record) -> int:
-    """A rank has a device of its own; on a CPU all of them share it."""
-    assert record.monitored is not None
-    return 1 if is_host(record.settings.device) else max(1, record.monitored.world_size)
-
-
 def find_run_utilisation(
     record: Record, tokens: Tokens | None, step_ns: float
 ) -> tuple[RunUtilisation | None, str | None]:
@@ -117,7 +112,7 @@ def find_run_utilisation(
     if per_step is None:
         return None, "tokens of a step are not known; give Monitor tokens_per_step"
     model, hardware = per_step
-    devices, dtype = count_run_devices(record), name_arithmetic(record, flops.dtype)
+    devices, dtype = count_devices(record), name_arithmetic(record, flops.dtype)
     standard, peak = _find_peak(record, dtype)
     scale = None if peak is None else 1e9 / step_ns / (devices * peak.flops_per_s)
     found = RunUtilisation(
@@ -185,7 +180,7 @@ def find_energy(records: Sequence[Record], tokens: Tokens | None) -> Energy | No
         begins = next(rank.begin_ns for rank in record.monitored.ranks if rank.begin_ns)
         steps = sum(spans[0].first_ns <= begin <= spans[0].last_ns for begin in begins)
         # Meters of some ranks have used their share of the tokens.
-        share = len(spans) / count_run_devices(record)
+        share = len(spans) / count_devices(record)
         metered_tokens += 0.0 if tokens is None else tokens.per_step * steps * share
     if not ranks:
         return None

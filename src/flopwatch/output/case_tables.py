@@ -63,7 +63,7 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
     of their regions, if any."""
     sheets = []
-    for alike in divide(rows):
+    for alike in divide([row for row in rows if row.monitored is None]):
         groups = [list(group) for _, group in groupby(alike, lambda row: row.record.group_id)]
         sheets += [
             _make_sheet(alike, groups),

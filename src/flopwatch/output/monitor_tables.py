@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flopwatch.analysis.monitored_rates import RunUtilisation
+from flopwatch.analysis.monitored_rates import Energy, RunUtilisation
 from flopwatch.analysis.monitored_run import RunSummary
 from flopwatch.analysis.monitored_steps import Start
 from flopwatch.analysis.slow_steps import Cause, SlowStep
@@ -17,6 +17,7 @@ from flopwatch.output.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_interval,
     format_measured_time,
     format_rate,
     format_share,
@@ -24,6 +25,7 @@ from flopwatch.output.units import (
     plural,
     three_figures,
 )
+from flopwatch.records.monitored import FlopsSource
 
 MOST_SLOW = 10
 """Slow steps that a table lists; JSON has all."""
@@ -122,13 +124,13 @@ def make_run_sheets(rows: Sequence[Row]) -> list[Sheet]:
 def list_run_sheets(run: RunSummary, *, is_brief: bool = False) -> list[Sheet]:
     """Those that say something of the run; the brief ones are what a terminal shows first."""
     title = "" if is_brief else f"{run.name}, "
-    made = [
+    return [
+        *([] if is_brief else _make_fact_sheet(run, title)),
         *_make_parts_sheet(run, title),
         *_make_clock_sheet(run, title),
         *_make_slow_sheet(run, title),
         *_make_rank_sheet(run, title),
     ]
-    return made if is_brief else [*made, *_make_memory_sheet(run, title)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ def _make_rank_sheet(run: RunSummary, title: str) -> list[Sheet]:
     ]
 
 
-def _make_memory_sheet(run: RunSummary, title: str) -> list[Sheet]:
+def _make_fact_sheet(run: RunSummary, title: str) -> list[Sheet]:
     facts = dict(list_facts(run))
     columns: list[Column[tuple[str, str]]] = [
         Column("fact", lambda fact: fact[0], "word"),
@@ -286,24 +288,45 @@ def _make_memory_sheet(run: RunSummary, title: str) -> list[Sheet]:
 
 def list_facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     """What has no table of its own."""
-    memory, energy, used = run.memory, run.energy, run.utilisation
-    if memory.peak_bytes is not None:
-        yield "peak memory", format_bytes(memory.peak_bytes)
-    for phase, size_bytes in memory.phases_bytes.items():
-        yield f"memory after {phase}", format_bytes(size_bytes)
-    if energy is not None:
-        if energy.j_per_token is not None:
-            yield "energy of a token", f"{three_figures(1e3 * energy.j_per_token)} mJ"
-        yield "mean power", f"{three_figures(energy.power_w)} W of {plural(energy.ranks, 'meter')}"
-    if used is not None:
-        yield "model FLOP/s", format_rate(used.model_flops_per_s, "FLOP/s")
-        yield "FLOPs from", f"{used.source}, convention {used.convention}"
-        if used.peak_flops_per_s is not None:
-            each = f" of each of {used.devices} devices" if used.devices > 1 else ""
-            yield "peak", f"{describe_peak(used)}{each}: {used.peak_source}"
+    yield "median step", f"{format_measured_time(run.step_ns)}, {format_interval(run.step_ns)}"
     if run.tokens is not None:
+        yield "tokens/s", format_count(run.tokens.per_s)
         yield "tokens of a step", format_count(run.tokens.per_step)
         yield "padding", format_share(run.tokens.padding_share)
+    if run.utilisation is not None:
+        yield from _list_rates(run.utilisation)
+    if run.memory.peak_bytes is not None:
+        yield "peak memory", format_bytes(run.memory.peak_bytes)
+    for phase, size_bytes in run.memory.phases_bytes.items():
+        yield f"memory after {phase}", format_bytes(size_bytes)
+    if run.energy is not None:
+        yield from _list_energies(run.energy)
     if run.collections is not None:
         count, total = run.collections.count, format_time(run.collections.total_ns)
         yield "garbage collections", f"{count:,}, {total}"
+
+
+def _list_rates(used: RunUtilisation) -> Iterator[tuple[str, str]]:
+    if used.mfu is not None:
+        yield "MFU", format_share(used.mfu)
+    if used.hfu is not None:
+        yield "HFU", format_share(used.hfu)
+    yield "model FLOP/s", format_rate(used.model_flops_per_s, "FLOP/s")
+    yield "FLOPs from", f"{SOURCES[used.source]}, convention {used.convention}"
+    if used.peak_flops_per_s is not None:
+        each = f" of each of {used.devices} devices" if used.devices > 1 else ""
+        yield "peak", f"{describe_peak(used)}{each}: {used.peak_source}"
+
+
+def _list_energies(energy: Energy) -> Iterator[tuple[str, str]]:
+    if energy.j_per_token is not None:
+        yield "energy of a token", f"{three_figures(1e3 * energy.j_per_token)} mJ"
+    yield "mean power", f"{three_figures(energy.power_w)} W of {plural(energy.ranks, 'meter')}"
+
+
+SOURCES: dict[FlopsSource, str] = {
+    "job": "the training job",
+    "config": "the model's configuration",
+    "module": "the operators of a step",
+    "number": "the number that was given",
+}

@@ -179,9 +179,12 @@ def choose_plots(rows: Sequence[Row]) -> list[Plot]:
     """The most informative, of rows that share a table: see `output.tables.divide`."""
     if not rows:
         return []
+    is_monitored = rows[0].monitored is not None
     chosen = [
         plot
         for kind in KINDS.values()
+        # Of a monitored run, its own plots say more.
+        if not is_monitored or kind.run == MONITORED
         for plot in islice(kind.make(rows), kind.most)
         if plot.is_informative
     ]
