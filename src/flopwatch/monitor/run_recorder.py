@@ -81,6 +81,9 @@ class RunRecorder:
         return self._reporter.latest
 
     def start(self) -> None:
+        """Writes the first line before it returns: whatever is killed then has left a trace."""
+        self._meters = self._read_meters()
+        self._lines.begin()
         self._thread.start()
 
     def add_tracker(self, tracker: Tracker) -> None:
@@ -94,6 +97,8 @@ class RunRecorder:
     def close(self, end: End) -> None:
         """From the loop's thread; returns when all is stored, or after some seconds."""
         self.stop(end)
+        if self._thread.ident is None:
+            return
         self._thread.join(CLOSE_LIMIT_S)
         if self._thread.is_alive():
             self._warn(f"the last steps were not stored within {CLOSE_LIMIT_S:g} s")
@@ -104,8 +109,6 @@ class RunRecorder:
         place = self._request.place
         crowd = max(1.0, place.world_size / RANKS_PER_FLUSH) if place.rank else 1.0
         try:
-            self._meters = self._read_meters()
-            self._lines.begin()
             while self._end is None:
                 self._wake.wait(FLUSH_S * crowd)
                 self._flush()

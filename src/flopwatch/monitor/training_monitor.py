@@ -380,8 +380,7 @@ class Monitor:
         was_active, self._is_active = self._is_active, False
         try:
             self._remove()
-            if was_active:
-                self._recorder.close(end)
+            self._recorder.close(end)
             if was_active and self._recorder.num_steps == 0:
                 self._warn_once(
                     "no step was recorded; call monitor.tick() once a step, or put the step into "
