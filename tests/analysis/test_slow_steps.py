@@ -111,3 +111,10 @@ def test_levels_follow_the_median_of_neighbours() -> None:
     level, scatter = find_levels(values)
     assert (level == 10).all()
     assert (scatter == 0).all()
+
+
+def test_garbage_collected_in_a_pause_explains_no_step() -> None:
+    loop = Loop(100, seed=9)
+    loop.events += [(50, "gc", "2", 50 * MS), (50, "pause", "evaluation", 900 * MS)]
+    loop.stall(50, "unknown", 50 * MS)
+    assert [step.cause for step in read(loop).slow] == ["pause"]

@@ -173,17 +173,20 @@ def _gather_evidence(start: Start) -> Evidence:
 
 
 def _sum_events(start: Start, kind: str) -> Array:
-    """How long events of a kind took in each step that they began in."""
+    """How long events of a kind took in each step that they began in, but for those in pauses,
+    which are no part of it."""
     import numpy as np
 
     total = np.zeros(len(start.step_ns))
-    events = [event for event in start.main.events if event.kind == kind]
-    if events:
-        begins = np.array([event.begin_ns for event in events])
-        places = np.searchsorted(start.begin_ns, begins, side="right") - 1
-        kept = places >= 0
-        durations = np.array([event.duration_ns for event in events])
-        np.add.at(total, places[kept], durations[kept])
+    begins, ends = _read_events(start, kind)
+    pauses, pause_ends = _read_events(start, "pause")
+    if len(pauses):
+        before = np.searchsorted(pauses, begins, side="right") - 1
+        outside = (before < 0) | (begins >= pause_ends[np.maximum(before, 0)])
+        begins, ends = begins[outside], ends[outside]
+    places = np.searchsorted(start.begin_ns, begins, side="right") - 1
+    kept = places >= 0
+    np.add.at(total, places[kept], (ends - begins)[kept])
     return total
 
 
@@ -191,11 +194,25 @@ def _mark_events(start: Start, kind: str, *, also_next: bool = False) -> Array:
     """In which steps an event of a kind was there, and perhaps in the next one."""
     import numpy as np
 
-    marks = np.zeros(len(start.step_ns), dtype=bool)
-    for event in start.main.events:
-        if event.kind == kind:
-            first, last = np.searchsorted(
-                start.begin_ns, [event.begin_ns, event.begin_ns + event.duration_ns], side="right"
-            )
-            marks[max(0, int(first) - 1) : int(last) + also_next] = True
+    count = len(start.step_ns)
+    begins, ends = _read_events(start, kind)
+    first = np.maximum(np.searchsorted(start.begin_ns, begins, side="right") - 1, 0)
+    last = np.searchsorted(start.begin_ns, ends, side="right") + also_next
+    changes = np.zeros(count + 2)
+    np.add.at(changes, np.minimum(first, count), 1)
+    np.add.at(changes, np.minimum(last, count), -1)
+    marks: Array = np.cumsum(changes)[:count] > 0
     return marks
+
+
+def _read_events(start: Start, kind: str) -> tuple[Array, Array]:
+    """When they began and ended, in order."""
+    import numpy as np
+
+    found = sorted(
+        (event.begin_ns, event.begin_ns + event.duration_ns)
+        for event in start.main.events
+        if event.kind == kind
+    )
+    both: Array = np.array(found, dtype=float).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
