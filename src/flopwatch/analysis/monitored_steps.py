@@ -122,17 +122,18 @@ def _find_waiting(ranks: Sequence[RankSteps], main: RankSteps) -> tuple[list[int
     those of two nodes differ."""
     import numpy as np
 
+    own = np.asarray(main.steps, dtype=np.int64)
     numbers: list[int] = []
     rows: list[Array] = []
     for rank in ranks:
         values = rank.parts_ns.get("communication")
         if values is None:
             continue
-        row = np.full(len(main.steps), np.nan)
+        row = np.full(len(own), np.nan)
         theirs = np.asarray(rank.steps, dtype=np.int64)
-        places = np.searchsorted(main.steps, theirs)
-        inside = places < len(main.steps)
-        inside[inside] = np.asarray(main.steps)[places[inside]] == theirs[inside]
+        places = np.searchsorted(own, theirs)
+        inside = places < len(own)
+        inside[inside] = own[places[inside]] == theirs[inside]
         row[places[inside]] = np.array(values, dtype=float)[inside]
         numbers.append(rank.rank)
         rows.append(row)
