@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.devices.base import PolledClock
-from flopwatch.devices.meters import Meters, ReadMeters
+from flopwatch.devices.meters import DeviceMeters, Meters
 from flopwatch.monitor.base import StepFacts, Tracker
 from flopwatch.monitor.flops_sources import FlopsAnswer, FlopsRequest, find_flops
 from flopwatch.monitor.run_lines import RunLines, RunRequest
@@ -43,7 +43,7 @@ class RunRecorder:
         self,
         request: RunRequest,
         clock: PolledClock | None,
-        meters: ReadMeters,
+        meters: DeviceMeters,
         trackers: Sequence[Tracker],
         warn: Callable[[str], None],
         disable: Callable[[Exception], None],
@@ -60,7 +60,7 @@ class RunRecorder:
         """Whether the loop should note what tensors hold, in its next step."""
         self._request = request
         self._clock = clock
-        self._read_meters = meters
+        self._device = meters
         self._warn = warn
         self._disable = disable
         self._lines = RunLines(request, warn)
@@ -82,7 +82,7 @@ class RunRecorder:
 
     def start(self) -> None:
         """Writes the first line before it returns: whatever is killed then has left a trace."""
-        self._meters = self._read_meters()
+        self._meters = self._device.read()
         self._lines.begin()
         self._thread.start()
 
@@ -189,7 +189,7 @@ class RunRecorder:
     def _read(self, is_last: bool) -> MeterReading | None:
         """The meters, and what they show to have happened since they were last read."""
         now_ns = time.perf_counter_ns()
-        before, found = self._meters, self._read_meters()
+        before, found = self._meters, self._device.read()
         since: dict[str, Any] = {
             "begin_ns": self._read_at_ns,
             "duration_ns": now_ns - self._read_at_ns,

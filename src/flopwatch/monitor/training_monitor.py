@@ -201,9 +201,9 @@ class Monitor:
         self._pauses = 0
         self._warned: set[str] = set()
         self._gc_began_ns = 0
-        self._read_meters = open_meters(self._request.device)
+        self._meters = open_meters(self._request.device)
         self._recorder = RunRecorder(
-            self._request, self._clock, self._read_meters, trackers, self._warn, self._disable
+            self._request, self._clock, self._meters, trackers, self._warn, self._disable
         )
         self._step = StepMarks(first_step, self._mark(Code.STEP_END))
         self._hooks = ModuleHooks(models, self._note, self._note_call, self._disable)
@@ -288,7 +288,7 @@ class Monitor:
             step.begin = mark  # the first sign of the loop; what was before it is no step
         step.marks.append(mark)
         if self._recorder.wants_memory and code in ENDS_OF_PHASES and self._clock is not None:
-            held_bytes = self._read_meters().memory_bytes
+            held_bytes = self._meters.read_memory_bytes()
             if held_bytes is not None:
                 self._recorder.phase_memory_bytes[ENDS_OF_PHASES[code]] = held_bytes
         if len(step.marks) > MOST_MARKS:
