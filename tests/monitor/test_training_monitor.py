@@ -29,7 +29,7 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.parallelize import share
 from flopwatch.models.training_loop import Loop
 from flopwatch.models.training_loop import make_model as make_job_model
-from flopwatch.monitor import training_monitor
+from flopwatch.monitor import run_recorder, training_monitor
 from flopwatch.records.store import read
 from flopwatch.worker.rank_times import Journal
 from tests.monitor.loops import (
@@ -377,6 +377,7 @@ def test_other_peoples_files_are_left_alone(tmp_path: Path) -> None:
 def test_a_full_disk_loses_nothing_that_fits_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_recorder, "FLUSH_S", 1e6)
     write = os.write
 
     def refuse(descriptor: int, data: bytes) -> int:
