@@ -60,7 +60,7 @@ def find_straggling(cases: Sequence[Case]) -> Iterator[Finding]:
             continue
         who = {
             "always": f"rank {found.rank} comes last nearly always",
-            "at-times": f"rank {found.rank} comes last at times, by a lot",
+            "at-times": f"most of it for rank {found.rank}",
             "varying": "now one rank comes last, now another",
         }[found.pattern]
         advice = None

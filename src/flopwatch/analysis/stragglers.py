@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-ALWAYS = 0.6
-"""Of the lost time: a rank that causes as much is a straggler."""
+ALWAYS = 0.8
+"""Of the steps: a rank that is the last in so many is slow itself."""
 LEAST_LOST = 0.02
 """Of the time of all steps: with less, nobody is one."""
 LATE = 0.01
@@ -52,6 +52,10 @@ class Stragglers:
     lost_share: float
     """Of the time of all steps, that is lost by waiting for the last rank."""
     ranks: list[RankWait]
+
+    @property
+    def worst(self) -> RankWait:
+        return max(self.ranks, key=lambda one: one.lost_ns)
 
 
 def find_stragglers(waiting_ns: Array, step_ns: Array, numbers: Sequence[int]) -> Stragglers | None:
@@ -87,7 +91,8 @@ def find_stragglers(waiting_ns: Array, step_ns: Array, numbers: Sequence[int]) -
     worst = max(found, key=lambda each: each.lost_ns)
     pattern: Pattern = "none"
     if lost_share >= LEAST_LOST:
-        is_one = worst.lost_ns >= ALWAYS * float(lost.sum())
+        # More than halfway from an equal share to all of it.
+        is_one = worst.lost_ns >= (0.5 + 0.5 / ranks) * float(lost.sum())
         pattern = ("always" if worst.last_share >= ALWAYS else "at-times") if is_one else "varying"
     return Stragglers(
         pattern=pattern,

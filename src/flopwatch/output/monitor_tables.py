@@ -107,13 +107,15 @@ def _describe_stragglers(run: RunSummary) -> list[str]:
 
 def describe_stragglers(found: Stragglers) -> str:
     lost = f"{format_share(found.lost_share)} of the steps' time"
-    ranks = len(found.ranks)
-    return {
-        "always": f"Rank {found.rank} makes the others wait nearly always: {lost} is lost by it.",
-        "at-times": f"Rank {found.rank} makes the others wait at times: {lost} is lost by it.",
-        "varying": f"Ranks wait for now one, now another of them: {lost} is lost by it.",
-        "none": f"No straggler: {lost} is spent waiting for the last of {ranks} ranks.",
-    }[found.pattern]
+    if found.pattern == "none":
+        return f"No straggler: {lost} goes to waiting for the last of {len(found.ranks)} ranks."
+    if found.pattern == "varying":
+        return f"Ranks wait for now one, now another of them: {lost}."
+    worst = found.worst
+    return (
+        f"Rank {worst.rank} makes the others wait for {format_share(worst.lost_share)} of the "
+        f"steps' time: it comes last in {format_share(worst.last_share)} of the steps."
+    )
 
 
 def make_run_sheets(rows: Sequence[Row]) -> list[Sheet]:

@@ -4,6 +4,7 @@ wall clock went to in each start, and ranks that wait for each other."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.goodput import StartTimes
@@ -42,6 +43,9 @@ MOST_MARKS = 150
 MOST_STARTS = 20
 MOST_RANKS = 32
 LANE_PX = 24.0
+
+STEP_SHARE = replace(SHARE, title="share of the mean step")
+CLOCK_SHARE = replace(SHARE, title="share of the wall clock")
 
 CAUSES = (
     "data", "garbage collection", "other ranks", "pause", "communication", "allocator retries",
@@ -87,12 +91,13 @@ def _draw_timeline(row: Row, run: RunSummary) -> Plot:
     top = {"x": xy["x"], "y": {"value": 0}}
     return table.make_plot(
         name="timeline",
+        shared=run.name,
         title="Steps over time",
         caption=_describe_timeline(run, len(slow)),
         data={"points": points, "slow": slow, "spans": spans},
         layers=[
             layer("spans", band, {"x": xy["x"], "x2": {"field": "x2"}, **TIP}),
-            text("spans", top, style="note", align="left", angle=90, dx=4, dy=6,
+            text("spans", top, style="note", align="left", angle=90, dx=4, dy=-7,
                  where="datum.named"),
             layer("points", dot, {**xy, **TIP}, params=[zoom("x")]),
             layer("slow", mark, {**xy, **looks, "opacity": PICKED, **TIP},
@@ -263,11 +268,12 @@ def make_step_parts(rows: Sequence[Row]) -> Iterator[Plot]:
         bars = _stack(0.0, {part.name: part.mean_ns for part in run.parts}, "mean step")
         yield lanes.make_plot(
             name="mean-step",
+            shared=run.name,
             title="Where the time of a step goes",
             caption="The mean of all steady steps, by part. other: what is in none of them.",
             note=lambda _, ns=run.mean_step_ns: format_time(ns),  # type: ignore[misc]
             data={"bars": bars},
-            layers=stack_bars(bars, PART_STYLES, SHARE.channel(), lanes),
+            layers=stack_bars(bars, PART_STYLES, STEP_SHARE.channel(), lanes),
         )
 
 
@@ -299,11 +305,12 @@ def make_goodputs(rows: Sequence[Row]) -> Iterator[Plot]:
         notes = iter([_write(sum(one.values())) for one in times])
         yield lanes.make_plot(
             name="goodput",
+            shared=run.name,
             title=f"Goodput: {format_share(run.goodput.share)} of the wall clock advanced training",
             caption=_describe_goodput(run),
             note=lambda _, notes=notes: next(notes),  # type: ignore[misc]
             data={"bars": bars},
-            layers=stack_bars(bars, CLOCK_STYLES, SHARE.channel(), lanes),
+            layers=stack_bars(bars, CLOCK_STYLES, CLOCK_SHARE.channel(), lanes),
         )
 
 
@@ -353,6 +360,7 @@ def make_stragglers(rows: Sequence[Row]) -> Iterator[Plot]:
         styles = {"others wait for it": (2, 0), "waits for others": (1, 2)}
         yield lanes.make_plot(
             name="stragglers",
+            shared=row.record.variant,
             title="Which rank makes the others wait",
             caption=f"{describe_stragglers(found)} On the right, in how many steps it came last."
             f"{more}",
