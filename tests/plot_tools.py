@@ -14,6 +14,7 @@ from flopwatch.records.record import PhaseMemory, Rank, Record, Region
 from tests.analysis.test_quality import DENSE, trained
 
 from .conftest import make_record
+from .monitor_tools import make_stalled_run
 
 MS = 1e6
 
@@ -165,7 +166,13 @@ BREAKDOWN = [
     add_peaks(make_step("compiled", 0.1, regions={}, instrumented_ns=[]), 1e11, 1e10),
 ]
 
+MONITORED = make_stalled_run()
+
 GALLERY: dict[str, list[Record]] = {
+    "timeline": MONITORED,
+    "mean-step": MONITORED,
+    "goodput": MONITORED,
+    "stragglers": MONITORED,
     "speedups": SPEEDUPS,
     "break-even": BREAK_EVEN,
     "losses": LOSSES,

@@ -74,6 +74,8 @@ COMMANDS: list[tuple[str, ...]] = [
     ("compare", "compare", "speedups.jsonl"),
     ("compare", "compare", "breakdown.jsonl", "slower.jsonl"),
     ("compare", "compare", "published:dyad"),
+    ("compare", "compare", "timeline.jsonl", "goodput.jsonl"),
+    ("check", "check", "timeline.jsonl"),
     ("compare-published", "compare", "published:switchback", "--with", "published:switchback"),
     ("break-even", "compare", "published:switchback", "--break-even", "--axis", "tokens"),
     ("break-even", "compare", "break-even.jsonl", "--break-even"),

@@ -27,6 +27,7 @@ from flopwatch.records.record import (
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from tests.conftest import make_record
+from tests.monitor_tools import make_stalled_run
 
 COUNT = "SELECT count(*) FROM records"
 LINE = encode(make_record()) + b"\n"
@@ -408,3 +409,18 @@ def test_a_query_survives_anything(tmp_path: Path, place: int, junk: bytes) -> N
         except FlopwatchError as error:
             with pytest.raises(type(error)):
                 read(path)
+
+
+def test_steps_of_monitored_runs_have_a_view_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_bytes(b"".join(encode(record) + b"\n" for record in make_stalled_run()))
+    found = query(
+        [file],
+        "SELECT rank, count(*), sum(first::INT), count(communication_ns), count(tokens), "
+        "min(step), max(step) FROM steps GROUP BY rank ORDER BY rank",
+    )
+    assert found.rows == [(rank, 500, 10, 500, 0, 0, 479) for rank in range(4)]
+    # What a record says of the run itself is there without its steps.
+    kept = query([file], "SELECT monitored->>'end', len(monitored->'$.ranks[*]') FROM records")
+    assert kept.rows == [(None, 0), ("closed", 0)]
+    assert query([file], "SELECT count(*) FROM samples").rows == [(500,)]

@@ -62,6 +62,8 @@ def find_background_share(records: Iterable[Record]) -> float | None:
 
 
 def count_ranks(record: Record) -> int:
+    if record.monitored is not None:
+        return max(1, record.monitored.world_size)
     ranks = record.params.get("ranks", 1)
     return ranks if isinstance(ranks, int) and ranks >= 1 else 1  # an axis of a user's own suite
 

@@ -43,7 +43,8 @@ from flopwatch.analysis.statistics import (
 )
 from flopwatch.records.record import Record
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # few results have training jobs, or monitored runs
+    from flopwatch.analysis.monitored_run import RunSummary
     from flopwatch.jobs.utilisation import Utilisation
 
 
@@ -77,6 +78,8 @@ class Row:
     """Of a training job."""
     regions: dict[str, Inside] = field(default_factory=dict)
     """What instruments saw, by ``phase/region``."""
+    monitored: RunSummary | None = None
+    """Of a monitored training loop: all its starts, of which `record` is the newest."""
     conditions_digest: str = ""
     """Equal for rows that are comparable: the `conditions` of its record."""
 
@@ -89,7 +92,8 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     """One row for every case, baseline and set of conditions (threads, cache, ...): its newest
     record, groups together, the baseline of each first. What was skipped or interrupted counts
     only where there is nothing better."""
-    listed = list(records)
+    every = list(records)
+    listed = [record for record in every if record.monitored is None]
     timed = {(r.run_id, r.group_id, r.variant): r for r in listed if is_timed(r)}
     first_seen: dict[tuple[str, str, str], int] = {}
     for position, record in enumerate(listed):
@@ -101,10 +105,40 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             pair[0].variant != pair[0].baseline,
         )
     )
-    return [
+    rows = [
         make_row(record, timed.get((record.run_id, record.group_id, record.baseline)), digest_)
         for record, digest_ in newest
     ]
+    return [*rows, *_summarize_runs([r for r in every if r.monitored is not None])]
+
+
+def _summarize_runs(records: Sequence[Record]) -> list[Row]:
+    """A row for every monitored run with all its starts; of several of one name, the newest."""
+    if not records:
+        return []
+    from flopwatch.analysis.monitored_run import as_utilisation, split_runs, summarize_run
+
+    newest = {starts[-1].case_id: starts for starts in split_runs(records)}
+    rows = []
+    for starts in newest.values():
+        run = summarize_run(starts)
+        if run is None:
+            rows.append(Row(record=starts[-1]))
+            continue
+        record = run.starts[-1].record
+        rows.append(
+            Row(
+                record=record,
+                phases_ns=dict.fromkeys(record.samples_ns, run.step_ns),
+                total_ns=run.step_ns,
+                flops_per_s=_rate(sum(sum_flops(record.flops).values()), run.step_ns),
+                of_peak=find_peak_shares(record, run.step_ns.value),
+                tokens_per_s=None if run.tokens is None else run.tokens.per_s,
+                utilisation=as_utilisation(run),
+                monitored=run,
+            )
+        )
+    return rows
 
 
 def choose_newest(records: Iterable[Record]) -> dict[tuple[str, str, str], Record]:
@@ -189,6 +223,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "ranks": [asdict(split) for split in split_ranks(record)],
         "regions": {name: with_intervals(inside) for name, inside in row.regions.items()},
         "instruments": as_interval(estimate_instruments([record])),
+        "monitored": None if row.monitored is None else row.monitored.to_dict(),
         "warmup_samples": record.warmup_samples,
         "notes": record.notes,
     }

@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.statistics import median, totals_by_round
-from flopwatch.analysis.summary import choose_newest, is_foreign
+from flopwatch.analysis.summary import choose_newest, is_foreign, summarize
 from flopwatch.records.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from flopwatch.analysis.monitored_run import RunSummary
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -224,6 +226,8 @@ class Case:
     trend: Trend | None = None
     """Of its times; None where they are too few."""
     ratio_trend: Trend | None = None
+    monitored: RunSummary | None = None
+    """Of a monitored run: all its starts."""
 
     @property
     def is_foreign(self) -> bool:
@@ -246,7 +250,8 @@ class Case:
 
 def gather(records: Iterable[Record]) -> list[Case]:
     """What tables would show: the newest record of every case, baseline and set of conditions."""
-    listed = list(records)
+    every = list(records)
+    listed = [record for record in every if record.monitored is None]
     by_name = {(record.run_id, record.group_id, record.variant): record for record in listed}
     totals: dict[int, dict[int, float]] = {}
 
@@ -275,7 +280,21 @@ def gather(records: Iterable[Record]) -> list[Case]:
             ratio_trend=find_trend(ratios, LEAST_CHANGE),
         )
         cases.append(case)
-    return cases
+    return [*cases, *_gather_runs([record for record in every if record.monitored is not None])]
+
+
+def _gather_runs(records: Sequence[Record]) -> list[Case]:
+    """Of monitored training loops."""
+    return [
+        Case(
+            record=row.record,
+            baseline=None,
+            table=(row.record.suite, frozenset(row.record.params), row.record.baseline, ""),
+            totals_ns=[] if row.total_ns is None else [row.total_ns.value],
+            monitored=row.monitored,
+        )
+        for row in (summarize(records) if records else [])
+    ]
 
 
 def group_cases(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flopwatch.analysis import comparison_warnings, measurement_warnings
+from flopwatch.analysis import comparison_warnings, measurement_warnings, monitored_warnings
 from flopwatch.analysis.warning_findings import Case, Finding, gather
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
 
 Severity = Literal["spoils", "widens", "note"]
+Scope = Literal["measured", "monitored", "all"]
+"""Of which results: what `flopwatch run` has measured, or training loops with a monitor."""
 
 SEVERITIES: dict[Severity, str] = {
     "spoils": "spoils a number",
@@ -33,6 +35,7 @@ class Kind:
     """How it is found."""
     advice: str
     find: Callable[[Sequence[Case]], Iterable[Finding]]
+    scope: Scope = "measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,15 @@ KINDS: dict[str, Kind] = {
         advice="the time, the FLOPs or the peak is wrong: look at what the suite declares, and "
         "measure the peak again by `flopwatch peaks` on a quiet machine",
         find=comparison_warnings.find_over_peak,
+    ),
+    "impossible-mfu": Kind(
+        severity="spoils",
+        meaning="a monitored run has a higher MFU or HFU than the hardware allows",
+        method="more than 105 % of the peak",
+        advice="tokens_per_step, the FLOPs, the number of devices or the peak is wrong: "
+        "`flopwatch show` says where each comes from",
+        find=monitored_warnings.find_impossible,
+        scope="monitored",
     ),
     "nothing-measured": Kind(
         severity="spoils",
@@ -114,6 +126,7 @@ KINDS: dict[str, Kind] = {
         "groups of a run (from 12 groups on, by the test for drift)",
         advice="cool it, lower the power that it draws, or fix the clocks, and measure again",
         find=measurement_warnings.find_throttled,
+        scope="all",
     ),
     "unsteady": Kind(
         severity="widens",
@@ -143,6 +156,59 @@ KINDS: dict[str, Kind] = {
         method="the interval of instrumented over plain runs lies above 1.05",
         advice="instrument fewer or larger regions",
         find=comparison_warnings.find_costly_instruments,
+    ),
+    "slow-steps": Kind(
+        severity="note",
+        meaning="some steps of a monitored run take much longer than their neighbours",
+        method="5 median deviations and 20 % above the median of the neighbours; together 1 % of "
+        "the steps' time or more",
+        advice="`flopwatch show` lists them with their causes",
+        find=monitored_warnings.find_slow,
+        scope="monitored",
+    ),
+    "straggler": Kind(
+        severity="note",
+        meaning="ranks of a monitored run wait for the last of them",
+        method="communication beyond that of the rank that came last: 2 % of the steps' time or "
+        "more",
+        advice="compare that rank's node with the others: clocks, temperature, other processes, "
+        "its share of the data",
+        find=monitored_warnings.find_straggling,
+        scope="monitored",
+    ),
+    "data-bound": Kind(
+        severity="note",
+        meaning="a monitored run waits for its data",
+        method="10 % of the mean step or more, after the first steps",
+        advice=monitored_warnings.ADVICE["data"],
+        find=monitored_warnings.find_data_bound,
+        scope="monitored",
+    ),
+    "low-goodput": Kind(
+        severity="note",
+        meaning="much of the wall clock of a monitored run did not advance training",
+        method="less than 90 %, of a run of 100 steps or more, over all its starts",
+        advice="`flopwatch show` lists what it was lost to",
+        find=monitored_warnings.find_low_goodput,
+        scope="monitored",
+    ),
+    "padding": Kind(
+        severity="note",
+        meaning="a monitored run computes padding",
+        method="10 % of the computed tokens or more",
+        advice="pack sequences, or put those of similar length into one batch; MFU counts useful "
+        "tokens only",
+        find=monitored_warnings.find_padding,
+        scope="monitored",
+    ),
+    "did-not-finish": Kind(
+        severity="note",
+        meaning="a start of a monitored run was killed, or ended by an exception",
+        method="its last line does not say that it was closed, and another start followed; or it "
+        "says what ended it",
+        advice="save checkpoints more often where many steps were repeated",
+        find=monitored_warnings.find_unfinished,
+        scope="monitored",
     ),
     "launch-bound": Kind(
         severity="note",
@@ -203,6 +269,7 @@ KINDS: dict[str, Kind] = {
         method="git, when the run began",
         advice="commit before measuring what you want to publish",
         find=measurement_warnings.find_dirty,
+        scope="all",
     ),
     "noted": Kind(
         severity="note",
@@ -210,6 +277,7 @@ KINDS: dict[str, Kind] = {
         method="notes of the records that no other kind covers",
         advice="state it with the number",
         find=comparison_warnings.find_noted,
+        scope="all",
     ),
 }
 """By name, in the order of printing among those that are equally serious."""
@@ -218,10 +286,13 @@ KINDS: dict[str, Kind] = {
 def find_warnings(records: Sequence[Record]) -> list[ResultWarning]:
     """About what tables of these records would show, the most serious first."""
     cases = gather(records)
+    measured = [case for case in cases if case.monitored is None]
+    monitored = [case for case in cases if case.monitored is not None]
+    scopes: dict[Scope, list[Case]] = {"measured": measured, "monitored": monitored, "all": cases}
     warnings = []
     for name, kind in KINDS.items():
         by_cause: dict[str, list[Finding]] = {}
-        for finding in kind.find(cases):
+        for finding in kind.find(scopes[kind.scope]):
             by_cause.setdefault(finding.cause, []).append(finding)
         warnings += [_join(name, kind, findings) for findings in by_cause.values()]
     ranks = list(SEVERITIES)

@@ -15,6 +15,7 @@ from flopwatch.cli.options import print_json, print_lines, print_remark, read_re
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
+    from flopwatch.analysis.monitored_changes import RunChange
     from flopwatch.analysis.verdicts import Basis, Comparison, Judgement
     from flopwatch.records.record import Record
 
@@ -95,11 +96,12 @@ def compare(
     from flopwatch.analysis.statistics import THRESHOLD
 
     size = given["fail_if_slower"] or given["threshold"] or THRESHOLD
-    sides = [read_records([file], skip_corrupt) for file in results]
+    sides = _read_sides(results, skip_corrupt)
     require_fields(given["despite"], (record for side in sides for record in side))
     judgement = _judge(sides, size, given)
     is_gate, is_between_runs = given["fail_if_slower"] is not None, len(sides) == 2
-    _print(judgement, is_between_runs=is_between_runs, as_json=as_json)
+    changes = _find_changes(sides)
+    _print(judgement, changes, is_between_runs=is_between_runs, as_json=as_json)
     # For a gate, what is no longer measured is a verdict, too.
     if not judgement.comparisons and not (is_gate and judgement.broken):
         from flopwatch.output.compare_tables import describe_nothing
@@ -111,6 +113,28 @@ def compare(
         if is_gate
         else 0
     )
+
+
+def _read_sides(results: Sequence[Path], skip_corrupt: bool) -> list[Sequence[Record]]:
+    sides: list[Sequence[Record]] = [read_records([file], skip_corrupt) for file in results]
+    if len(sides) < 2 or not _are_monitored(sides):
+        return sides
+    from flopwatch.analysis.monitored_changes import name_alike
+
+    return list(name_alike(*sides))
+
+
+def _are_monitored(sides: Sequence[Sequence[Record]]) -> bool:
+    return all(any(record.monitored is not None for record in side) for side in sides)
+
+
+def _find_changes(sides: Sequence[Sequence[Record]]) -> list[RunChange]:
+    """Of monitored runs that both sides have."""
+    if len(sides) < 2 or not _are_monitored(sides):
+        return []
+    from flopwatch.analysis.monitored_changes import find_run_changes
+
+    return find_run_changes(*sides)
 
 
 def refuse_contradictions(context: click.Context, results: Sequence[Path]) -> None:
@@ -176,7 +200,9 @@ def _judge(sides: Sequence[Sequence[Record]], size: float, given: Mapping[str, A
     return compare_runs(sides[0], sides[1], threshold=size, basis=basis)
 
 
-def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> None:
+def _print(
+    judgement: Judgement, changes: Sequence[RunChange], *, is_between_runs: bool, as_json: bool
+) -> None:
     from flopwatch.output.compare_json import as_dict
     from flopwatch.output.compare_tables import (
         describe_basis,
@@ -184,23 +210,30 @@ def _print(judgement: Judgement, *, is_between_runs: bool, as_json: bool) -> Non
         make_compare_sheets,
     )
     from flopwatch.output.console import print_remarks, print_sentences, print_sheets
+    from flopwatch.output.monitor_compare import describe_change, make_change_sheets
     from flopwatch.output.revision_comment import state_answer
     from flopwatch.output.run_warnings import warn_of_runs
 
     if as_json:
-        print_json(as_dict(judgement))
+        print_json({**as_dict(judgement), "monitored": [one.to_dict() for one in changes]})
         return
     remarks = describe_judgement(judgement, is_between_runs=is_between_runs)
     if is_between_runs and judgement.comparisons:
         # A warning that concerns all of the answer comes before it.
         print_remarks(warn_of_runs(judgement))
         print_sentences([f"{state_answer(judgement)}."])
+        print_sentences([sentence for one in changes for sentence in describe_change(one)])
         print_remarks(describe_basis(judgement))
         print_sentences([""])
     elif judgement.comparisons:
         counts, *remarks = remarks
         print_sentences([f"{counts}.", ""])
-    print_sheets(make_compare_sheets(judgement, is_between_runs=is_between_runs))
+    print_sheets(
+        [
+            *make_compare_sheets(judgement, is_between_runs=is_between_runs),
+            *make_change_sheets(changes),
+        ]
+    )
     print_remarks(remarks)
 
 

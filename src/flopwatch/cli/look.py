@@ -202,7 +202,7 @@ def query(
 
     Views: `cases` has one row a case and all its columns, `records` one a record, `samples` one a
     sample and phase, `ranks` one a sample and rank of a job, `regions` one a sample and region,
-    `curves` one a point of a curve.
+    `curves` one a point of a curve, `steps` one a step and rank of a monitored run.
 
     \b
     flopwatch query "SELECT suite, variant, count(*) FROM records GROUP BY ALL"

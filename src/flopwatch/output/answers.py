@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from flopwatch.analysis.break_even import AXIS, BreakEven, find_break_evens
+from flopwatch.analysis.monitored_run import RunSummary
 from flopwatch.analysis.summary import Row, is_foreign
 from flopwatch.analysis.warnings import ResultWarning, find_warnings
 from flopwatch.output.case_tables import describe_break_even
@@ -30,6 +31,7 @@ from flopwatch.output.headlines import (
     name_row,
     rank_variants,
 )
+from flopwatch.output.monitor_tables import answer_run, list_facts, list_run_sheets
 from flopwatch.output.remarks import describe_conditions, list_drift_remarks
 from flopwatch.output.tables import Column, Kind, Mark, Sheet, choose_axes, divide, group_by
 from flopwatch.output.units import (
@@ -39,6 +41,7 @@ from flopwatch.output.units import (
     format_speedup,
     plural,
 )
+from flopwatch.suites.case import label
 
 SHOWN: tuple[Kind, ...] = ("word", "number", "throughput")
 """Columns of the narrow table: axes, variant, time, speedup, verdict, and the throughput and MFU of
@@ -66,8 +69,9 @@ class SuiteAnswer:
 def answer_suites(rows: Sequence[Row], *, is_sorted: bool = False) -> list[SuiteAnswer]:
     """`is_sorted`: the rows are in an order that somebody has asked for."""
     has_several = len(list_conditions(rows)) > 1
+    measured = [row for row in rows if row.monitored is None]
     found = []
-    for suite_rows in group_by(rows, lambda row: (row.record.suite, is_foreign(row.record))):
+    for suite_rows in group_by(measured, lambda row: (row.record.suite, is_foreign(row.record))):
         tables = divide(suite_rows)
         titles = [choose_axes([row.record for row in table])[0] for table in tables]
         sheets = [make_brief_sheet(table, is_sorted=is_sorted) for table in tables]
@@ -87,11 +91,24 @@ def answer_suites(rows: Sequence[Row], *, is_sorted: bool = False) -> list[Suite
                 hidden=_list_hidden(tables, sheets),
             )
         )
-    return found
+    return [*found, *(_answer_run(row, row.monitored) for row in rows if row.monitored)]
+
+
+def _answer_run(row: Row, run: RunSummary) -> SuiteAnswer:
+    """Of a monitored training loop."""
+    return SuiteAnswer(
+        title=f"{row.record.suite} {row.record.variant} {label(row.record.params)}".rstrip(),
+        sentences=answer_run(run),
+        sheets=list_run_sheets(run, is_brief=True),
+        hidden=[name for name, _ in list_facts(run)],
+    )
 
 
 def answer_suite(rows: Sequence[Row]) -> list[str]:
     """What is fastest, from where on, and what is not known."""
+    monitored = [row.monitored for row in rows if row.monitored is not None]
+    if monitored:
+        return answer_run(monitored[-1])
     axes = list_differing_axes(rows)
     compared = [row for row in rows if row.speedup is not None]
     job = _describe_job(rows, axes)
@@ -272,7 +289,12 @@ def list_warnings(rows: Sequence[Row]) -> list[str]:
     """Failures and warnings, a line each, the most important first. What there is to say of others'
     results is said by their source."""
     own = [row for row in rows if not is_foreign(row.record)]
-    records = {id(one): one for row in own for one in (row.record, row.against) if one is not None}
+    seen = [
+        record
+        for row in own
+        for record in (row.record, row.against, *(row.monitored.records if row.monitored else ()))
+    ]
+    records = {id(one): one for one in seen if one is not None}
     kinds = group_by(find_warnings(list(records.values())), lambda warning: warning.kind)
     lines = [
         *(

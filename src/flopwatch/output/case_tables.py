@@ -20,6 +20,7 @@ from flopwatch.output.columns import (
     label_columns,
     mark_speedup,
 )
+from flopwatch.output.monitor_tables import make_run_sheets
 from flopwatch.output.remarks import describe_conditions, instrument_remarks, list_remarks
 from flopwatch.output.tables import (
     Column,
@@ -62,7 +63,7 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     """One sheet for every suite, set of axes and set of conditions, and one each of their parts and
     of their regions, if any."""
     sheets = []
-    for alike in divide(rows):
+    for alike in divide([row for row in rows if row.monitored is None]):
         groups = [list(group) for _, group in groupby(alike, lambda row: row.record.group_id)]
         sheets += [
             _make_sheet(alike, groups),
@@ -354,6 +355,7 @@ def _describe_bare(break_even: BreakEven) -> str:
 
 SHEET_MAKERS: tuple[Callable[[Sequence[Row]], list[Sheet]], ...] = (
     make_sheets,
+    make_run_sheets,
     make_rank_sheets,
     make_memory_sheets,
     make_whole_sheets,

@@ -10,16 +10,23 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from flopwatch.analysis import ratio_tests, step_breakdown, verdicts, warmup, warnings
 from flopwatch.analysis.break_even import Outcome
+from flopwatch.analysis.goodput import Goodput
 from flopwatch.analysis.hardware_limits import Operation
+from flopwatch.analysis.monitored_changes import PartChange
+from flopwatch.analysis.monitored_rates import Energy, RunUtilisation, Tokens
+from flopwatch.analysis.monitored_run import FirstSteps, Pause, RunMemory, StepPart
 from flopwatch.analysis.part_times import MovedPart, Split
 from flopwatch.analysis.profile_breakdown import Entry, Operator, Work
 from flopwatch.analysis.profile_request import Phase, Request
 from flopwatch.analysis.record_device import PeakShare
+from flopwatch.analysis.slow_steps import SlowStep
 from flopwatch.analysis.statistics import Verdict
+from flopwatch.analysis.stragglers import Stragglers
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.training_job import Attention
 from flopwatch.jobs.utilisation import Utilisation
 from flopwatch.output.profile_tables import Line
+from flopwatch.records.monitored import End
 from flopwatch.records.record import PhaseMemory, Status, SuiteColumn
 
 Value = str | int | float | bool | None
@@ -163,6 +170,48 @@ class BreakEvenSeries(BreakEvenPoint):
     verdicts: list[Verdict | None]
 
 
+class RunSlowStep(TypedDict):
+    """A step that took much longer than its neighbours."""
+
+    run_id: str
+
+
+class RunTokens(TypedDict):
+    padding_share: float
+
+
+class RunEnergy(TypedDict):
+    power_w: float
+
+
+class MonitoredRun(TypedDict):
+    """A training loop with a monitor: all its starts. Times of steps are of the steady ones."""
+
+    name: str
+    starts: int
+    world_size: int
+    ranks_seen: int
+    steps: int
+    step_ns: Interval
+    mean_step_ns: float
+    parts: list[StepPart]
+    data_share_of_wall: float | None
+    first_steps: FirstSteps | None
+    slow_steps: list[RunSlowStep]
+    slow_causes: dict[str, int]
+    slow_lost_ns: float
+    pauses: list[Pause]
+    garbage_collections: Pause | None
+    tokens: RunTokens | None
+    utilisation: RunUtilisation | None
+    missing: str | None
+    stragglers: Stragglers | None
+    goodput: Goodput | None
+    memory: RunMemory
+    energy: RunEnergy | None
+    end: End | None
+
+
 class MeasuredCase(TypedDict):
     """A case: all columns of its suite's tables, and what a table cannot hold."""
 
@@ -182,6 +231,8 @@ class MeasuredCase(TypedDict):
     instruments: Interval | None
     """What instruments cost: instrumented runs over plain ones."""
     warmup_samples: int
+    monitored: MonitoredRun | None
+    """Of a training loop with a monitor."""
     notes: list[str]
     quality: CaseQuality | None
     parts: CaseParts | None
@@ -424,6 +475,24 @@ class Judgement(TypedDict):
     no_baseline: list[CaseState]
 
 
+class RunPartChange(TypedDict):
+    change_ns: float
+
+
+class RunDifference(TypedDict):
+    """Two monitored runs. Their steps are not interleaved."""
+
+    old: MonitoredRun
+    new: MonitoredRun
+    step: RunPartChange
+    parts: list[RunPartChange]
+
+
+class JudgedFiles(Judgement):
+    monitored: list[RunDifference]
+    """Of two files: monitored runs that both have."""
+
+
 class JudgedRevisions(Judgement):
     base: str
     """Its commit."""
@@ -465,4 +534,8 @@ BASES: dict[Any, Base] = {
     BreakdownOperation: (Operation, ()),
     BreakdownMove: (step_breakdown.MovedRow, ()),
     MovedTime: (MovedPart, ()),
+    RunSlowStep: (SlowStep, ()),
+    RunTokens: (Tokens, ()),
+    RunEnergy: (Energy, ()),
+    RunPartChange: (PartChange, ()),
 }

@@ -60,6 +60,9 @@ def describe_conditions(record: Record) -> str:
         facts = [*find("imported.format", "imported from {}"), *gpu, *on, *torch, *python]
         return f"{', '.join(facts)}; not taken side by side"
     settings = record.settings
+    if record.monitored is not None:  # whose loop it is decides on threads and caches
+        ranks = plural(record.monitored.world_size, "rank")
+        return ", ".join([settings.device, ranks, *(gpu or cpu), *torch])
     return ", ".join(
         [
             settings.device,

@@ -1,6 +1,6 @@
 """SQL over results files, by DuckDB.
 
-Five views show all the files at once:
+Six views show all the files at once:
 
     records   one row a record; params, settings, environment and the like are JSON, so that an
               axis is reached by ``params->>'dtype'``
@@ -8,8 +8,9 @@ Five views show all the files at once:
     ranks     one row a rank of a job and sample
     regions   one row a region and instrumented run
     curves    one row a point of a curve
+    steps     one row a step and rank of a monitored run, with its parts
 
-A caller may add a sixth, ``cases``, of what analysis makes of the records.
+A caller may add a seventh, ``cases``, of what analysis makes of the records.
 
     SELECT suite, variant, median(ns) FROM samples WHERE NOT warmup GROUP BY ALL
 
@@ -31,9 +32,9 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +42,8 @@ import psutil
 
 from flopwatch.errors import StoreError, UsageError
 from flopwatch.records.record import Record, encode
+from flopwatch.records.step_rows import COLUMNS as STEP_COLUMNS
+from flopwatch.records.step_rows import drop_steps, list_step_rows
 from flopwatch.records.store import MAX_LINE_BYTES, scan
 
 if TYPE_CHECKING:
@@ -88,6 +91,7 @@ VIEWS = {
     "ranks": (*OF_RECORD, "rank", "sample", "round", "warmup", "ns", "waiting_ns", "transfer_ns"),
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
+    "steps": tuple(STEP_COLUMNS),
 }
 
 TIMEOUT_S = 300.0
@@ -107,6 +111,9 @@ ENDLESS: list[Future[Any]] = []
 
 CASES = re.compile(r"\bcases\b", re.IGNORECASE)
 """In a query that needs the view: nothing is summarized for others."""
+
+STEPS = re.compile(r"\bsteps\b", re.IGNORECASE)
+"""Likewise: the steps of a long run are many."""
 
 RESERVED = ("check",)
 """Columns whose names SQL needs in double quotes."""
@@ -179,27 +186,30 @@ def query(
     _refuse_other_than_utf8([*map(str, paths), sql])
     if not CASES.search(sql):
         add_cases = None
+    with_steps = STEPS.search(sql) is not None
     limit_bytes = memory_limit_bytes or find_memory_limit()
     warnings: list[str] = []
     kept: list[Record] = []
     copies: dict[str, Path] = {}
     with tempfile.TemporaryDirectory(prefix="flopwatch-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
+        steps = folder / "steps.jsonl"
         # By real path: the same file under two names would count its records twice.
         for path in {os.path.realpath(path): path for path in paths}.values():
             copy = folder / f"{len(copies)}.jsonl"
-            with _writing(path, copy) as file:
+            with _writing(path, copy) as file, _writing(path, steps, "ab") as step_file:
                 for record in scan(path, warnings, skip_corrupt=skip_corrupt):
-                    file.write(_encode(record) + b"\n")
+                    file.write(encode(drop_steps(record)) + b"\n")
+                    step_file.writelines(list_step_rows(record) if with_steps else ())
                     if add_cases is not None:
                         kept.append(record)
             copies[str(copy)] = path
         try:
             with connecting(limit_bytes) as connection:
-                _create_views(connection, copies)
+                _create_views(connection, copies, steps)
                 if add_cases is not None:
                     add_cases(connection, kept)
-                _lock_down(connection, folder, list(copies))
+                _lock_down(connection, folder, [*copies, str(steps)])
                 columns, rows = run_bounded(
                     connection, lambda: _run(connection, sql, limit_bytes), timeout_s
                 )
@@ -221,18 +231,10 @@ def find_memory_limit() -> int:
     return min(MEMORY_BYTES, available_bytes // 2)
 
 
-def _encode(record: Record) -> bytes:
-    """A run of millions of steps without the lists of its ranks: its samples are enough."""
-    line = encode(record)
-    if len(line) < MAX_LINE_BYTES or record.monitored is None:
-        return line
-    return encode(replace(record, monitored=replace(record.monitored, ranks=[])))
-
-
 @contextlib.contextmanager
-def _writing(path: Path, copy: Path) -> Iterator[IO[bytes]]:
+def _writing(path: Path, copy: Path, mode: str = "wb") -> Iterator[IO[bytes]]:
     try:
-        with copy.open("wb") as file:
+        with copy.open(mode) as file:
             yield file
     except OSError as error:
         raise StoreError(
@@ -317,15 +319,14 @@ def _run(
     return [column[0] for column in cursor.description or ()], rows
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path]) -> None:
-    types = ", ".join(f"{_quote(name)}: {_quote(kind)}" for name, kind in FIELDS.items())
+def _create_views(
+    connection: duckdb.DuckDBPyConnection, lines: dict[str, Path], steps: Path
+) -> None:
     found, named = _list(lines), _list(map(str, lines.values()))
     rows = f"""(
         SELECT *, len(rounds) AS samples,
             list_extract({named}, list_position({found}, filename)) AS file
-        FROM read_json({_list(map(glob.escape, lines))}, columns = {{{types}}},
-            format = 'newline_delimited', compression = 'uncompressed', filename = true,
-            maximum_object_size = {MAX_LINE_BYTES})
+        FROM {_read_json(lines, FIELDS)}
     )"""
     origins = {
         "records": rows,
@@ -333,10 +334,18 @@ def _create_views(connection: duckdb.DuckDBPyConnection, lines: dict[str, Path])
         "ranks": UNNEST_RANKS.format(rows=rows),
         "regions": UNNEST_REGIONS.format(rows=rows),
         "curves": UNNEST_CURVES.format(rows=rows),
+        "steps": _read_json([str(steps)], STEP_COLUMNS),
     }
     for view, origin in origins.items():
         names = ", ".join(map(_name, VIEWS[view]))
         connection.execute(f"CREATE VIEW {view} AS SELECT {names} FROM {origin}")
+
+
+def _read_json(files: Iterable[str], columns: Mapping[str, str]) -> str:
+    types = ", ".join(f"{_quote(name)}: {_quote(kind)}" for name, kind in columns.items())
+    return f"""read_json({_list(map(glob.escape, files))}, columns = {{{types}}},
+        format = 'newline_delimited', compression = 'uncompressed', filename = true,
+        maximum_object_size = {MAX_LINE_BYTES})"""
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, folder: Path, files: list[str]) -> None:

@@ -94,13 +94,15 @@ def _digest(text: str) -> str:
 
 def _render_summary(rows: Sequence[Row], sections: Sequence[Section]) -> str:
     """The answers of all suites, where there are several; what was measured, when and on what."""
-    suites = group_by(rows, lambda row: row.record.suite)
-    links = {section.title: section.id for section in sections if section.id.startswith("suite-")}
+    runs = [[row] for row in rows if row.monitored is not None]
+    measured = [row for row in rows if row.monitored is None]
+    subjects = [*runs, *group_by(measured, lambda row: row.record.suite)]
+    linked = [section for section in sections if section.id.startswith(("monitor-", "suite-"))]
     answers = "".join(
-        f'<li><a href="#{links[found[0].record.suite]}">{escape(found[0].record.suite)}</a> '
+        f'<li><a href="#{section.id}">{escape(section.title)}</a> '
         f"{escape(answer_suite(choose_own(found))[0])}</li>"
-        for found in suites
-        if len(suites) > 1
+        for section, found in zip(linked, subjects, strict=True)
+        if len(subjects) > 1
     )
     listed = f'<ul class="answers">{answers}</ul>' if answers else ""
     first, *others = (f"<p>{escape(sentence)}</p>" for sentence in describe_whole(rows))

@@ -145,12 +145,16 @@ def _list_times(rows: Sequence[Row]) -> list[Tile]:
     return [_make_rate("shortest time", format_time(time_ns), row)]
 
 
-def render_headline(rows: Sequence[Row]) -> str:
-    tiles = "".join(
+def render_tiles(tiles: Sequence[Tile]) -> str:
+    rendered = "".join(
         f'<li class="tile {tile.tone}"><span class="label">{escape_html(tile.label)}</span> '
         f'<span class="value">{escape_html(tile.value)}</span> '
         f'<span class="detail">{escape_html(tile.detail)}</span></li>'
-        for tile in list_tiles(rows)
+        for tile in tiles
     )
+    return f'<ul class="tiles">{rendered}</ul>' if rendered else ""
+
+
+def render_headline(rows: Sequence[Row]) -> str:
     answer = f'<p class="answer">{escape_html(" ".join(answer_suite(choose_own(rows))))}</p>'
-    return f'{answer}<ul class="tiles">{tiles}</ul>' if tiles else answer
+    return f"{answer}{render_tiles(list_tiles(rows))}"

@@ -24,6 +24,12 @@ from flopwatch.output.plots.sample_plots import (
     make_samples,
 )
 from flopwatch.output.plots.speedup_plots import make_break_evens, make_speedups
+from flopwatch.output.plots.step_plots import (
+    make_goodputs,
+    make_step_parts,
+    make_stragglers,
+    make_timelines,
+)
 
 MOST_PLOTS = 5
 """Next to one table."""
@@ -42,7 +48,38 @@ class Kind:
     """How many stand next to a table; 0: it is drawn on request only."""
 
 
+MONITORED = "a training loop with flopwatch.Monitor"
+"""What gives such results: a script of the user's own."""
+
 KINDS: dict[str, Kind] = {
+    "timeline": Kind(
+        shows="the steps of a monitored run over time, with stalls and pauses",
+        needs="a monitored run",
+        run=MONITORED,
+        make=make_timelines,
+        most=1,
+    ),
+    "mean-step": Kind(
+        shows="the mean step of a monitored run: data, forward, backward, ...",
+        needs="a monitored run with a model, or with monitor.data",
+        run=MONITORED,
+        make=make_step_parts,
+        most=1,
+    ),
+    "goodput": Kind(
+        shows="what the wall clock of a monitored run went to, start by start",
+        needs="a monitored run",
+        run=MONITORED,
+        make=make_goodputs,
+        most=1,
+    ),
+    "stragglers": Kind(
+        shows="which rank of a monitored run makes the others wait",
+        needs="a monitored run of several ranks, each with a monitor",
+        run=MONITORED,
+        make=make_stragglers,
+        most=1,
+    ),
     "speedups": Kind(
         shows="speedups over the baseline, with intervals and the FLOP limit",
         needs="a variant and its baseline, measured in one run",
@@ -142,9 +179,12 @@ def choose_plots(rows: Sequence[Row]) -> list[Plot]:
     """The most informative, of rows that share a table: see `output.tables.divide`."""
     if not rows:
         return []
+    is_monitored = rows[0].monitored is not None
     chosen = [
         plot
         for kind in KINDS.values()
+        # Of a monitored run, its own plots say more.
+        if not is_monitored or kind.run == MONITORED
         for plot in islice(kind.make(rows), kind.most)
         if plot.is_informative
     ]

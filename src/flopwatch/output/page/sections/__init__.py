@@ -11,6 +11,7 @@ from flopwatch.output.page.sections.comparison_section import (
     render_published_comparisons,
     render_run_comparisons,
 )
+from flopwatch.output.page.sections.monitor_section import render_runs
 from flopwatch.output.page.sections.prediction_section import render_predictions
 from flopwatch.output.page.sections.run_section import render_commands, render_environments
 from flopwatch.output.page.sections.suite_section import render_suites
@@ -18,6 +19,7 @@ from flopwatch.output.page.sections.warning_section import render_failures, rend
 
 SECTIONS: tuple[Callable[[Content], list[Section]], ...] = (
     render_run_comparisons,
+    render_runs,
     render_suites,
     render_predictions,
     render_published_comparisons,

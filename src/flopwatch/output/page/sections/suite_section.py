@@ -36,7 +36,8 @@ MOST_WITH_EXTRA = 1000
 def render_suites(content: Content) -> list[Section]:
     badges = collect_badges(content.warnings)
     has_extra = len(content.rows) <= MOST_WITH_EXTRA
-    suites = group_by(content.rows, lambda row: row.record.suite)
+    measured = [row for row in content.rows if row.monitored is None]
+    suites = group_by(measured, lambda row: row.record.suite)
     sections: list[Section] = []
     number = 1
     for place, rows in enumerate(suites, 1):
