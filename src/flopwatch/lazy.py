@@ -9,7 +9,19 @@ from typing import Any
 
 from flopwatch.errors import MissingPackage
 
-EXTRAS = {"vl_convert": "plots", "scipy": "fit", "torch": "torch", "transformers": "torch"}
+EXTRAS = {
+    "vl_convert": "plots",
+    "scipy": "fit",
+    "torch": "torch",
+    "transformers": "torch",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
+    "prometheus_client": "prometheus",
+}
 """By package: the extra of flopwatch that installs it."""
 
 
