@@ -1,7 +1,8 @@
 """flopwatch: a stopwatch for training FLOPs.
 
 Declare a suite with `Suite` and `Workload` and run it with ``flopwatch run my_suite.py``, or time
-functions where they stand with `measure` and `compare`. Describe a training job with `TrainingJob`
+functions where they stand with `measure` and `compare`. Put a `Monitor` into your own training loop
+to see what MFU it gets and what it loses. Describe a training job with `TrainingJob`
 and ask for its speed, its memory and its FLOPs with `predict`, `plan`, `memory`, `mfu`, `flops`.
 """
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flopwatch.errors import FlopwatchError, Unsupported, UsageError
     from flopwatch.jobs.parallelism import Parallelism
     from flopwatch.jobs.training_job import TrainingJob
+    from flopwatch.monitor.training_monitor import Monitor
     from flopwatch.records.record import Record
     from flopwatch.records.store import read
     from flopwatch.settings import Settings
@@ -33,6 +35,7 @@ __all__ = [
     "Comparison",
     "FlopwatchError",
     "Measurement",
+    "Monitor",
     "Parallelism",
     "Record",
     "Settings",
@@ -59,6 +62,7 @@ _HOMES = {
     "Comparison": "worker.comparison",
     "FlopwatchError": "errors",
     "Measurement": "worker.comparison",
+    "Monitor": "monitor.training_monitor",
     "Parallelism": "jobs.parallelism",
     "Record": "records.record",
     "Settings": "settings",

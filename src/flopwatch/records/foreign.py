@@ -31,7 +31,8 @@ import msgspec
 
 from flopwatch.devices.kinds import USUAL_ACCELERATOR
 from flopwatch.errors import FlopwatchError
-from flopwatch.records.record import LARGEST_INT, Record
+from flopwatch.records.quantities import LARGEST_INT
+from flopwatch.records.record import Record
 from flopwatch.records.store import reading
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 from flopwatch.suites.case import Case, digest

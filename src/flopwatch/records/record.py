@@ -18,29 +18,22 @@ import msgspec
 from msgspec import Meta
 
 from flopwatch.errors import CorruptFile, NewerSchema
+from flopwatch.records.monitored import Monitored
+from flopwatch.records.quantities import (
+    LARGEST_UNSIGNED,
+    Amount,
+    Calls,
+    Count,
+    Number,
+    PartTime,
+    Time,
+)
 from flopwatch.settings import Settings
 
 SCHEMA = 1
 
-LONGEST_NS = 2.0**63
-"""Three centuries."""
-LARGEST = 1e100
-LARGEST_INT = 2**63 - 1
-LARGEST_UNSIGNED = 2**64 - 1
-"""JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
 LONG_NUMBER = b"0" * len(str(LARGEST_UNSIGNED))
 ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
-
-# What no measurement gives is refused on reading, so that nothing is computed from it. Within these
-# bounds, sums and ratios of samples, and the rate of any amount over any sample, are finite.
-Time = Annotated[float, Meta(ge=1e-12, lt=LONGEST_NS)]
-"""A sample, in nanoseconds; a very short one is the mean of very many calls."""
-PartTime = Annotated[float, Meta(ge=0.0, lt=LONGEST_NS)]
-"""Time of a part of a sample, which may be 0."""
-Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
-Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST_INT)]
-Calls = Annotated[int, Meta(ge=1, le=LARGEST_INT)]
 
 MOST_NESTED = 100
 """Levels of values within values: what writes them recurses, and Python limits that."""
@@ -194,6 +187,8 @@ class Record:
     held before a run included."""
     first_call_page_faults: Count | None = None
     """Pages of memory that the system had to provide during the very first call."""
+    monitored: Monitored | None = None
+    """Of a user's own training loop: what `flopwatch.Monitor` saw of it."""
     check: Check | None = None
     unchecked: str | None = None
     """Why nothing was compared, where that was wanted."""

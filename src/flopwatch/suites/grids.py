@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.errors import CorruptFile, SuiteError, UsageError
-from flopwatch.records.record import LARGEST_UNSIGNED, refuse_large_integers
+from flopwatch.records.quantities import LARGEST_UNSIGNED
+from flopwatch.records.record import refuse_large_integers
 from flopwatch.suites.case import digest, format_value
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flopwatch.devices.kinds import KINDS, Devices
 from flopwatch.errors import SuiteError, UsageError
-from flopwatch.records.record import LARGEST, SuiteColumn
+from flopwatch.records.quantities import LARGEST
+from flopwatch.records.record import SuiteColumn
 from flopwatch.suites.case import Case, format_value
 from flopwatch.suites.grids import (
     AUTO,

@@ -14,7 +14,8 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.training_job import LinearLayer
 from flopwatch.layers import registry
 from flopwatch.records.foreign import make_published, name_run
-from flopwatch.records.record import LARGEST_INT, Record
+from flopwatch.records.quantities import LARGEST_INT
+from flopwatch.records.record import Record
 from flopwatch.suites.case import Case
 
 STANDARD, ROWWISE, GLOBAL, CASTS = (

@@ -1,0 +1,1 @@
+"""A monitor for any training loop: `flopwatch.Monitor`."""
