@@ -336,12 +336,13 @@ def format_option(choices: Sequence[str], detail: str, **more: Any) -> Decorator
 
 
 def read_records(files: Sequence[Path], skip_corrupt: bool = False) -> list[Record]:
+    from flopwatch.records.joined_runs import join_ranks
     from flopwatch.records.store import read
 
     contents = [read(file, skip_corrupt=skip_corrupt) for file in files]
     for warning in (warning for one in contents for warning in one.warnings):
         print_remark(f"flopwatch: {warning}")
-    return [record for one in contents for record in one.records]
+    return join_ranks([record for one in contents for record in one.records])
 
 
 def print_found(

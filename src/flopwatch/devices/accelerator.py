@@ -51,10 +51,16 @@ class EventClock:
 
     def elapsed_ns(self, marks: Sequence[Any]) -> list[float]:
         self._torch.accelerator.synchronize()
-        return [
-            start.elapsed_time(end) * 1e6  # milliseconds
-            for start, end in zip(marks, marks[1:], strict=False)
-        ]
+        return [self.between_ns(start, end) for start, end in zip(marks, marks[1:], strict=False)]
+
+    def has_passed(self, mark: Any) -> bool:
+        return bool(mark.query())
+
+    def between_ns(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) * 1e6  # milliseconds
+
+    def can_mark(self) -> bool:
+        return True
 
 
 class WaitingClock:

@@ -41,6 +41,24 @@ class Clock(Protocol):
         """The times between successive marks, once all of them have passed."""
 
 
+@runtime_checkable
+class PolledClock(Protocol):
+    """A clock whose marks are in the device's queue, and which can be read without waiting."""
+
+    name: str
+
+    def can_mark(self) -> bool:
+        """Not while a graph is recorded: marks would become a part of it."""
+
+    def mark(self) -> Any: ...
+
+    def has_passed(self, mark: Any) -> bool:
+        """Whether the device has come so far."""
+
+    def between_ns(self, start: Any, end: Any) -> float:
+        """Of two marks that have passed."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
     resident_bytes: int

@@ -61,6 +61,11 @@ class Reader(Protocol):
     def read_throttle_reasons(self) -> list[str] | None:
         """Of all the state, what is cheap enough to be read while something is measured."""
 
+    def read_energy_j(self) -> float | None:
+        """That it has used since some moment in the past; cheap, too."""
+
+    def read_power_w(self) -> float | None: ...
+
 
 def open_reader(torch: Any, number: int | None = None) -> Reader | None:
     """Of this one of the GPUs that torch sees, or of the current one. None where there is no
@@ -132,7 +137,7 @@ class NvmlReader:
             memory_clock_hz=_scale(self._ask("nvmlDeviceGetClockInfo", memory_clock), MEGA),
             max_memory_clock_hz=_scale(self._ask("nvmlDeviceGetMaxClockInfo", memory_clock), MEGA),
             is_clock_set=self._is_clock_set(bits),
-            power_w=_scale(self._ask("nvmlDeviceGetPowerUsage"), 1e-3),
+            power_w=self.read_power_w(),
             power_limit_w=_scale(self._ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
             default_power_limit_w=_scale(
                 self._ask("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3
@@ -148,6 +153,12 @@ class NvmlReader:
 
     def read_throttle_reasons(self) -> list[str] | None:
         return _name_reasons(self._read_bits())
+
+    def read_energy_j(self) -> float | None:
+        return _scale(self._ask("nvmlDeviceGetTotalEnergyConsumption"), 1e-3)
+
+    def read_power_w(self) -> float | None:
+        return _scale(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
 
     def _read_bits(self) -> int | None:
         names = ("ClocksEventReasons", "ClocksThrottleReasons")  # the second is the older name
@@ -213,17 +224,16 @@ class AmdReader:
 
     def read(self) -> GpuState:
         clock, memory_clock = self._read_clock("GFX"), self._read_clock("MEM")
-        power, cap = self._ask("amdsmi_get_power_info"), self._ask("amdsmi_get_power_cap_info")
+        cap = self._ask("amdsmi_get_power_cap_info")
         used = self._ask("amdsmi_get_gpu_vram_usage")
         total, taken = (_find_number(used, name) for name in ("vram_total", "vram_used"))
-        names = ("current_socket_power", "average_socket_power", "socket_power")
         return GpuState(
             clock_hz=_scale(_find_number(clock, "clk", "cur_clk"), MEGA),
             max_clock_hz=_scale(_find_number(clock, "max_clk"), MEGA),
             memory_clock_hz=_scale(_find_number(memory_clock, "clk", "cur_clk"), MEGA),
             max_memory_clock_hz=_scale(_find_number(memory_clock, "max_clk"), MEGA),
             is_clock_set=_as_bool(_find(clock, "clk_locked")),
-            power_w=_find_number(power, *names),
+            power_w=self.read_power_w(),
             power_limit_w=_as_watts(_find_number(cap, "power_cap")),
             default_power_limit_w=_as_watts(
                 _find_number(cap, "default_power_cap", "power_cap_default")
@@ -241,6 +251,16 @@ class AmdReader:
         if before is None or self._counted is None:
             return None
         return [RESIDENCIES[n] for n, now in self._counted.items() if now > before.get(n, now)]
+
+    def read_energy_j(self) -> float | None:
+        counted = self._ask("amdsmi_get_energy_count")
+        units = _find_number(counted, "energy_accumulator", "power")
+        unit_uj = _find_number(counted, "counter_resolution")
+        return None if units is None or unit_uj is None else units * unit_uj / MEGA
+
+    def read_power_w(self) -> float | None:
+        names = ("current_socket_power", "average_socket_power", "socket_power")
+        return _find_number(self._ask("amdsmi_get_power_info"), *names)
 
     def _read_counters(self) -> dict[str, float] | None:
         metrics = self._ask("amdsmi_get_gpu_metrics_info")

@@ -11,8 +11,12 @@ device, where it has a queue of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
 
 from flopwatch.records.quantities import Amount, Count, Number, PartTime, Time
 
@@ -147,3 +151,32 @@ class Continuation:
     notes: list[str] = field(default_factory=list)
     end: End | None = None
     schema: int = 1
+
+
+PARALLEL = (
+    *("steps", "begin_ns", "time_ns", "arrived_ns"),
+    *("micro_batches", "tokens", "padded_tokens"),
+)
+"""Lists of `RankSteps` that are parallel, as all of `parts_ns` are."""
+
+
+def encode_continuation(line: Continuation) -> bytes:
+    """One line, without its newline; what is empty is left out, since there is one a second."""
+    content: dict[str, Any] = msgspec.to_builtins(line)
+    content["continued"] = _drop_empty(content["continued"])
+    return msgspec.json.encode(_drop_empty(content))
+
+
+def _drop_empty(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value not in (None, [], {})}
+
+
+def find_uneven(steps: RankSteps) -> Iterator[str]:
+    """What the types of single fields cannot say is wrong."""
+    lengths = {name: len(getattr(steps, name)) for name in PARALLEL}
+    lengths |= {part: len(times_ns) for part, times_ns in steps.parts_ns.items()}
+    for name, length in lengths.items():
+        if length != len(steps.steps):
+            yield f"rank {steps.rank} has {len(steps.steps)} steps but {length} of {name}"
+    if any(after <= before for before, after in pairwise(steps.steps)):
+        yield f"the numbers of rank {steps.rank}'s steps do not rise"

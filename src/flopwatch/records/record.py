@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from flopwatch.errors import CorruptFile, NewerSchema
-from flopwatch.records.monitored import Monitored
+from flopwatch.records.monitored import Continuation, Monitored, find_uneven
 from flopwatch.records.quantities import (
     LARGEST_UNSIGNED,
     Amount,
@@ -221,11 +221,14 @@ class Header(msgspec.Struct):
     """What has to be known of a line before the rest of it can be judged."""
 
     schema: Annotated[int, Meta(ge=1)]
+    continued: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Of a line that is no record, but continues one."""
 
 
 _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(Header)
 _record_decoder = msgspec.json.Decoder(Record)
+_continuation_decoder = msgspec.json.Decoder(Continuation)
 
 
 def encode(record: Record) -> bytes:
@@ -239,14 +242,27 @@ def decode(line: bytes) -> Record:
     Raises CorruptFile or NewerSchema with a sentence that does not name file or line: the caller
     knows those.
     """
+    found = decode_line(line)
+    if isinstance(found, Continuation):
+        raise CorruptFile("it is not a record, but continues one")
+    return found
+
+
+def decode_line(line: bytes) -> Record | Continuation:
+    """What is on one line of a results file: the same errors."""
     try:
-        schema = _header_decoder.decode(line).schema
-        if schema > SCHEMA:
+        header = _header_decoder.decode(line)
+        if header.schema > SCHEMA:
             raise NewerSchema(
-                f"it has schema {schema}, and this flopwatch reads schema {SCHEMA}: it is from a "
-                "newer version, or from before the first release; upgrade flopwatch or measure "
-                "again"
+                f"it has schema {header.schema}, and this flopwatch reads schema {SCHEMA}: it is "
+                "from a newer version, or from before the first release; upgrade flopwatch or "
+                "measure again"
             )
+        if header.continued is not msgspec.UNSET:
+            continuation = _continuation_decoder.decode(line)
+            for wrong in find_uneven(continuation.continued):
+                raise CorruptFile(wrong)
+            return continuation
         record = _record_decoder.decode(line)
     except msgspec.ValidationError as error:
         raise CorruptFile(f"it is not a record ({error})") from None
@@ -283,7 +299,13 @@ def _find_contradictions(record: Record) -> Iterator[str]:
             yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
     if len({len(values) for values in record.curves.values()}) > 1:
         yield "its curves differ in length"
+    yield from _find_uneven_ranks(record.monitored)
     yield from _find_wrong_sections(record.environment)
+
+
+def _find_uneven_ranks(monitored: Monitored | None) -> Iterator[str]:
+    for steps in () if monitored is None else monitored.ranks:
+        yield from find_uneven(steps)
 
 
 def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:

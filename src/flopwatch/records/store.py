@@ -1,4 +1,5 @@
-"""The results file: one record a line, only ever appended to.
+"""The results file: one record a line, only ever appended to. Of a monitored run
+(`flopwatch.Monitor`) there are many lines, which readers get as one record (`joined_runs`).
 
 A run may die at any moment, and what it measured before must survive. So every record is written
 with one append and one fsync, and the only damage that a kill can do is a last line that is cut
@@ -29,7 +30,9 @@ from typing import IO, Self
 
 from flopwatch.errors import CorruptFile, DiskFull, NewerSchema, RefusedRecord, StoreError
 from flopwatch.records.file_safety import Kind, find_wrong, is_torn, judge_lines, refuse
-from flopwatch.records.record import Record, decode, encode
+from flopwatch.records.joined_runs import RunJoiner
+from flopwatch.records.monitored import Continuation, encode_continuation
+from flopwatch.records.record import Record, decode_line, encode
 
 PUBLISHED = "published:"
 """Before the name of a published benchmark, where a results file could stand."""
@@ -66,7 +69,7 @@ WRITE_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
 RESULTS = Kind(
     name="a results file",
     keys=(b'{"case_id":', b'"group_id":', b'"run_id":'),
-    decode=decode,
+    decode=decode_line,
     advice="choose another file; where only that line is damaged, remove it or give --skip-corrupt",
 )
 
@@ -267,6 +270,10 @@ class Store(LineFile):
         self._refuse_unreadable(record, line)
         self.append_line(line)
 
+    def append_continuation(self, line: Continuation) -> None:
+        """What a monitored run did since, after its first line."""
+        self.append_line(encode_continuation(line) + b"\n")
+
     def _refuse_unreadable(self, record: Record, line: bytes) -> None:
         """One nonsensical record (a time of zero, not a number) would spoil the whole file."""
         name = f"{self.path}: the record of {record.suite}/{record.variant}"
@@ -275,7 +282,7 @@ class Store(LineFile):
                 name, f"it is longer than {MAX_LINE_BYTES} bytes; take fewer samples"
             )
         try:
-            decode(line)
+            decode_line(line)
         except StoreError as error:
             raise RefusedRecord(name, str(error)) from None
 
@@ -299,11 +306,13 @@ def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iter
         return
     num_intact = num_skipped = 0
     with reading(path) as file:
-        entries = _decode_lines(file)
+        joiner = RunJoiner()
+        entries = _decode_lines(file, joiner)
         for number, entry, is_torn in entries:
             if isinstance(entry, Record):
                 num_intact += 1
-                yield entry
+                if not joiner.begin(entry):
+                    yield entry
             elif is_torn:
                 warnings.append(
                     f"{path}: line {number}, the last, is cut short and was ignored; a run was "
@@ -317,6 +326,7 @@ def scan(path: Path, warnings: list[str], *, skip_corrupt: bool = False) -> Iter
             else:
                 num_intact += sum(isinstance(other, Record) for _, other, _ in entries)
                 raise _describe_corrupt(path, number, entry, num_intact)
+        yield from joiner.finish()
     if num_skipped > 1:
         warnings.append(f"{path}: {num_skipped} lines were skipped, {num_intact} records were read")
 
@@ -352,8 +362,11 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise StoreError(f"{path} cannot be read ({error.strerror}); check the file") from None
 
 
-def _decode_lines(file: IO[bytes]) -> Iterator[tuple[int, Record | StoreError, bool]]:
-    """Number, record or what is wrong with it, and whether it is a torn last line."""
+def _decode_lines(
+    file: IO[bytes], joiner: RunJoiner
+) -> Iterator[tuple[int, Record | StoreError, bool]]:
+    """Number, record or what is wrong with it, and whether it is a torn last line. What continues a
+    record goes to the joiner."""
     number = 0
     is_alone = True
     while line := file.readline(MAX_LINE_BYTES):
@@ -365,8 +378,12 @@ def _decode_lines(file: IO[bytes]) -> Iterator[tuple[int, Record | StoreError, b
             yield number, CorruptFile(f"it is longer than {MAX_LINE_BYTES} bytes"), False
             continue
         try:
-            yield number, decode(line), False
+            found = decode_line(line)
             is_alone = False
+            if isinstance(found, Continuation):
+                joiner.add(found)
+            else:
+                yield number, found, False
         except StoreError as error:
             is_cut = not line.endswith(b"\n")
             yield number, error, is_cut and is_torn(line, RESULTS, is_alone=is_alone)
