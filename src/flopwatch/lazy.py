@@ -48,7 +48,11 @@ def require(package: str) -> None:
     except (ImportError, ValueError):  # refused by an import hook; a module without a spec
         found = False
     if not found:
-        raise MissingPackage(
-            f"this needs {package}, which is not installed; "
-            f"run: pip install 'flopwatch[{EXTRAS[package]}]'"
-        )
+        raise MissingPackage(explain_missing(package))
+
+
+def explain_missing(package: str) -> str:
+    return (
+        f"this needs {package}, which is not installed; "
+        f"run: pip install 'flopwatch[{EXTRAS[package]}]'"
+    )

@@ -67,11 +67,11 @@ def read_wandb(file: Path) -> tuple[list[dict[str, float]], dict[str, object]]:
     return history, config
 
 
-def read_mlflow(uri: str, experiment: str) -> tuple[Points, dict[str, str]]:
-    """The metrics and the parameters of the only run of an experiment."""
+def read_mlflow(experiment: str) -> tuple[Points, dict[str, str]]:
+    """The metrics and the tags of the only run of an experiment."""
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
+    client = MlflowClient()
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     (run,) = client.search_runs([found.experiment_id])
@@ -80,7 +80,7 @@ def read_mlflow(uri: str, experiment: str) -> tuple[Points, dict[str, str]]:
         name: {one.step: one.value for one in client.get_metric_history(run.info.run_id, name)}
         for name in run.data.metrics
     }
-    return points, run.data.params
+    return points, run.data.tags
 
 
 def read_trackio(project: str) -> tuple[Points, str]:

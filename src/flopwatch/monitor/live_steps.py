@@ -66,12 +66,12 @@ class LiveSteps:
         return True
 
     def _summarise(self, run: RunFacts) -> str:
-        steps = self._first.steps + self._usual.steps
         means = self._usual if self._usual.steps else self._first
-        apart = f" after the first {self._first.steps}" if means is not self._first else ""
+        is_apart = self._usual.steps and self._first.steps
+        after = f" after the first {self._first.steps}" if is_apart else ""
         missing = f"; no MFU: {run.missing}" if run.missing else ""
         more = "" if run.out is None else f"; more: flopwatch show {run.out}"
-        return f"{plural(steps, 'step')}{apart}: {describe_means(means)}{missing}{more}"
+        return f"{plural(means.steps, 'step')}{after}: {describe_means(means)}{missing}{more}"
 
     def _write(self, text: str) -> None:
         log = self._log or sys.stderr
