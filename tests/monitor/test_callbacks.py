@@ -45,7 +45,8 @@ class Collator:
 
     def __call__(self, sequences: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         batch = {name: torch.stack([one[name] for one in sequences]) for name in sequences[0]}
-        self.tokens.append(int(batch["attention_mask"].sum()))
+        if "attention_mask" in batch:  # which those of evaluation lack
+            self.tokens.append(int(batch["attention_mask"].sum()))
         return batch
 
     def list_steps(self, grad_accum: int) -> list[int]:
@@ -88,6 +89,7 @@ def list_pauses(rank: RankSteps) -> list[str]:
 def make_trainer(folder: Path, callback: Any, collator: Collator, **settings: Any) -> Any:
     from transformers import Trainer, TrainingArguments
 
+    evaluated = [{name: one[name] for name in ("input_ids", "labels")} for one in SEQUENCES[:4]]
     arguments = {
         "output_dir": str(folder / "checkpoints"),
         "per_device_train_batch_size": 2,
@@ -106,9 +108,7 @@ def make_trainer(folder: Path, callback: Any, collator: Collator, **settings: An
         model=make_model(),
         args=TrainingArguments(**arguments),
         train_dataset=SEQUENCES,
-        eval_dataset=[
-            {"input_ids": one["input_ids"], "labels": one["labels"]} for one in SEQUENCES[:4]
-        ],
+        eval_dataset=evaluated,
         data_collator=collator,
         callbacks=[callback],
     )
@@ -352,7 +352,7 @@ def test_tokens_of_a_batch() -> None:
 
 
 def test_a_batch_that_cannot_be_counted_is_one_warning() -> None:
-    tokens = StepTokens(lambda batch: len(batch))
+    tokens = StepTokens(len)
     tokens.add([1, 2, 3])
     assert tokens.take() == {"tokens": 3, "padded_tokens": 3}
 
