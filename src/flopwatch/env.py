@@ -29,6 +29,7 @@ VARIABLES = {
     "MASTER_ADDR": "node of rank 0",
     "MASTER_PORT": "port that torchrun uses itself",
     "TORCHELASTIC_RUN_ID": "set: torchrun has started this process",
+    "TORCHELASTIC_RESTART_COUNT": "how often torchrun has started the ranks again",
     "TORCHELASTIC_ERROR_FILE": "a file in a folder of torchrun's that its ranks on a node share",
     # the system
     "XDG_CACHE_HOME": "folder for caches, in place of ~/.cache",

@@ -59,9 +59,10 @@ class HostMeters:
         self._root = root
         self._process = psutil.Process()
         self._domains = {
-            folder.name: _read_number(folder / "max_energy_range_uj")
+            folder.name: self._read_domain(folder.name, "max_energy_range_uj")
             for folder in sorted((root / RAPL).glob("intel-rapl:*"))
-            if folder.name.count(":") == 1 and _read_number(folder / "energy_uj") is not None
+            if folder.name.count(":") == 1
+            and self._read_domain(folder.name, "energy_uj") is not None
         }
         """Packages, with the count at which each starts again at 0."""
         self._counted_uj: dict[str, float] = {}
@@ -91,7 +92,7 @@ class HostMeters:
         if not self._domains:
             return None
         for name, range_uj in self._domains.items():
-            now_uj = _read_number(self._root / RAPL / name / "energy_uj")
+            now_uj = self._read_domain(name, "energy_uj")
             if now_uj is None:
                 return None
             before_uj = self._counted_uj.get(name, now_uj)
@@ -101,11 +102,16 @@ class HostMeters:
             self._counted_uj[name] = now_uj
         return self._energy_uj / 1e6
 
+    def _read_domain(self, name: str, what: str) -> int | None:
+        return system_files.read_number(f"{RAPL}/{name}/{what}", self._root)
+
     def _read_throttles(self) -> float | None:
         return system_files.read_number(THROTTLES, self._root)
 
 
 class AcceleratorMeters:
+    """Of the current device of the thread that makes this; any thread may read it."""
+
     def __init__(self, device: Device) -> None:
         import torch
 
@@ -132,16 +138,10 @@ def _find_statistics(torch: Any, device: Device) -> Callable[[], Mapping[str, An
     for source in (torch.get_device_module(device), getattr(torch, "accelerator", None)):
         ask = getattr(source, "memory_stats", None)
         if ask is not None:
-            return ask  # type: ignore[no-any-return]
+            number = torch.accelerator.current_device_index()
+            return lambda: ask(number)  # type: ignore[no-any-return]
     return dict
 
 
 def _as_count(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) else None
-
-
-def _read_number(path: Path) -> float | None:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,14 +190,18 @@ def copy_without_memory(
     module: nn.Module, mode: FakeTensorMode, known: dict[int, Any]
 ) -> nn.Module:
     """With fake parameters and buffers of the same shapes, whole where ranks share them, and
-    without hooks. Other attributes are shared with the original."""
+    without hooks. Other attributes are shared with the original, but for lists and the like, which
+    a forward pass may add to."""
     module = unwrap(module)
     if id(module) in known:
         copied: nn.Module = known[id(module)]
         return copied
     copied = object.__new__(_find_class(module))
     known[id(module)] = copied
-    content = dict(module.__dict__)
+    content = {
+        name: copy(value) if isinstance(value, dict | list | set) else value
+        for name, value in module.__dict__.items()
+    }
     content.pop("forward", None)  # which would be bound to the original
     content["_compiled_call_impl"] = None
     content.update({name: OrderedDict() for name in HOOKS if name in content})

@@ -39,7 +39,7 @@ class RunFacts:
     """Of all ranks; None where steps say it themselves."""
     flops: CountedFlops | None
     peak_flops_per_s: float | None
-    """Of one device, in the dtype of `flops`."""
+    """Of one rank, in the dtype of `flops`: ranks on a CPU share its peak."""
     peak_source: str | None
     missing: str | None
     """Why there is no MFU, and what to do; None where there is one."""

@@ -19,6 +19,10 @@ from typing import Any, NamedTuple
 from flopwatch.records.monitored import MonitoredEvent, Part
 
 
+Tokens = Any
+"""A whole number, or a tensor with one, or None."""
+
+
 class Code(IntEnum):
     STEP_END = 0
     DATA_BEGIN = 1
@@ -63,6 +67,7 @@ SPANS: dict[Code, tuple[Code, Part]] = {
     Code.OPTIMIZER_END: (Code.OPTIMIZER_BEGIN, "optimizer"),
 }
 """By the mark that ends a part: the one that begins it, and its name."""
+PARTS: tuple[Part, ...] = tuple(part for _, part in SPANS.values())
 OPENING = {begin for begin, _ in SPANS.values()}
 
 
@@ -74,8 +79,8 @@ class StepMarks:
     begin: Mark
     """The end of the step before it."""
     marks: list[Mark] = field(default_factory=list)
-    tokens: int | None = None
-    padded_tokens: int | None = None
+    tokens: Tokens = None
+    padded_tokens: Tokens = None
     micro_batches: int = 0
 
     @property
@@ -131,10 +136,19 @@ def measure(step: StepMarks, elapsed_ns: Elapsed, *, waits_for_ranks: bool) -> S
         parts_ns=parts_ns,
         arrived_ns=arrived[-1] if arrived else None,
         pauses=[event for event, _ in pauses],
-        tokens=step.tokens,
-        padded_tokens=step.padded_tokens,
+        tokens=_as_count(step.tokens),
+        padded_tokens=_as_count(step.padded_tokens),
         micro_batches=step.micro_batches,
     )
+
+
+def _as_count(tokens: Tokens) -> int | None:
+    """Of what is no number of tokens, none: the step has its times all the same."""
+    try:
+        number = int(tokens)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if number >= 0 else None
 
 
 def _list_spans(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from flopwatch.errors import CorruptFile
 from flopwatch.records.monitored import (
@@ -33,6 +34,7 @@ class _Run:
     ranks: dict[int, RankSteps] = field(default_factory=dict)
     flops: CountedFlops | None = None
     flops_missing: str | None = None
+    job: dict[str, Any] | None = None
     notes: dict[str, None] = field(default_factory=dict)
     ends: dict[int, End] = field(default_factory=dict)
 
@@ -65,6 +67,7 @@ class RunJoiner:
         run.ranks[more.rank] = extend(known, more)
         run.flops = run.flops or line.flops
         run.flops_missing = line.flops_missing or run.flops_missing
+        run.job = run.job or line.job
         run.notes |= dict.fromkeys(line.notes)
         if line.end is not None:
             run.ends[more.rank] = line.end
@@ -75,7 +78,7 @@ class RunJoiner:
             monitored = run.first.monitored
             assert monitored is not None
             yield complete(
-                replace(run.first, notes=list(run.notes)),
+                replace(run.first, notes=list(run.notes), job=run.first.job or run.job),
                 replace(
                     monitored,
                     flops=monitored.flops or run.flops,
@@ -124,6 +127,7 @@ def complete(record: Record, monitored: Monitored) -> Record:
         warmup_samples=min(monitored.first_steps, number // 2),
         facts={**record.facts, **({} if not tokens else {"tokens": tokens})},
         flops={STEP: {flops.dtype: per_step}} if flops is not None and per_step else {},
+        conditions=record.conditions if flops is None else {"dtype": flops.dtype},
         peak_memory_bytes=_find_peak_bytes(steps),
         throttled=list(
             dict.fromkeys(

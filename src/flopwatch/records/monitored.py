@@ -148,6 +148,8 @@ class Continuation:
     flops: CountedFlops | None = None
     """As soon as they are known."""
     flops_missing: str | None = None
+    job: dict[str, Any] | None = None
+    """Where a config made one."""
     notes: list[str] = field(default_factory=list)
     end: End | None = None
     schema: int = 1
