@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import flopwatch
-from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.errors import UsageError
 from flopwatch.monitor.base import RunFacts, StepFacts
 from flopwatch.monitor.live_steps import LOG_EVERY_S, LiveSteps
 from flopwatch.monitor.prometheus_endpoint import Prometheus
@@ -35,14 +36,12 @@ STEPS, TOKENS, PADDED = 12, 48, 64
 
 
 class Keeper:
-    """Keeps what it is told; closed before Prometheus is, it has a last look at that."""
+    """Keeps what it is told."""
 
-    def __init__(self, prometheus: Prometheus | None = None) -> None:
+    def __init__(self) -> None:
         self.run: RunFacts | None = None
         self.kept: list[StepFacts] = []
         self.end: End | None = None
-        self.samples: dict[str, float] = {}
-        self._prometheus = prometheus
 
     def start(self, run: RunFacts) -> None:
         self.run = run
@@ -52,8 +51,14 @@ class Keeper:
 
     def close(self, end: End) -> None:
         self.end = end
-        if self._prometheus is not None:
-            self.samples = read_prometheus(self._prometheus.port)
+
+
+class ReadAtTheEnd(Prometheus):
+    """Which closes its door when the training ends."""
+
+    def close(self, end: End) -> None:
+        self.samples = read_prometheus(self.port)
+        super().close(end)
 
 
 class Tiny(nn.Module):
@@ -88,6 +93,8 @@ class Run:
     record: RankSteps
     keeper: Keeper
     facts: RunFacts
+    samples: dict[str, float]
+    """Of Prometheus."""
 
     def expected(self) -> dict[str, dict[int, float]]:
         """By metric and step, from the record."""
@@ -116,19 +123,22 @@ def read_rank(out: Path) -> RankSteps:
 def run(kept: Path) -> Run:
     """One short training that all trackers follow."""
     out = kept / "run.jsonl"
-    prometheus = Prometheus(0)
-    keeper = Keeper(prometheus)
-    trackers = open_trackers([
+    prometheus, keeper = ReadAtTheEnd(0), Keeper()
+    trackers = [
         keeper, f"tensorboard:{kept / 'tensorboard'}", "wandb:tiny", "mlflow:tiny", "trackio:tiny",
         prometheus,
-    ])  # fmt: skip
+    ]  # fmt: skip
     model = Tiny()
-    with flopwatch.Monitor(
-        model, out=out, name="tiny", live=False, trackers=[*trackers]
-    ) as monitor:
+    with flopwatch.Monitor(model, out=out, name="tiny", live=False, trackers=trackers) as monitor:
         train(monitor, model)
     assert keeper.run is not None
-    return Run(folder=kept, record=read_rank(out), keeper=keeper, facts=keeper.run)
+    return Run(
+        folder=kept,
+        record=read_rank(out),
+        keeper=keeper,
+        facts=keeper.run,
+        samples=prometheus.samples,
+    )
 
 
 def assert_same(
@@ -180,7 +190,7 @@ def test_trackio_has_what_the_record_says(run: Run) -> None:
 
 
 def test_prometheus_serves_what_the_record_says(run: Run) -> None:
-    samples = run.keeper.samples
+    samples = run.samples
     expected = run.expected()
     pauses = [event for event in run.record.events if event.kind == "pause"]
 
@@ -205,7 +215,7 @@ def test_a_port_in_use_is_a_warning_and_the_rest_goes_on(tmp_path: Path) -> None
         other.listen()
         port = other.getsockname()[1]
         monitor = flopwatch.Monitor(model, out=out, live=False, trackers=[Prometheus(port), keeper])
-        with pytest.warns(UserWarning, match=f"127.0.0.1:{port}") as caught:  # noqa: PT031
+        with pytest.warns(RuntimeWarning, match=f"127.0.0.1:{port}") as caught:  # noqa: PT031
             train(monitor, model)
             monitor.close()
 
@@ -227,8 +237,8 @@ def test_a_run_of_ones_own_is_used_and_left_open(
     with mlflow.start_run() as mlflow_run, wandb.init(project="mine") as wandb_run:
         trackio_run = trackio.init(project="mine", name="by hand")
         out = tmp_path / "run.jsonl"
-        trackers = open_trackers(["wandb", "mlflow", "trackio"])
-        with flopwatch.Monitor(model, out=out, live=False, trackers=[*trackers]) as monitor:
+        trackers = ["wandb", "mlflow", "trackio"]
+        with flopwatch.Monitor(model, out=out, live=False, trackers=trackers) as monitor:
             train(monitor, model)
         wandb_run.log({"loss": 1.0}, step=3)
         wandb_run.log({"loss": 0.5}, step=4)
@@ -248,6 +258,10 @@ def test_a_run_of_ones_own_is_used_and_left_open(
     assert name == "by hand"
     assert set(found["flopwatch/step_time_s"]) == set(range(STEPS))
     assert found["loss"] == {STEPS: 1.0}
+
+
+def fail(sentence: str) -> None:
+    raise AssertionError(sentence)
 
 
 def make_step(**changed: Any) -> StepFacts:
@@ -303,7 +317,8 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_trackers_are_named(tmp_path: Path) -> None:
     keeper = Keeper()
-    named = [*open_trackers(["wandb", f"tensorboard:{tmp_path}", "prometheus:9400", keeper])]
+    wanted = ["wandb", f"tensorboard:{tmp_path}", "prometheus:9400", keeper]
+    named = open_trackers(wanted, fail)
 
     assert [type(tracker) for tracker in named] == [
         *(TRACKERS[name] for name in ("wandb", "tensorboard", "prometheus")), Keeper,
@@ -318,15 +333,20 @@ def test_trackers_are_named(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_none_is_one_sentence(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        list(open_trackers([name]))
+        open_trackers([name], fail)
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_library_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flopwatch.lazy.find_spec", lambda package: None)
 
-    with pytest.raises(FlopwatchError, match=rf"^this needs .*pip install 'flopwatch\[{name}\]'$"):
-        list(open_trackers([name]))
+    said: list[str] = []
+
+    assert open_trackers([name], said.append) == []
+    assert len(said) == 1
+    assert re.fullmatch(
+        rf"{name} is left out: this needs .*pip install 'flopwatch\[{name}\]'", said[0]
+    )
 
 
 def test_a_terminal_has_one_line_that_is_written_anew() -> None:

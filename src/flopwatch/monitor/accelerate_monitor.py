@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flopwatch.monitor.batch_tokens import CountedBatches, CountTokens, StepTokens
+from flopwatch.monitor.step_marks import Tokens
 from flopwatch.monitor.training_monitor import Monitor, MonitoredData
 
 if TYPE_CHECKING:
@@ -60,15 +61,13 @@ class AccelerateMonitor(Monitor):
         if self._accelerator.sync_gradients:
             self.tick()
 
-    def step(
-        self, *, tokens: int | None = None, padded_tokens: int | None = None
-    ) -> AbstractContextManager[None]:
+    def step(self, *, tokens: Tokens = None, padded_tokens: Tokens = None) -> Any:
         return super().step(**self._choose(tokens, padded_tokens))
 
-    def tick(self, *, tokens: int | None = None, padded_tokens: int | None = None) -> None:
+    def tick(self, *, tokens: Tokens = None, padded_tokens: Tokens = None) -> None:
         super().tick(**self._choose(tokens, padded_tokens))
 
-    def _choose(self, tokens: int | None, padded_tokens: int | None) -> dict[str, Any]:
+    def _choose(self, tokens: Tokens, padded_tokens: Tokens) -> dict[str, Any]:
         """What the user says wins over what was counted."""
         counted = self._counted.take()
         return counted if tokens is None else {"tokens": tokens, "padded_tokens": padded_tokens}

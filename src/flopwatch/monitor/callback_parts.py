@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from flopwatch.errors import UsageError
 from flopwatch.monitor.batch_tokens import CountTokens, StepTokens
+from flopwatch.monitor.step_marks import Code
 from flopwatch.monitor.training_monitor import Monitor
 
 P = ParamSpec("P")
@@ -56,16 +57,21 @@ class FollowedLoop:
         """Settings of the user's win over what the library says."""
         self.end_run()
         self.monitor = Monitor(model, **(defaults | self._settings))
+        # The model itself does not show what the library has wrapped it with.
+        self.monitor._recorder.sums_gradients = False
 
     @property
     def is_running(self) -> bool:
         return self.monitor is not None and self.monitor.is_active
 
     def begin_wait(self) -> None:
-        """For data; one that began before is forgotten."""
+        """For data; one that began before, and did not end, is forgotten."""
+        if self.monitor is not None:
+            self.monitor._note_safely(Code.DATA_BEGIN)
 
     def end_wait(self) -> None:
-        pass
+        if self.monitor is not None:
+            self.monitor._note_safely(Code.DATA_END)
 
     def begin_pause(self, name: str) -> None:
         """Inside of another, it is part of that."""

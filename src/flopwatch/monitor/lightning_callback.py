@@ -59,7 +59,6 @@ class LightningCallback(FollowedLoop, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.begin_run(
             find_model(pl_module),
-            name=trainer.default_root_dir,
             first_step=trainer.global_step,
             live=trainer.progress_bar_callback is None,  # else that line is the bar's
         )

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from flopwatch.records.monitored import MonitoredEvent, Part
 
-
 Tokens = Any
 """A whole number, or a tensor with one, or None."""
 

@@ -7,7 +7,7 @@ these classes, which take more. None of the libraries is imported before it is u
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -184,14 +184,26 @@ TRACKERS: Mapping[str, Callable[..., Tracker]] = {
 """By name. What follows the colon, if anything, is their first argument."""
 
 
-def open_trackers(wanted: Sequence[Tracker | str]) -> Iterator[Tracker]:
-    """Trackers as they are, and those that are named: ``"tensorboard:runs/a"``."""
+def open_trackers(
+    wanted: Sequence[Tracker | str], warn: Callable[[str], None], *, is_wanted: bool = True
+) -> list[Tracker]:
+    """Trackers as they are, and those that are named. One that cannot be opened is left out, with a
+    warning; a name that is none is refused, on all ranks.
+
+    Args:
+        is_wanted: Not on ranks that tell nobody.
+    """
+    opened: list[Tracker] = []
     for one in wanted:
-        if not isinstance(one, str):
-            yield one
+        name, _, where = one.partition(":") if isinstance(one, str) else ("", "", "")
+        if isinstance(one, str) and name not in TRACKERS:
+            raise UsageError(f"there is no tracker {name!r}; there are {', '.join(TRACKERS)}")
+        if not is_wanted:
             continue
-        name, _, where = one.partition(":")
-        if name not in TRACKERS:
-            known = ", ".join(TRACKERS)
-            raise UsageError(f"there is no tracker {name!r}; there are {known}")
-        yield TRACKERS[name](where) if where else TRACKERS[name]()
+        try:
+            opened.append(TRACKERS[name](*[where] * bool(where)) if isinstance(one, str) else one)
+        except UsageError:
+            raise
+        except Exception as error:
+            warn(f"{name} is left out: {error}")
+    return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class TrainerCallback(FollowedLoop, transformers.TrainerCallback):
         model = given["model"]
         self.begin_run(
             model,
-            name=args.run_name or args.output_dir,
+            name=args.run_name or Path(args.output_dir or "training").name,
             first_step=state.global_step,
             data_parallel=args.world_size // find_tensor_parallel(args, model),
             live=args.disable_tqdm,  # else that line is the Trainer's own
