@@ -70,4 +70,6 @@ class AccelerateMonitor(Monitor):
     def _choose(self, tokens: Tokens, padded_tokens: Tokens) -> dict[str, Any]:
         """What the user says wins over what was counted."""
         counted = self._counted.take()
-        return counted if tokens is None else {"tokens": tokens, "padded_tokens": padded_tokens}
+        if tokens is None and self._request.tokens_per_step is None:
+            return counted
+        return {"tokens": tokens, "padded_tokens": padded_tokens}

@@ -85,8 +85,10 @@ class FollowedLoop:
             self._pause = None
 
     def end_step(self) -> None:
+        counted = self._tokens.take()
         if self.monitor is not None:
-            self.monitor.tick(**self._tokens.take())
+            # A number of the user's wins.
+            self.monitor.tick(**({} if "tokens_per_step" in self._settings else counted))
 
     def end_run(self, error: BaseException | None = None) -> None:
         self.end_pause()
