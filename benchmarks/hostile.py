@@ -25,6 +25,7 @@ from trials import (
     foreign_files,
     fuzzed_files,
     hostile_suites,
+    monitor_kills,
     poisoned_records,
     rank_faults,
     signals,
@@ -82,6 +83,11 @@ def plan_ranks(generator: random.Random, is_full: bool) -> Iterator[tuple[str, A
         yield kind, partial(rank_faults.try_stranger, kind)
 
 
+def plan_monitor(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
+    for seed in generator.sample(range(10**6), 200 if is_full else 20):
+        yield str(seed), partial(monitor_kills.try_kill, seed)
+
+
 def plan_poisoned(generator: random.Random, is_full: bool) -> Iterator[tuple[str, Attempt]]:
     if poisoned_records.BROWSER is None:
         print("poisoned: Chromium is not installed; nothing is tried")
@@ -104,6 +110,7 @@ PARTS = {
         what="records that attack a browser, in reports", plan=plan_poisoned, at_once=1
     ),
     "environments": Part(what="locales, limits, closed descriptors", plan=plan_environments),
+    "monitor": Part(what="training loops with a monitor, killed", plan=plan_monitor),
     "torchrun": Part(what="ranks that fail, and strangers", plan=plan_ranks, at_once=1),
 }
 

@@ -9,7 +9,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from trials import environments, foreign_files, fuzzed_files, hostile_suites, signals
+from trials import (
+    environments,
+    foreign_files,
+    fuzzed_files,
+    hostile_suites,
+    monitor_kills,
+    signals,
+)
 
 SUITES = ("leaves_with_3", "dies_of_segfault", "raises_exception")
 
@@ -45,3 +52,7 @@ def test_suites(path: Path) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_signals(seed: int) -> None:
     assert signals.try_signal(seed).failures == ()
+
+
+def test_killed_training_loops() -> None:
+    assert monitor_kills.try_kill(1).failures == ()

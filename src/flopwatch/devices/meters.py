@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -44,14 +44,16 @@ class Meters:
     """Since the reading before."""
 
 
-ReadMeters = Callable[[], Meters]
+class DeviceMeters(Protocol):
+    def read(self) -> Meters: ...
+
+    def read_memory_bytes(self) -> int | None:
+        """Only that, which is cheap."""
 
 
-def open_meters(device: Device, root: Path = system_files.ROOT) -> ReadMeters:
-    """A function that reads them, of the device that this process uses."""
-    if is_host(device):
-        return HostMeters(root).read
-    return AcceleratorMeters(device).read
+def open_meters(device: Device) -> DeviceMeters:
+    """Of the device that this process uses."""
+    return HostMeters() if is_host(device) else AcceleratorMeters(device)
 
 
 class HostMeters:
@@ -73,9 +75,7 @@ class HostMeters:
         throttles, before = self._read_throttles(), self._throttles
         self._throttles = throttles
         is_throttled = throttles is not None and before is not None and throttles > before
-        memory_bytes = peak_bytes = None
-        with suppress(psutil.Error, OSError):
-            memory_bytes = int(self._process.memory_info().rss)
+        memory_bytes, peak_bytes = self.read_memory_bytes(), None
         with suppress(ImportError):
             import resource  # not on Windows
 
@@ -87,6 +87,11 @@ class HostMeters:
             peak_memory_bytes=peak_bytes,
             throttle_reasons=["its temperature"] if is_throttled else [],
         )
+
+    def read_memory_bytes(self) -> int | None:
+        with suppress(psutil.Error, OSError):
+            return int(self._process.memory_info().rss)
+        return None
 
     def _read_energy_j(self) -> float | None:
         if not self._domains:
@@ -119,10 +124,7 @@ class AcceleratorMeters:
         self._reader: Reader | None = open_reader(torch) if device == "cuda" else None
 
     def read(self) -> Meters:
-        found: Mapping[str, Any] = {}
-        with suppress(Exception):
-            found = self._statistics()
-        reader = self._reader
+        found, reader = self._read_statistics(), self._reader
         return Meters(
             energy_j=None if reader is None else reader.read_energy_j(),
             power_w=None if reader is None else reader.read_power_w(),
@@ -131,6 +133,14 @@ class AcceleratorMeters:
             allocator_retries=_as_count(found.get(RETRIES)),
             throttle_reasons=(None if reader is None else reader.read_throttle_reasons()) or [],
         )
+
+    def read_memory_bytes(self) -> int | None:
+        return _as_count(self._read_statistics().get(HELD))
+
+    def _read_statistics(self) -> Mapping[str, Any]:
+        with suppress(Exception):
+            return self._statistics()
+        return {}
 
 
 def _find_statistics(torch: Any, device: Device) -> Callable[[], Mapping[str, Any]]:

@@ -97,11 +97,10 @@ def find_dtype(models: Sequence[nn.Module], call: Call | None) -> str:
         return _name(call.autocast[1])
     counts: dict[str, int] = {}
     for model in models:
-        policy = getattr(getattr(model, "_fsdp_state_ctx", None), "mp_policy", None)
-        if policy is None and hasattr(model, "_get_fsdp_state"):
-            policy = getattr(model._get_fsdp_state(), "_mp_policy", None)  # type: ignore[operator]
-        if getattr(policy, "param_dtype", None) is not None:
-            return _name(policy.param_dtype)
+        state = model._get_fsdp_state() if hasattr(model, "_get_fsdp_state") else None
+        cast = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
+        if cast is not None:
+            return _name(cast)
         for parameter in model.parameters():
             name = _name(parameter.dtype)
             counts[name] = counts.get(name, 0) + parameter.numel()

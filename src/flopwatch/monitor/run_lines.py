@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flopwatch.devices import environment
 from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.errors import DiskFull, FlopwatchError
 from flopwatch.monitor.flops_sources import FlopsAnswer, FlopsRequest
@@ -34,6 +35,7 @@ from flopwatch.records.record import Record, encode
 from flopwatch.records.store import Store
 from flopwatch.settings import Settings
 from flopwatch.suites.case import case_id, group_id
+from flopwatch.worker import allocator
 
 SUITE = "monitor"
 MOST_KEPT_BYTES = 64 * 2**20
@@ -165,15 +167,13 @@ class RunLines:
             )
 
     def _make_first_line(self) -> Record:
-        from flopwatch.worker.inline_records import read_environment
-
         request, place = self._request, self._request.place
-        environment = read_environment(Path.cwd(), sys.argv)
-        threads = environment.get("torch", {}).get("threads", 1)
+        found = _read_environment()
+        threads = found.get("torch", {}).get("threads", 1)
         settings = Settings(device=request.device, threads=threads, allocator="default")
-        peaks = find_peaks(environment, settings)
+        peaks = find_peaks(found, settings)
         if peaks is not None:
-            environment["peaks"] = shorten(peaks)
+            found["peaks"] = shorten(peaks)
         params, job = dict(request.params), request.flops.job
         started = datetime.fromtimestamp(request.started_unix_s, UTC)
         return Record(
@@ -189,7 +189,7 @@ class RunLines:
             job=None if job is None else job.to_dict(),
             facts={"parameters": float(request.parameters)} if request.parameters else {},
             settings=settings,
-            environment=environment,
+            environment=found,
             measured_at=started.isoformat(timespec="seconds"),
             monitored=Monitored(
                 rank=place.rank,
@@ -232,3 +232,15 @@ class RunLines:
             events=list(events),
             readings=[] if reading is None else [reading],
         )
+
+
+def _read_environment() -> dict[str, Any]:
+    found = {
+        **environment.machine(Path.cwd()),
+        "allocator": allocator.apply("default"),  # which changes nothing
+        "command": environment.read_command(sys.argv),
+        "load": environment.load(),
+    }
+    if "torch" in sys.modules:
+        found["torch"] = environment.torch_build()
+    return found

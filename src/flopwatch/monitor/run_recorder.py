@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.devices.base import PolledClock
-from flopwatch.devices.meters import Meters, ReadMeters
+from flopwatch.devices.meters import DeviceMeters, Meters
 from flopwatch.monitor.base import StepFacts, Tracker
 from flopwatch.monitor.flops_sources import FlopsAnswer, FlopsRequest, find_flops
 from flopwatch.monitor.run_lines import RunLines, RunRequest
@@ -43,7 +43,7 @@ class RunRecorder:
         self,
         request: RunRequest,
         clock: PolledClock | None,
-        meters: ReadMeters,
+        meters: DeviceMeters,
         trackers: Sequence[Tracker],
         warn: Callable[[str], None],
         disable: Callable[[Exception], None],
@@ -60,7 +60,7 @@ class RunRecorder:
         """Whether the loop should note what tensors hold, in its next step."""
         self._request = request
         self._clock = clock
-        self._read_meters = meters
+        self._device = meters
         self._warn = warn
         self._disable = disable
         self._lines = RunLines(request, warn)
@@ -81,6 +81,9 @@ class RunRecorder:
         return self._reporter.latest
 
     def start(self) -> None:
+        """Writes the first line before it returns: whatever is killed then has left a trace."""
+        self._meters = self._device.read()
+        self._lines.begin()
         self._thread.start()
 
     def add_tracker(self, tracker: Tracker) -> None:
@@ -94,6 +97,8 @@ class RunRecorder:
     def close(self, end: End) -> None:
         """From the loop's thread; returns when all is stored, or after some seconds."""
         self.stop(end)
+        if self._thread.ident is None:
+            return
         self._thread.join(CLOSE_LIMIT_S)
         if self._thread.is_alive():
             self._warn(f"the last steps were not stored within {CLOSE_LIMIT_S:g} s")
@@ -104,8 +109,6 @@ class RunRecorder:
         place = self._request.place
         crowd = max(1.0, place.world_size / RANKS_PER_FLUSH) if place.rank else 1.0
         try:
-            self._meters = self._read_meters()
-            self._lines.begin()
             while self._end is None:
                 self._wake.wait(FLUSH_S * crowd)
                 self._flush()
@@ -186,7 +189,7 @@ class RunRecorder:
     def _read(self, is_last: bool) -> MeterReading | None:
         """The meters, and what they show to have happened since they were last read."""
         now_ns = time.perf_counter_ns()
-        before, found = self._meters, self._read_meters()
+        before, found = self._meters, self._device.read()
         since: dict[str, Any] = {
             "begin_ns": self._read_at_ns,
             "duration_ns": now_ns - self._read_at_ns,

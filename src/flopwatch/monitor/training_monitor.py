@@ -203,10 +203,10 @@ class Monitor:
         self._pauses = 0
         self._warned: set[str] = set()
         self._gc_began_ns = 0
-        self._read_meters = open_meters(self._request.device)
+        self._meters = open_meters(self._request.device)
         opened = open_trackers(trackers, self._warn, is_wanted=self._request.place.rank == 0)
         self._recorder = RunRecorder(
-            self._request, self._clock, self._read_meters, opened, self._warn, self._disable
+            self._request, self._clock, self._meters, opened, self._warn, self._disable
         )
         self._step = StepMarks(first_step, self._mark(Code.STEP_END))
         self._hooks = ModuleHooks(models, self._note, self._note_call, self._disable)
@@ -291,7 +291,7 @@ class Monitor:
             step.begin = mark  # the first sign of the loop; what was before it is no step
         step.marks.append(mark)
         if self._recorder.wants_memory and code in ENDS_OF_PHASES and self._clock is not None:
-            held_bytes = self._read_meters().memory_bytes
+            held_bytes = self._meters.read_memory_bytes()
             if held_bytes is not None:
                 self._recorder.phase_memory_bytes[ENDS_OF_PHASES[code]] = held_bytes
         if len(step.marks) > MOST_MARKS:
@@ -383,8 +383,7 @@ class Monitor:
         was_active, self._is_active = self._is_active, False
         try:
             self._remove()
-            if was_active:
-                self._recorder.close(end)
+            self._recorder.close(end)
             if was_active and self._recorder.num_steps == 0:
                 self._warn_once(
                     "no step was recorded; call monitor.tick() once a step, or put the step into "

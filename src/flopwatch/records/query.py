@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -190,7 +190,7 @@ def query(
             copy = folder / f"{len(copies)}.jsonl"
             with _writing(path, copy) as file:
                 for record in scan(path, warnings, skip_corrupt=skip_corrupt):
-                    file.write(encode(record) + b"\n")
+                    file.write(_encode(record) + b"\n")
                     if add_cases is not None:
                         kept.append(record)
             copies[str(copy)] = path
@@ -219,6 +219,14 @@ def find_memory_limit() -> int:
     """Of a query, where the user sets none."""
     available_bytes: int = psutil.virtual_memory().available
     return min(MEMORY_BYTES, available_bytes // 2)
+
+
+def _encode(record: Record) -> bytes:
+    """A run of millions of steps without the lists of its ranks: its samples are enough."""
+    line = encode(record)
+    if len(line) < MAX_LINE_BYTES or record.monitored is None:
+        return line
+    return encode(replace(record, monitored=replace(record.monitored, ranks=[])))
 
 
 @contextlib.contextmanager
