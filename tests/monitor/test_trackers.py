@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from flopwatch.monitor.trackers import TRACKERS, open_trackers
 from flopwatch.output.live_line import TerminalLine
 from flopwatch.records.monitored import End, RankSteps
 
+from .loops import Ear, draw, find_loss, find_rank, make_model, read_run
 from .tracker_files import (
     read_mlflow,
     read_prometheus,
@@ -32,25 +32,7 @@ from .tracker_files import (
     read_wandb,
 )
 
-STEPS, TOKENS, PADDED = 12, 48, 64
-
-
-class Keeper:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.run: RunFacts | None = None
-        self.kept: list[StepFacts] = []
-        self.end: End | None = None
-
-    def start(self, run: RunFacts) -> None:
-        self.run = run
-
-    def steps(self, steps: Sequence[StepFacts]) -> None:
-        self.kept += steps
-
-    def close(self, end: End) -> None:
-        self.end = end
+STEPS, TOKENS, PADDED = 12, 24, 32
 
 
 class ReadAtTheEnd(Prometheus):
@@ -61,25 +43,12 @@ class ReadAtTheEnd(Prometheus):
         super().close(end)
 
 
-class Tiny(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(32, 16)
-        self.head = nn.Linear(16, 32)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.head(self.embedding(tokens))
-        return output
-
-
 def train(monitor: flopwatch.Monitor, model: nn.Module, steps: int = STEPS) -> None:
-    """A plain loop."""
+    """With padding, and checkpoints."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = [torch.randint(32, (4, 16)) for _ in range(steps)]
-    for number, batch in enumerate(monitor.data(batches)):
+    for number, batch in enumerate(monitor.data(draw(steps))):
         with monitor.step(tokens=TOKENS, padded_tokens=PADDED):
-            loss = nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten())
-            loss.backward()
+            find_loss(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
         if number % 5 == 4:
@@ -91,7 +60,7 @@ def train(monitor: flopwatch.Monitor, model: nn.Module, steps: int = STEPS) -> N
 class Run:
     folder: Path
     record: RankSteps
-    keeper: Keeper
+    ear: Ear
     facts: RunFacts
     samples: dict[str, float]
     """Of Prometheus."""
@@ -113,30 +82,26 @@ class Run:
 
 
 def read_rank(out: Path) -> RankSteps:
-    (record,) = flopwatch.read(out).records
-    assert record.monitored is not None
-    (rank,) = record.monitored.ranks
-    return rank
+    return find_rank(read_run(out))
 
 
 @pytest.fixture(scope="module")
 def run(kept: Path) -> Run:
     """One short training that all trackers follow."""
     out = kept / "run.jsonl"
-    prometheus, keeper = ReadAtTheEnd(0), Keeper()
+    prometheus, ear = ReadAtTheEnd(0), Ear()
     trackers = [
-        keeper, f"tensorboard:{kept / 'tensorboard'}", "wandb:tiny", "mlflow:tiny", "trackio:tiny",
+        ear, f"tensorboard:{kept / 'tensorboard'}", "wandb:tiny", "mlflow:tiny", "trackio:tiny",
         prometheus,
     ]  # fmt: skip
-    model = Tiny()
+    model = make_model()
     with flopwatch.Monitor(model, out=out, name="tiny", live=False, trackers=trackers) as monitor:
         train(monitor, model)
-    assert keeper.run is not None
     return Run(
         folder=kept,
         record=read_rank(out),
-        keeper=keeper,
-        facts=keeper.run,
+        ear=ear,
+        facts=ear.runs[0],
         samples=prometheus.samples,
     )
 
@@ -152,8 +117,8 @@ def assert_same(
 
 def test_the_record_has_all_steps(run: Run) -> None:
     assert run.record.steps == list(range(STEPS))
-    assert [step.number for step in run.keeper.kept] == run.record.steps
-    assert run.keeper.end == "closed"
+    assert [step.number for step in run.ear.told] == run.record.steps
+    assert run.ear.ends == ["closed"]
     assert {"data", "forward", "backward", "optimizer"} <= set(run.record.parts_ns)
 
 
@@ -209,18 +174,18 @@ def test_prometheus_serves_what_the_record_says(run: Run) -> None:
 
 
 def test_a_port_in_use_is_a_warning_and_the_rest_goes_on(tmp_path: Path) -> None:
-    out, model, keeper = tmp_path / "run.jsonl", Tiny(), Keeper()
+    out, model, ear = tmp_path / "run.jsonl", make_model(), Ear()
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        monitor = flopwatch.Monitor(model, out=out, live=False, trackers=[Prometheus(port), keeper])
+        monitor = flopwatch.Monitor(model, out=out, live=False, trackers=[Prometheus(port), ear])
         with pytest.warns(RuntimeWarning, match=f"127.0.0.1:{port}") as caught:  # noqa: PT031
             train(monitor, model)
             monitor.close()
 
     assert len(caught) == 1
-    assert read_rank(out).steps == [step.number for step in keeper.kept] == list(range(STEPS))
+    assert read_rank(out).steps == [step.number for step in ear.told] == list(range(STEPS))
 
 
 def test_a_run_of_ones_own_is_used_and_left_open(
@@ -232,7 +197,7 @@ def test_a_run_of_ones_own_is_used_and_left_open(
     import wandb
 
     mlflow.set_experiment("mine")
-    model = Tiny()
+    model = make_model()
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     with mlflow.start_run() as mlflow_run, wandb.init(project="mine") as wandb_run:
         trackio_run = trackio.init(project="mine", name="by hand")
@@ -316,12 +281,12 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_trackers_are_named(tmp_path: Path) -> None:
-    keeper = Keeper()
-    wanted = ["wandb", f"tensorboard:{tmp_path}", "prometheus:9400", keeper]
+    ear = Ear()
+    wanted = ["wandb", f"tensorboard:{tmp_path}", "prometheus:9400", ear]
     named = open_trackers(wanted, fail)
 
     assert [type(tracker) for tracker in named] == [
-        *(TRACKERS[name] for name in ("wandb", "tensorboard", "prometheus")), Keeper,
+        *(TRACKERS[name] for name in ("wandb", "tensorboard", "prometheus")), Ear,
     ]  # fmt: skip
     assert isinstance(named[2], Prometheus)
     assert named[2].port == 9400

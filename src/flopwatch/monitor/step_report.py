@@ -18,7 +18,7 @@ from flopwatch.monitor.flops_sources import FlopsAnswer
 from flopwatch.monitor.live_steps import LiveSteps
 from flopwatch.monitor.run_lines import RunRequest
 from flopwatch.monitor.step_marks import PARTS, StepTimes
-from flopwatch.monitor.tracker_thread import TrackerThread, finish_all
+from flopwatch.monitor.tracker_thread import TrackerThread, join_all
 from flopwatch.records.monitored import End, MonitoredEvent, Part
 from flopwatch.records.record import Record
 
@@ -79,8 +79,13 @@ class Reporter:
             self.latest = facts[-1]
         self._held.clear()
 
-    def close(self, end: End) -> None:
-        finish_all(self._threads, end, self._warn)
+    def finish(self, end: End) -> None:
+        """Without waiting for anybody."""
+        for thread in self._threads:
+            thread.finish(end)
+
+    def join(self) -> None:
+        join_all(self._threads, self._warn)
 
     def _describe(self, held: _Held, run: RunFacts) -> list[StepFacts]:
         before, self._energy_j = self._energy_j, held.meters.energy_j

@@ -14,8 +14,8 @@ from flopwatch.records.monitored import End
 
 MOST_WAITING = 3600
 """Messages, of about a second each, for a tracker that is behind; later ones are left out."""
-CLOSE_LIMIT_S = 10.0
-"""For all trackers together: a training that has ended should not wait for a server for long."""
+CLOSE_LIMIT_S = 60.0
+"""For all trackers together: a training that has ended should not wait for a server forever."""
 
 
 class TrackerThread(threading.Thread):
@@ -39,7 +39,7 @@ class TrackerThread(threading.Thread):
             self._warn(f"{self.label} takes too long, and gets no more steps")
 
     def finish(self, end: End) -> None:
-        """Without waiting for it: `join` does."""
+        """Without waiting for it: `join_all` does."""
         self._messages.put(end)
 
     def run(self) -> None:
@@ -51,13 +51,11 @@ class TrackerThread(threading.Thread):
         except Exception as error:
             self._has_failed = True
             kind = "" if isinstance(error, FlopwatchError) else f"{type(error).__name__}: "
-            self._warn(f"{self.label} is left out from now on: {kind}{error}")
+            self._warn(f"{self.label} is left out from now on ({kind}{error})")
 
 
-def finish_all(threads: Sequence[TrackerThread], end: End, warn: Callable[[str], None]) -> None:
-    """Returns when all are closed, or after some seconds."""
-    for thread in threads:
-        thread.finish(end)
+def join_all(threads: Sequence[TrackerThread], warn: Callable[[str], None]) -> None:
+    """Returns when all are closed, or after a while."""
     deadline_s = time.monotonic() + CLOSE_LIMIT_S
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
