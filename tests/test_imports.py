@@ -19,6 +19,8 @@ MAY_IMPORT_TORCH = (
     "flopwatch.suites.builtin.",
     "flopwatch.layers.",
     "flopwatch.models.",
+    "flopwatch.monitor.lightning_callback",
+    "flopwatch.monitor.trainer_callback",
     "flopwatch.worker.profiler",
     "flopwatch.__main__",
 )

@@ -203,9 +203,11 @@ def test_the_state_of_gpus_can_be_read_wherever_torch_is_installed() -> None:
 def test_every_package_of_an_extra_is_in_it() -> None:
     extras = PROJECT["optional-dependencies"]
 
-    sold_as = {
-        "vl_convert": "vl-convert-python"
-    }  # where a package is named otherwise than imported
+    sold_as = {  # where a package is named otherwise than imported
+        "vl_convert": "vl-convert-python",
+        "mlflow": "mlflow-skinny",
+        "prometheus_client": "prometheus-client",
+    }
     for package, extra in EXTRAS.items():
         assert sold_as.get(package, package) in list_names(extras[extra])
 

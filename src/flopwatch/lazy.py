@@ -9,7 +9,19 @@ from typing import Any
 
 from flopwatch.errors import MissingPackage
 
-EXTRAS = {"vl_convert": "plots", "scipy": "fit", "torch": "torch", "transformers": "torch"}
+EXTRAS = {
+    "vl_convert": "plots",
+    "scipy": "fit",
+    "torch": "torch",
+    "transformers": "torch",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
+    "prometheus_client": "prometheus",
+}
 """By package: the extra of flopwatch that installs it."""
 
 
@@ -36,7 +48,11 @@ def require(package: str) -> None:
     except (ImportError, ValueError):  # refused by an import hook; a module without a spec
         found = False
     if not found:
-        raise MissingPackage(
-            f"this needs {package}, which is not installed; "
-            f"run: pip install 'flopwatch[{EXTRAS[package]}]'"
-        )
+        raise MissingPackage(explain_missing(package))
+
+
+def explain_missing(package: str) -> str:
+    return (
+        f"this needs {package}, which is not installed; "
+        f"run: pip install 'flopwatch[{EXTRAS[package]}]'"
+    )

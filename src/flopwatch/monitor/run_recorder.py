@@ -102,6 +102,8 @@ class RunRecorder:
         self._thread.join(CLOSE_LIMIT_S)
         if self._thread.is_alive():
             self._warn(f"the last steps were not stored within {CLOSE_LIMIT_S:g} s")
+        else:
+            self._reporter.join()
 
     # What follows runs in the thread.
 
@@ -115,7 +117,7 @@ class RunRecorder:
         except Exception as error:  # whatever it is, it must not reach the training
             self._disable(error)
         with suppress(Exception):
-            self._reporter.close(self._end or "disabled")
+            self._reporter.finish(self._end or "disabled")
             self._lines.close()
 
     def _flush(self) -> None:

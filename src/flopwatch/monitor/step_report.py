@@ -1,10 +1,9 @@
-"""What is told of a run while it goes on: to trackers, and in a line on rank 0."""
+"""What is told of a run while it goes on: to trackers, of which the line on rank 0 is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from flopwatch.analysis.record_device import (
     count_devices,
@@ -16,10 +15,10 @@ from flopwatch.analysis.record_device import (
 from flopwatch.devices.meters import Meters
 from flopwatch.monitor.base import RunFacts, StepFacts, Tracker
 from flopwatch.monitor.flops_sources import FlopsAnswer
+from flopwatch.monitor.live_steps import LiveSteps
 from flopwatch.monitor.run_lines import RunRequest
 from flopwatch.monitor.step_marks import PARTS, StepTimes
-from flopwatch.output.live_line import open_live_line
-from flopwatch.output.units import format_time
+from flopwatch.monitor.tracker_thread import TrackerThread, join_all
 from flopwatch.records.monitored import End, MonitoredEvent, Part
 from flopwatch.records.record import Record
 
@@ -42,11 +41,10 @@ class Reporter:
         self.latest: StepFacts | None = None
         self._request = request
         self._is_silent = request.place.rank != 0
-        self._trackers: list[Tracker] = []
-        self._new = list(trackers)
+        self._threads: list[TrackerThread] = []
+        self._new = [LiveSteps(), *trackers] if request.is_live else list(trackers)
         """That were not told of the run yet."""
         self._warn = warn
-        self._line = open_live_line(request.is_live and not self._is_silent)
         self._run: RunFacts | None = None
         self._held: list[_Held] = []
         self._parts: set[Part] = set()
@@ -72,29 +70,22 @@ class Reporter:
         if run is None or not self._held:
             return
         while self._new:
-            tracker = self._new.pop(0)
-            self._trackers.append(tracker)
-            self._call(tracker, lambda tracker: tracker.start(run))
+            self._threads.append(TrackerThread(self._new.pop(0), run, self._warn))
+            self._threads[-1].start()
         for held in self._held:
             facts = self._describe(held, run)
-            for tracker in list(self._trackers):
-                self._call(tracker, lambda tracker, facts=facts: tracker.steps(facts))  # type: ignore[misc]
+            for thread in self._threads:
+                thread.tell(facts)
             self.latest = facts[-1]
-            self._line.show(summarize(facts))
         self._held.clear()
 
-    def close(self, end: End) -> None:
-        for tracker in list(self._trackers):
-            self._call(tracker, lambda tracker: tracker.close(end))
-        self._line.__exit__()
+    def finish(self, end: End) -> None:
+        """Without waiting for anybody."""
+        for thread in self._threads:
+            thread.finish(end)
 
-    def _call(self, tracker: Tracker, call: Callable[[Tracker], None]) -> None:
-        try:
-            call(tracker)
-        except Exception as error:
-            self._trackers.remove(tracker)
-            name = type(tracker).__name__
-            self._warn(f"{name} is left out from now on ({type(error).__name__}: {error})")
+    def join(self) -> None:
+        join_all(self._threads, self._warn)
 
     def _describe(self, held: _Held, run: RunFacts) -> list[StepFacts]:
         before, self._energy_j = self._energy_j, held.meters.energy_j
@@ -186,18 +177,3 @@ def find_share(
     if flops is None or units is None or run.peak_flops_per_s is None:
         return None
     return flops * units / time_s / (run.world_size * run.peak_flops_per_s)
-
-
-def summarize(steps: Sequence[StepFacts]) -> str:
-    """One line, of steps that followed each other."""
-    time_s = fmean(step.time_s for step in steps)
-    texts = [f"step {steps[-1].number}", f"{format_time(time_s * 1e9)} a step"]
-    rates = [step.tokens_per_s for step in steps if step.tokens_per_s is not None]
-    shares = [step.mfu for step in steps if step.mfu is not None]
-    texts += [f"{fmean(rates):,.0f} tokens/s"] if rates else []
-    texts += [f"MFU {100 * fmean(shares):.1f} %"] if shares else []
-    for part in PARTS:
-        spent = [seconds for step in steps if (seconds := step.parts_s.get(part)) is not None]
-        if spent:
-            texts.append(f"{part} {100 * sum(spent) / len(steps) / time_s:.0f} %")
-    return ", ".join(texts)

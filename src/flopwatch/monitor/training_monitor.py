@@ -34,6 +34,7 @@ from flopwatch.monitor.module_hooks import ModuleHooks
 from flopwatch.monitor.run_arguments import list_models, make_request
 from flopwatch.monitor.run_recorder import RunRecorder
 from flopwatch.monitor.step_marks import Code, Mark, StepMarks, Tokens
+from flopwatch.monitor.trackers import open_trackers
 from flopwatch.records.monitored import End, MonitoredEvent
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Monitor:
         params: Mapping[str, Any] | None = None,
         first_step: int = 0,
         first_steps: int = 5,
-        trackers: Sequence[Tracker] = (),
+        trackers: Sequence[Tracker | str] = (),
         live: bool = True,
     ) -> None:
         """
@@ -166,7 +167,8 @@ class Monitor:
             params: What else identifies the run, such as a learning rate: plain values.
             first_step: Number of the first step, where a checkpoint was loaded.
             first_steps: How many are set apart, since compilation and allocation are in them.
-            trackers: Are told of the run and its steps (`monitor.base.Tracker`), on rank 0.
+            trackers: Are told of the run and its steps (`monitor.base.Tracker`), on rank 0; by name
+                those of `monitor.trackers`, such as ``"tensorboard:runs/a"``.
             live: Whether rank 0 shows a line of the latest steps, in a terminal.
 
         Raises:
@@ -202,8 +204,9 @@ class Monitor:
         self._warned: set[str] = set()
         self._gc_began_ns = 0
         self._meters = open_meters(self._request.device)
+        opened = open_trackers(trackers, self._warn, is_wanted=self._request.place.rank == 0)
         self._recorder = RunRecorder(
-            self._request, self._clock, self._meters, trackers, self._warn, self._disable
+            self._request, self._clock, self._meters, opened, self._warn, self._disable
         )
         self._step = StepMarks(first_step, self._mark(Code.STEP_END))
         self._hooks = ModuleHooks(models, self._note, self._note_call, self._disable)
