@@ -2,8 +2,9 @@
 
 Events of a thread nest, so that an operator is inside of others, of annotations and of modules. A
 kernel belongs to the operator that its launch is inside of, by the correlation that both have; where
-the launch was not recorded, by the external id. In the backward pass autograd's nodes are around
-operators: a node has the sequence number of the operator that made it, and the scope of that one.
+the launch was not recorded, by the external id. In the backward pass functions of autograd are
+around operators: such a function has the sequence number of the operator that made it, and where
+its own name says nothing, the scope of that one.
 """
 
 from __future__ import annotations
@@ -137,21 +138,20 @@ def _find_scopes(trace: Trace, parent: Integers, places: Integers) -> Integers:
     codes = np.array([NONE if kind is None else CODES[kind] for kind in kinds] or [NONE])
     own = codes[host.name]
     scopes = _cover(parent, places, own)
-    is_node = _mark(trace, lambda name: name.startswith(NODE)) & (host.sequence >= 0)
+    is_backward = _mark(trace, lambda name: is_scope(name) and not name.startswith(NODE))
+    is_backward &= host.sequence >= 0
     is_forward = (host.sequence >= 0) & ~_mark(trace, is_scope)
-    if not is_node.any() or not is_forward.any():
+    if not is_backward.any() or not is_forward.any():
         return scopes
-    # The last operator with a number, by the time at which it began, made the node.
+    # The last operator with a number, by the time at which it began, made the function.
     made = np.flatnonzero(is_forward)
     made = made[np.argsort(host.start[made], kind="stable")]
     by_number = dict(zip(host.sequence[made].tolist(), scopes[made].tolist(), strict=True))
-    nodes = np.flatnonzero(is_node)
-    found = [by_number.get(number, NONE) for number in host.sequence[nodes].tolist()]
-    # A node's own name says more than where it was made, but for the optimizer's nothing has nodes.
+    functions = np.flatnonzero(is_backward)
+    found = [by_number.get(number, NONE) for number in host.sequence[functions].tolist()]
     taken = np.array(found, dtype=np.int64)
     taken[np.isin(taken, [CODES["optimizer"], CODES["waiting for data"]])] = NONE
-    own = own.copy()
-    own[nodes] = np.where(own[nodes] == NONE, taken, own[nodes])
+    own[functions] = np.where(own[functions] == NONE, taken, own[functions])
     return _cover(parent, places, own)
 
 

@@ -113,7 +113,7 @@ NODES: dict[str, Kind] = {
     r"Loss|LogSoftmax|CrossEntropy|KlDiv": "loss",
     r"(Layer|Batch|Group|Instance|Rms|RMS)Norm": "norm",
 }
-"""In names of nodes and of autograd's functions."""
+"""In names of autograd's functions."""
 
 SCOPES: dict[str, Kind] = {
     r"Optimizer\.(step|zero_grad)#|[# ]*optimizer[# ]*$": "optimizer",
@@ -131,14 +131,14 @@ KERNELS: dict[str, Kind] = {
     r"softmax": "softmax",
     r"embedding|pooled_embs|bounds_check_indices": "embedding",
     r"(layer|batch|group|instance|rms)_?norm|bn_(fw|bw)|welford|gammabeta|rowwisemoments": "norm",
-    r"gemm|cijk_|xmma|nvjet|tensorop|splitk|gemv|cublas|[wd]grad|fprop|conv(?!ert)|winograd"
+    r"(?<!fb)gemm|cijk_|xmma|nvjet|tensorop|splitk|gemv|cublas|[wd]grad|fprop|conv(?!ert)|winograd"
     r"|xdlops|matmul|cutlass|scudnn|\bdot_kernel|_mm_|magma": "matmul",
     r"adam|lamb_|sgd_|fusedsgd|adagrad": "optimizer",
     r"catarray|copy|transpose|nchwtonhwc|nhwctonchw|index|gather|scatter|fill|subtensorop|permute"
     r"|arange|im2col|col2im|memcpy|memset|pad\d?d?_": "memory movement",
-    r"reduce|cub::|radix|sort|topk|scan|argm(ax|in)": "reduction",
-    r"elementwise|multi_tensor_apply|pointwise|dropout|gelu|silu|relu|activation|quantize|"
-    r"rope|rotary": "element-wise",
+    r"reduce|cub::|radix|sort|topk|scan|argm(ax|in)|_pool": "reduction",
+    r"elementwise|multi_tensor_apply|pointwise|dropout|gelu|silu|relu|activation|quantize|fp8"
+    r"|rope|rotary": "element-wise",
 }
 """Words in names of kernels, in any case of letters; the first that is found counts."""
 
@@ -187,16 +187,18 @@ def find_operator_kind(operator: str) -> Kind:
 @cache
 def find_scope_kind(name: str) -> Kind | None:
     """The kind of everything inside: of an operator that is fused or named for what it is, of an
-    annotation, of a node of the backward pass. None: it says nothing of what is inside.
+    annotation, of a function of the backward pass. None: it says nothing of what is inside.
 
     >>> find_scope_kind("Optimizer.step#AdamW.step"), find_scope_kind("aten::cross_entropy_loss")
     ('optimizer', 'loss')
-    >>> find_scope_kind(NODE + "NativeLayerNormBackward0"), find_scope_kind("aten::linear")
+    >>> find_scope_kind("NativeLayerNormBackward0"), find_scope_kind("aten::linear")
     ('norm', None)
     """
     scope = next((kind for start, kind in SCOPES.items() if re.match(start, name)), None)
     if scope is not None:
         return scope
+    if name.startswith(NODE):  # gradients are added up there, too, of whatever used a tensor
+        return None
     if is_scope(name):
         return _search(NODES, name)
     kind = find_operator_kind(name) if "::" in name else OTHER
