@@ -1,8 +1,8 @@
 """What each kernel is, and which operator it belongs to.
 
 Events of a thread nest, so that an operator is inside of others, of annotations and of modules. A
-kernel belongs to the operator that its launch is inside of, by the correlation that both have; where
-the launch was not recorded, by the external id. In the backward pass functions of autograd are
+kernel belongs to the operator that its launch is inside of, by the correlation that both have;
+where the launch was not recorded, by the external id. In the backward pass functions of autograd are
 around operators: such a function has the sequence number of the operator that made it, and where
 its own name says nothing, the scope of that one.
 """

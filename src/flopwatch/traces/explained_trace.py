@@ -146,7 +146,7 @@ def _list_remarks(
         outside = _find_outside(steps, whole)
         if outside > OUTSIDE:
             remarks.append(
-                f"{100 * outside:.0f} % of the {WHOLE} are outside of its steps, and not counted"
+                f"{100 * outside:.0f} % of the {WHOLE} lie outside of its steps, and do not count"
             )
     return remarks
 

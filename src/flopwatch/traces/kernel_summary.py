@@ -83,9 +83,11 @@ def _list_uses(attributed: AttributedTrace, start: int, end: int) -> _Uses:
         work = trace.work
         at = np.flatnonzero(attributed.is_chosen & (work.start >= start) & (work.start < end))
         operators = attributed.work.operator[at]
-        names = np.where(operators >= 0, trace.host.name[np.maximum(operators, 0)], NONE) if len(
-            trace.host
-        ) else np.full(len(at), NONE)
+        names = (
+            np.where(operators >= 0, trace.host.name[np.maximum(operators, 0)], NONE)
+            if len(trace.host)
+            else np.full(len(at), NONE)
+        )
         return _Uses(
             name=work.name[at],
             kind=attributed.work.kind[at],

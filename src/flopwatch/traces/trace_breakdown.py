@@ -197,9 +197,7 @@ def _cover(edges: Integers, starts: Integers, ends: Integers) -> NDArray[np.bool
     return covered
 
 
-def find_steps(
-    attributed: AttributedTrace, span: tuple[int, int]
-) -> list[tuple[str, int, int]]:
+def find_steps(attributed: AttributedTrace, span: tuple[int, int]) -> list[tuple[str, int, int]]:
     """Names, beginnings and ends, without those that the device did nothing of."""
     marked = _list_marked(attributed.trace)
     if attributed.work is None or not marked:

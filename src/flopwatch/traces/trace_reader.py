@@ -117,9 +117,7 @@ def list_traces(path: Path) -> list[Path]:
     """The file, or those of a folder, each in the order of its name."""
     if not path.is_dir():
         return [path]
-    found = sorted(
-        file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file()
-    )
+    found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
     if not found:
         raise UsageError(
             f"{path} has no traces, no file that ends in .json or .json.gz; name the folder that "
