@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from flopwatch.analysis.profile_breakdown import (
     BETWEEN,
-    NAMES,
     Breakdown,
     Event,
     Kernel,
     attribute,
-    find_kind,
     make_breakdown,
 )
 
@@ -187,24 +184,3 @@ def test_kernels_that_overlap_are_scaled_to_the_time_that_there_is() -> None:
     )
     assert total(breakdown, part="backward", region="head") == pytest.approx(40)
     assert total(breakdown, part="backward", region=BETWEEN) == pytest.approx(0)
-
-
-def test_no_operator_is_of_two_kinds() -> None:
-    names = Counter(name for listed in NAMES.values() for name in listed.split())
-    assert [name for name, times in names.items() if times > 1] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "fused attention"),
-        ("aten::_softmax_backward_data", "softmax"),
-        ("aten::masked_fill_", "element-wise"),
-        ("aten::_fused_adamw_", "element-wise"),
-        ("aten::copy_", "memory movement"),
-        ("aten::as_strided", "bookkeeping"),
-        ("mine::add_up", "other"),
-    ],
-)
-def test_operators_by_kind(name: str, kind: str) -> None:
-    assert find_kind(name) == kind

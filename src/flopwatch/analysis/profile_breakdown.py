@@ -10,8 +10,6 @@ forward pass (activation checkpointing).
 The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
 breakdown add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and
 count as they are; what they leave of a phase is waiting.
-
-Which kind of work every operator of torch does.
 """
 
 from __future__ import annotations
@@ -19,102 +17,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
-
-Kind = Literal[
-    "matmul",
-    "fused attention",
-    "softmax",
-    "element-wise",
-    "reduction",
-    "memory movement",
-    "bookkeeping",
-    "other",
-    "between operations",
-]
-"""Bookkeeping: views, allocation, and what operators do that only call others. Between operations
-is what is not inside of any operator: Python, autograd's own work and, on a GPU, waiting."""
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-OTHER: Kind = "other"
-
-NAMES: dict[Kind, str] = {
-    "matmul": """
-        addbmm addmm _addmm_activation addmv baddbmm bmm convolution _convolution
-        convolution_backward dot _grouped_mm _int_mm _linear_pointwise _mkl_linear
-        mkldnn_convolution mkldnn_linear mkldnn_linear_backward_input mkldnn_linear_backward_weights
-        mm mv _scaled_grouped_mm _scaled_mm vdot _weight_int4pack_mm _weight_int8pack_mm
-    """,
-    "fused attention": """
-        _cudnn_attention_backward _cudnn_attention_forward _efficient_attention_backward
-        _efficient_attention_forward _flash_attention_backward _flash_attention_forward
-    """,
-    "softmax": """
-        _log_softmax _log_softmax_backward_data _masked_softmax _masked_softmax_backward
-        _safe_softmax _softmax _softmax_backward_data
-    """,
-    "element-wise": """
-        abs add addcdiv addcmul _amp_foreach_non_finite_check_and_unscale and bernoulli bitwise_and
-        bitwise_not bitwise_or ceil clamp clamp_max clamp_min cos cosh div dropout elu eq erf exp
-        exp2 expm1 floor floor_divide fmod ge gelu gelu_backward glu glu_backward gt hardsigmoid
-        hardswish isinf isnan le leaky_relu lerp log log1p logical_and logical_not logical_or lt
-        masked_fill maximum minimum mish mul native_dropout native_dropout_backward ne neg normal
-        pow reciprocal relu remainder round rsqrt rsub sigmoid sigmoid_backward sign silu
-        silu_backward sin softplus softplus_backward sqrt square sub tanh tanh_backward threshold
-        threshold_backward tril triu uniform where
-    """,
-    "reduction": """
-        all amax amin any argmax argmin cumprod cumsum _fused_rms_norm _fused_rms_norm_backward
-        linalg_vector_norm logsumexp max mean min native_batch_norm native_group_norm
-        native_group_norm_backward native_layer_norm native_layer_norm_backward nll_loss2d_backward
-        nll_loss2d_forward nll_loss_backward nll_loss_forward norm prod sort std sum topk var
-        var_mean
-    """,
-    "memory movement": """
-        arange bincount cat clone constant_pad_nd contiguous copy embedding embedding_dense_backward
-        eye fill flip full full_like gather gather_backward index index_add index_copy index_fill
-        index_put _index_put_impl index_select masked_scatter masked_select new_full new_ones
-        new_zeros nonzero ones ones_like _pin_memory rand repeat repeat_interleave _reshape_copy
-        roll scalar_tensor scatter scatter_add select_backward slice_backward stack take
-        take_along_dim _to_copy unfold_backward zero zeros zeros_like
-    """,
-    "bookkeeping": """
-        alias as_strided chunk cross_entropy_loss detach diff einsum embedding_backward empty
-        empty_like empty_strided expand expand_as flatten _fused_sdp_choice is_nonzero item
-        layer_norm lift_fresh linear _local_scalar_dense log_softmax matmul movedim narrow new_empty
-        new_empty_strided nll_loss nll_loss_nd numpy_T pad permute reshape _reshape_alias resize
-        resolve_conj resolve_neg result_type rms_norm scaled_dot_product_attention select set slice
-        softmax split split_with_sizes squeeze stride swapaxes t to transpose type_as unbind
-        unflatten unfold unsafe_chunk unsafe_split _unsafe_view unsqueeze view view_as
-    """,
-}
-"""Names without namespace, and without the underscore of those that work in place."""
-
-PREFIXES: dict[str, Kind] = {
-    "_scaled_dot_product_": "fused attention",
-    "_foreach_": "element-wise",
-    "_fused_adam": "element-wise",
-    "_fused_sgd": "element-wise",
-}
-"""Of families whose members differ only by what they are specialised for."""
-
-_BY_NAME: dict[str, Kind] = {name: kind for kind, names in NAMES.items() for name in names.split()}
-
-
-def find_kind(operator: str) -> Kind:
-    """
-    >>> find_kind("aten::addmm"), find_kind("aten::add_"), find_kind("aten::_foreach_add_")
-    ('matmul', 'element-wise', 'element-wise')
-    >>> find_kind("mine::special")
-    'other'
-    """
-    name = operator.rpartition("::")[2]
-    family = next((kind for start, kind in PREFIXES.items() if name.startswith(start)), OTHER)
-    return _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"), family)
-
+from flopwatch.traces.operation_kinds import (
+    Kind,
+    find_kernel_kind,
+    find_scope_kind,
+    find_scoped_kind,
+)
 
 Role = Literal["phase", "region", "node", "operator", "scope"]
 """node: autograd's evaluation of one function; scope: anything else that only holds others."""
@@ -126,7 +38,7 @@ OTHER_REGION = "other"
 BETWEEN: Literal["between operations"] = "between operations"
 INSIDE_ATTENTION: dict[Kind, str] = {
     "matmul": "attention/matmuls",
-    "fused attention": "attention/fused",
+    "attention": "attention/fused",
     "softmax": "attention/softmax",
 }
 """What is in no region of its own there, as in models of the library transformers, by its kind."""
@@ -247,6 +159,8 @@ class Frame:
     phase: str
     region: str | None
     part: str
+    scope: Kind | None = None
+    """The kind of everything inside."""
     children_ns: float = 0.0
 
     @property
@@ -280,9 +194,18 @@ def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slic
         if not frame.phase or event.role != "operator":  # marks on a device's timeline are no work
             continue
         if by_kernels:
-            slices += [_make_slice(frame, kernel.name, kernel.time_ns) for kernel in event.kernels]
+            slices += [
+                _make_slice(
+                    frame,
+                    kernel.name,
+                    find_kernel_kind(kernel.name, frame.scope, [event.name]),
+                    kernel.time_ns,
+                )
+                for kernel in event.kernels
+            ]
         else:
-            slices.append(_make_slice(frame, event.name, frame.own_ns))
+            kind = find_scoped_kind(event.name, frame.scope)
+            slices.append(_make_slice(frame, event.name, kind, frame.own_ns))
     return slices
 
 
@@ -305,11 +228,16 @@ def _nest(events: Sequence[Event]) -> list[Frame]:
         phase = next(around, "")
         parent = stack[-1] if stack else Frame(event, phase, None, phase)
         frame = _place(event, parent, phase, places)
+        frame.scope = parent.scope or _find_scope(event, phase)
         if stack:
             parent.children_ns += min(event.end_ns, parent.event.end_ns) - event.start_ns
         stack.append(frame)
         frames.append(frame)
     return frames
+
+
+def _find_scope(event: Event, phase: str) -> Kind | None:
+    return "optimizer" if phase == "optimizer" else find_scope_kind(event.name)
 
 
 def _place(event: Event, parent: Frame, phase: str, places: _Places) -> Frame:
@@ -326,8 +254,7 @@ WITHOUT_REGION = {"forward": OTHER_REGION, "backward": "loss", "optimizer": "opt
 """By phase. In the backward pass it is the gradient of the loss itself, from which all begins."""
 
 
-def _make_slice(frame: Frame, name: str, time_ns: float) -> Slice:
-    kind = find_kind(frame.event.name)
+def _make_slice(frame: Frame, name: str, kind: Kind, time_ns: float) -> Slice:
     region = frame.region or WITHOUT_REGION[frame.phase]
     if region == "attention":
         region = INSIDE_ATTENTION.get(kind, region)

@@ -41,9 +41,13 @@ MEANINGS: dict[Kind, str] = {
     "idle": "idle: something was queued, and had not begun",
     "between operations": "between operations: Python and autograd's own work",
 }
-LONGEST_NAME = 64
+LONGEST_NAME = 44
 """Of a kernel, in a table."""
-NOISE = re.compile(r"^void |at::native::|\(anonymous namespace\)::|c10::|std::|cutlass::Kernel2?<")
+NOISE = re.compile(
+    r"^void |at::native::|\(anonymous namespace\)::|c10::|std::|cutlass::Kernel2?<"
+    r"|gpu_kernel_impl\w*<|(?<=elementwise_kernel<)(\d+, )+|(vectorized|unrolled)_(?=elementwise)"
+)
+"""In names of kernels: what says nothing about what they do."""
 ADVICE: dict[Kind, str] = {
     "communication": "overlap it, or send less",
     "launch gaps": "torch.compile or CUDA graphs launch with less work of the host",
@@ -74,6 +78,8 @@ def shorten_kernel(name: str) -> str:
 
     >>> shorten_kernel("void at::native::reduce_kernel<512, 1, at::native::MeanOps<float> >(int)")
     'reduce_kernel<512, 1, MeanOps<float> >'
+    >>> shorten_kernel("Memcpy HtoD (Pinned -> Device)")
+    'Memcpy HtoD (Pinned -> Device)'
     """
     text = NOISE.sub("", name)
     depth = 0
@@ -115,9 +121,9 @@ def answer_trace(trace: ExplainedTrace) -> list[str]:
     lost = {kind: share for kind, share in shares.items() if kind in ADVICE}
     worst = max(lost, key=lambda kind: lost[kind], default=None)
     if worst is not None and lost[worst] >= WORTH_ADVICE:
+        time = format_time(lost[worst] * trace.step_ns)
         sentences.append(
-            f"Most to gain: {WORDS.get(worst, worst)}, {format_time(lost[worst] * trace.step_ns)} of a "
-            f"step ({ADVICE[worst]})."
+            f"Most to gain: {WORDS.get(worst, worst)}, {time} of a step ({ADVICE[worst]})."
         )
     return sentences
 

@@ -2,9 +2,9 @@
 
 Events of a thread nest, so that an operator is inside of others, of annotations and of modules. A
 kernel belongs to the operator that its launch is inside of, by the correlation that both have;
-where the launch was not recorded, by the external id. In the backward pass functions of autograd are
-around operators: such a function has the sequence number of the operator that made it, and where
-its own name says nothing, the scope of that one.
+where the launch was not recorded, by the external id. In the backward pass functions of autograd
+are around operators: such a function has the sequence number of the operator that made it, and
+where its own name says nothing, the scope of that one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from flopwatch.traces.operation_kinds import (
     KINDS,
     NODE,
-    OTHER,
-    OVERRULED,
     Kind,
     find_kernel_kind,
-    find_operator_kind,
     find_scope_kind,
+    find_scoped_kind,
     is_scope,
 )
 from flopwatch.traces.trace_events import COPY, NONE, OPERATOR, Host, Integers, Trace
@@ -280,11 +278,15 @@ def list_segments(host: Host) -> HostSegments:
 
 def find_host_kinds(trace: Trace, tree: HostTree) -> Integers:
     """Of each event on the host, what its own time is; NONE where it does no operation."""
-    own = np.array([CODES[find_operator_kind(name)] for name in trace.names] or [CODES[OTHER]])
-    kinds = _take(own[trace.host.name], tree.operator)
-    is_matmul = np.isin(kinds, [CODES["matmul"], CODES["attention"]])
-    keeps = is_matmul & np.isin(tree.scope, [CODES[kind] for kind in OVERRULED])
-    is_data = tree.scope == CODES["waiting for data"]
-    takes = is_data | ((tree.scope != NONE) & (kinds != NONE) & ~keeps)
-    found: Integers = np.where(takes, tree.scope, kinds)
-    return found
+    names = _take(trace.host.name, tree.operator).tolist()
+    data = CODES["waiting for data"]
+    known: dict[tuple[int, int], int] = {}
+    kinds = []
+    for key in zip(names, tree.scope.tolist(), strict=True):
+        if key not in known:
+            name, code = key
+            scope = None if code == NONE else KINDS[code]
+            own = NONE if name == NONE else CODES[find_scoped_kind(trace.names[name], scope)]
+            known[key] = data if code == data else own
+        kinds.append(known[key])
+    return np.array(kinds, dtype=np.int64)

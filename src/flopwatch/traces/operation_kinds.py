@@ -157,8 +157,6 @@ TRITON: dict[str, Kind] = {
 COMPILED = re.compile(r"triton_(?=(poi|red|per|tem|for|unk)_)|cpp_(?=fused_)")
 
 _BY_NAME: dict[str, Kind] = {n: kind for kind, names in OPERATORS.items() for n in names.split()}
-OVERRULED: tuple[Kind, ...] = ("norm", "loss")
-"""Scopes in which a matmul is one all the same: a loss may have the model's head in it."""
 
 
 def is_scope(name: str) -> bool:
@@ -233,13 +231,27 @@ def find_kernel_kind(kernel: str, scope: Kind | None, operators: Iterable[str] =
     own = find_kernel_name_kind(kernel)
     if own == "communication":
         return own
-    is_matmul = own in ("matmul", "attention") and scope in OVERRULED
-    if scope is not None and scope != "waiting for data" and not is_matmul:
+    if scope is not None and scope != "waiting for data" and not keeps_kind(own, scope):
         return scope
     if own is not None:
         return own
     kinds = (find_operator_kind(name) for name in operators)
     return next((kind for kind in kinds if kind not in (OTHER, "bookkeeping")), OTHER)
+
+
+def find_scoped_kind(operator: str, scope: Kind | None) -> Kind:
+    """What an operator's own time is, in a scope.
+
+    >>> find_scoped_kind("aten::mul", "norm"), find_scoped_kind("aten::mm", "loss")
+    ('norm', 'matmul')
+    """
+    own = find_operator_kind(operator)
+    return own if scope is None or keeps_kind(own, scope) else scope
+
+
+def keeps_kind(own: Kind | None, scope: Kind) -> bool:
+    """A loss may have the model's head in it: its matmuls are matmuls all the same."""
+    return own in ("matmul", "attention") and scope in ("norm", "loss")
 
 
 def _search(table: dict[str, Kind], name: str, *, whole: bool = False) -> Kind | None:

@@ -9,7 +9,7 @@ from flopwatch.output.plots.bar_plots import LANE_PX, stack_bars
 from flopwatch.output.plots.channels import TIME, make_axis
 from flopwatch.output.plots.lanes import MOST_LANES, Lanes, Table
 from flopwatch.output.plots.plot import Plot, Values, shorten
-from flopwatch.output.trace_tables import OVERLAPPED, name_row
+from flopwatch.output.trace_tables import name_row
 from flopwatch.output.units import format_time, printable
 from flopwatch.traces.explained_trace import ExplainedTrace
 from flopwatch.traces.operation_kinds import KINDS, Kind
@@ -105,7 +105,7 @@ def _draw(bars: Sequence[Bar], subject: str, what: str) -> Plot:
         name="trace",
         title="Where the time of a step goes",
         caption=f"{what}; the parts add up to it."
-        + (f" On the right, also {OVERLAPPED} by computing." if overlapped else "")
+        + (" In brackets: communication that computing overlaps." if overlapped else "")
         + (f" {left} more are left out." if left else ""),
         note=None,
         data={"bars": values},
