@@ -47,7 +47,7 @@ OUTPUTS = {
     "cases": Output("run SUITE, show RESULTS", list[types.MeasuredCase]),
     "suites": Output("run --list", list[types.SuiteName]),
     "preview": Output("run SUITE --dry-run", types.Preview),
-    "profile": Output("profile", types.Profile),
+    "profile": Output("profile", types.Profile, 2),
     "table": Output(
         "show RESULTS --columns ... or --pivot ...",
         list[dict[str, types.Value | dict[str, types.Value]]],

@@ -8,7 +8,7 @@ from flopwatch.output.json_types import Base
 from flopwatch.traces.kernel_summary import KernelUse, OperatorUse
 from flopwatch.traces.operation_kinds import Kind
 from flopwatch.traces.trace_breakdown import Breakdown
-from flopwatch.traces.trace_comparison import MovedTime
+from flopwatch.traces.trace_comparison import MovedWork
 
 
 class TraceRow(TypedDict):
@@ -94,5 +94,5 @@ class TraceChange(TypedDict):
 BASES: dict[Any, Base] = {
     TraceBreakdown: (Breakdown, ()),
     TraceKernel: (KernelUse, ()),
-    TraceMove: (MovedTime, ()),
+    TraceMove: (MovedWork, ()),
 }

@@ -24,7 +24,7 @@ from flopwatch.traces.kernel_summary import KernelUse, find_trace_device, place_
 from flopwatch.traces.operation_kinds import KINDS, Kind
 from flopwatch.traces.rank_traces import RankComparison, RankShare
 from flopwatch.traces.trace_breakdown import Breakdown
-from flopwatch.traces.trace_comparison import MovedTime, TraceComparison
+from flopwatch.traces.trace_comparison import MovedWork, TraceComparison
 
 NAMES: dict[str, str] = {"communication": "communication, exposed"}
 """Of rows, where the kind's own says too little."""
@@ -388,7 +388,7 @@ def answer_comparison(found: TraceComparison) -> list[str]:
 
 
 def list_comparison_sheets(found: TraceComparison, most: int) -> list[Sheet]:
-    whole = MovedTime(name="total", kind="", old_ns=found.old.step_ns, new_ns=found.new.step_ns)
+    whole = MovedWork(name="total", kind="", old_ns=found.old.step_ns, new_ns=found.new.step_ns)
     left = max(0, len(found.operators) - most)
     return [
         Sheet(
@@ -407,7 +407,7 @@ def list_comparison_sheets(found: TraceComparison, most: int) -> list[Sheet]:
     ]
 
 
-def _list_moved_columns(found: TraceComparison, *, with_kind: bool) -> list[Column[MovedTime]]:
+def _list_moved_columns(found: TraceComparison, *, with_kind: bool) -> list[Column[MovedWork]]:
     change_ns = found.change_ns
     return [
         Column("operator" if with_kind else "part", _name_moved, "word"),
@@ -424,7 +424,7 @@ def _list_moved_columns(found: TraceComparison, *, with_kind: bool) -> list[Colu
     ]  # fmt: skip
 
 
-def _name_moved(row: MovedTime) -> str:
+def _name_moved(row: MovedWork) -> str:
     return shorten_kernel(NAMES.get(row.name, row.name))
 
 
@@ -498,7 +498,7 @@ def explained_as_dict(
 
 
 def comparison_as_dict(found: TraceComparison) -> dict[str, Any]:
-    def moved(row: MovedTime) -> dict[str, Any]:
+    def moved(row: MovedWork) -> dict[str, Any]:
         return {**asdict(row), "change_ns": row.change_ns, "ratio": row.ratio}
 
     return {

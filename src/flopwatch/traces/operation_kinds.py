@@ -95,7 +95,7 @@ OPERATORS: dict[Kind, str] = {
 FAMILIES: dict[str, Kind] = {
     r"_scaled_dot_product_\w+|scaled_dot_product_attention": "attention",
     r"_?(flash|efficient|cudnn|flex|triton)_att(entio)?n\w*|FlashAttn\w*|fmha\w*": "attention",
-    r"\w*(_loss|cross_entropy|log_softmax|kl_div)(_\w+)?": "loss",
+    r"\w*(_loss(2d)?|cross_entropy|log_softmax|kl_div)(_\w+)?": "loss",
     r"\w*(layer|batch|group|instance|rms)_norm(_\w+)?": "norm",
     r"_fused_(adam|sgd|adagrad)\w*": "optimizer",
     r"_foreach_\w+": "element-wise",

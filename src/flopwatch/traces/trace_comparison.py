@@ -13,7 +13,7 @@ from flopwatch.traces.operation_kinds import KINDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MovedTime:
+class MovedWork:
     """Of an average step."""
 
     name: str
@@ -36,9 +36,9 @@ class MovedTime:
 class TraceComparison:
     old: ExplainedTrace
     new: ExplainedTrace
-    rows: Sequence[MovedTime]
+    rows: Sequence[MovedWork]
     """By kind; their changes add up to that of the step. What moved most comes first."""
-    operators: Sequence[MovedTime]
+    operators: Sequence[MovedWork]
 
     @property
     def change_ns(self) -> float:
@@ -48,7 +48,7 @@ class TraceComparison:
 def compare_traces(old: ExplainedTrace, new: ExplainedTrace) -> TraceComparison:
     before, after = old.mean_rows_ns, new.mean_rows_ns
     rows = [
-        MovedTime(name=kind, kind=kind, old_ns=before.get(kind), new_ns=after.get(kind))
+        MovedWork(name=kind, kind=kind, old_ns=before.get(kind), new_ns=after.get(kind))
         for kind in KINDS
         if kind in before or kind in after
     ]
@@ -57,17 +57,17 @@ def compare_traces(old: ExplainedTrace, new: ExplainedTrace) -> TraceComparison:
     )
 
 
-def _list_operators(old: ExplainedTrace, new: ExplainedTrace) -> list[MovedTime]:
+def _list_operators(old: ExplainedTrace, new: ExplainedTrace) -> list[MovedWork]:
     sides = [
         {(use.name, use.kind): use.time_ns / trace.count for use in trace.operators}
         for trace in (old, new)
     ]
     return [
-        MovedTime(name=name, kind=kind, old_ns=sides[0].get((name, kind)),
+        MovedWork(name=name, kind=kind, old_ns=sides[0].get((name, kind)),
                   new_ns=sides[1].get((name, kind)))
         for name, kind in {**sides[0], **sides[1]}
     ]  # fmt: skip
 
 
-def _sort(rows: Sequence[MovedTime]) -> list[MovedTime]:
+def _sort(rows: Sequence[MovedWork]) -> list[MovedWork]:
     return sorted(rows, key=lambda row: (-abs(row.change_ns), row.name))
