@@ -160,8 +160,9 @@ def write_trace(path: Path, size_bytes: float) -> int:
     """How many events it has."""
     head = (
         '{\n  "schemaVersion": 1,\n  "deviceProperties": [\n'
-        '    {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85000000000}],\n  "distributedInfo": {"backend": "nccl", "rank": 0, '
-        '"world_size": 1},\n  "traceEvents": [\n'
+        '    {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85000000000}\n'
+        '  ],\n  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},\n'
+        '  "traceEvents": [\n'
     )
     writer, count, number = Writer(), 0, 0
     with path.open("w") as file:

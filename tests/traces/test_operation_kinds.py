@@ -122,6 +122,8 @@ def test_operators_help_where_a_name_says_nothing() -> None:
         ("Optimizer.step#AdamW.step", "optimizer"),
         ("## optimizer ##", "optimizer"),
         ("optimizer", "optimizer"),
+        ("## loss ##", "loss"),
+        ("normal", None),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "waiting for data"),
         ("nn.Module: LlamaRMSNorm_3", "norm"),
         ("nn.Module: CrossEntropyLoss_0", "loss"),

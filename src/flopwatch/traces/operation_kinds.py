@@ -108,6 +108,7 @@ COMMUNICATION = re.compile(r"(nccl|rccl|c10d|gloo|mpi|ucc|hccl|xccl|_c10d_functi
 
 NODE = "autograd::engine::evaluate_function: "
 """Before the name of a node that autograd evaluates."""
+AUTOGRAD = (NODE, "torch::autograd::AccumulateGrad", "torch::autograd::CopySlices")
 NODES: dict[str, Kind] = {
     r"ScaledDotProduct|FlashA|Attention|Attn": "attention",
     r"Loss|LogSoftmax|CrossEntropy|KlDiv": "loss",
@@ -117,6 +118,8 @@ NODES: dict[str, Kind] = {
 
 SCOPES: dict[str, Kind] = {
     r"Optimizer\.(step|zero_grad)#|[# ]*optimizer[# ]*$": "optimizer",
+    r"[# ]*loss[# ]*$": "loss",
+    r"[# ]*norm[# ]*$": "norm",
     r"enumerate\(DataLoader\)#": "waiting for data",
     r"nn\.Module: \w*Norm": "norm",
     r"nn\.Module: \w*Loss": "loss",
@@ -162,7 +165,9 @@ _BY_NAME: dict[str, Kind] = {n: kind for kind, names in OPERATORS.items() for n 
 def is_scope(name: str) -> bool:
     """Whether an operator only holds others, as autograd's nodes do: what it does itself is no
     operation."""
-    return name.startswith(NODE) or ("::" not in name and "Backward" in name)
+    if name.startswith(AUTOGRAD):
+        return True
+    return "::" not in name and "Backward" in name
 
 
 @cache
