@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from flopwatch.errors import FlopwatchError
-from flopwatch.traces import trace_reader
+from flopwatch.traces import trace_files, trace_reader
 from flopwatch.traces.trace_events import Trace
-from flopwatch.traces.trace_reader import is_trace, list_traces, read_trace
+from flopwatch.traces.trace_files import is_trace, list_traces
+from flopwatch.traces.trace_reader import read_trace
 from tests.traces.trace_maker import TraceMaker, make_training_step
 
 
@@ -63,7 +64,7 @@ def test_every_way_to_write_it_reads_the_same(
     ]
     for size in (300, 1000, 5000, 4 * 2**20):
         monkeypatch.setattr(trace_reader, "PIECE_BYTES", size)
-        monkeypatch.setattr(trace_reader, "READ_BYTES", min(size, 2**20))
+        monkeypatch.setattr(trace_files, "READ_BYTES", min(size, 2**20))
         for way in ways:
             assert_same(read_trace(way), wanted)
             assert not read_trace(way).remarks
@@ -80,7 +81,7 @@ def test_strings_and_lists_that_look_like_cuts_do_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_reader, "PIECE_BYTES", 400)
-    monkeypatch.setattr(trace_reader, "READ_BYTES", 64)
+    monkeypatch.setattr(trace_files, "READ_BYTES", 64)
     maker = TraceMaker()
     for number in range(40):
         maker.operator('a"}, {"b": [{"c": 1}, {"d": 2}], "', 10.0 * number, 5)
@@ -188,6 +189,7 @@ def test_traces_are_known_by_name_or_content(tmp_path: Path) -> None:
     assert is_trace(make_steps(1).write(tmp_path / "trace"))
     assert is_trace(tmp_path)
     assert not is_trace(write_text(tmp_path / "steps.jsonl", '{"case_id": "x"}\n'))
+    assert not is_trace(write_text(tmp_path / "steps.json", '{"case_id":"x"}\n'))
     assert not is_trace(tmp_path / "none.jsonl")
 
 

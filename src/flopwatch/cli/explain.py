@@ -75,7 +75,7 @@ def explain(
     flopwatch explain old.json.gz new.json.gz
     """
     options.refuse_two_lengths(context)
-    from flopwatch.traces.trace_reader import is_trace
+    from flopwatch.traces.trace_files import is_trace
 
     kinds = {is_trace(file) for file in results}
     if len(kinds) > 1:
@@ -175,9 +175,10 @@ def _explain_traces(
 ) -> None:
     from flopwatch.output import trace_tables as tables
     from flopwatch.output.plots.trace_plot import make_comparison_plot, make_trace_plot
+    from flopwatch.output.trace_json import comparison_as_dict, explained_as_dict
     from flopwatch.traces.rank_traces import compare_ranks, is_one_job
     from flopwatch.traces.trace_comparison import compare_traces
-    from flopwatch.traces.trace_reader import list_traces
+    from flopwatch.traces.trace_files import list_traces
 
     files = [file for path in given for file in list_traces(path)]
     if compare and len(files) != 2:
@@ -187,18 +188,18 @@ def _explain_traces(
     traces = _read_traces(files)
     if len(traces) == 1:
         found = traces[0]
-        content = tables.explained_as_dict(traces, None) if as_json else None
+        content = explained_as_dict(traces, None) if as_json else None
         answer, sheets = tables.answer_trace(found), tables.list_sheets(found, most)
         plot = make_trace_plot(traces)
     elif compare or (len(traces) == 2 and len(given) == 2 and not is_one_job(traces)):
         moved = compare_traces(*traces)
-        content = tables.comparison_as_dict(moved) if as_json else None
+        content = comparison_as_dict(moved) if as_json else None
         answer = tables.answer_comparison(moved)
         sheets = tables.list_comparison_sheets(moved, most)
         plot = make_comparison_plot(moved)
     else:
         ranks = compare_ranks(traces)
-        content = tables.explained_as_dict(traces, ranks) if as_json else None
+        content = explained_as_dict(traces, ranks) if as_json else None
         answer, sheets = tables.answer_ranks(ranks), tables.list_rank_sheets(ranks, most)
         plot = make_trace_plot([share.trace for share in ranks.ranks])
     options.print_found(as_json, content, sheets, answer, quiet=quiet)

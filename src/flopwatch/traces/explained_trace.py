@@ -20,7 +20,8 @@ from flopwatch.traces.trace_breakdown import (
     break_down,
 )
 from flopwatch.traces.trace_events import Trace
-from flopwatch.traces.trace_reader import Report, TraceError, read_trace
+from flopwatch.traces.trace_files import Report, TraceError
+from flopwatch.traces.trace_reader import read_trace
 
 OUTSIDE = 0.1
 """The share of all that ran, from which on it is said how much was in no step."""

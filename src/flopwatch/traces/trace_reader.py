@@ -9,15 +9,14 @@ and after the list is decoded with the last piece.
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from flopwatch.errors import FlopwatchError, StoreError, UsageError
+from flopwatch.errors import StoreError
 from flopwatch.traces.flop_counts import has_flops
 from flopwatch.traces.trace_events import (
     ANNOTATION,
@@ -29,11 +28,11 @@ from flopwatch.traces.trace_events import (
     Trace,
     TraceBuilder,
 )
+from flopwatch.traces.trace_files import PackedText, Report, TraceError
 
 PIECE_BYTES = 4 * 2**20
 LONGEST_PIECE_BYTES = 2**28
 """Without a place to cut it."""
-READ_BYTES = 2**20
 HEAD_BYTES = 2**24
 """In which the list of events must begin."""
 CUT = re.compile(rb"\}\s*,\s*\{")
@@ -41,16 +40,7 @@ END = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*$|$)')
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 TRIES = 32
 """Cuts that are tried before more is read."""
-SUFFIXES = (".json", ".gz")
-GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
 LARGEST_NS = 2**62
-
-Report = Callable[[int], object]
-"""Takes how many bytes of the file have been read."""
-
-
-class TraceError(FlopwatchError):
-    """A file that is no trace of torch.profiler."""
 
 
 class _Arguments(msgspec.Struct, gc=False):
@@ -100,32 +90,6 @@ _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 NO_ARGUMENTS = _Arguments()
 
 
-def is_trace(path: Path) -> bool:
-    """Whether it looks like one, or like something that people take for one: a folder, a packed
-    file, a database of another profiler. A results file does not."""
-    if path.is_dir() or path.suffix in SUFFIXES:
-        return True
-    try:
-        with path.open("rb") as file:
-            head = file.read(2**16)
-    except OSError:
-        return False
-    return head.startswith((GZIP, SQLITE)) or b'"traceEvents"' in head
-
-
-def list_traces(path: Path) -> list[Path]:
-    """The file, or those of a folder, each in the order of its name."""
-    if not path.is_dir():
-        return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    if not found:
-        raise UsageError(
-            f"{path} has no traces, no file that ends in .json or .json.gz; name the folder that "
-            "torch.profiler.tensorboard_trace_handler wrote to"
-        )
-    return found
-
-
 def read_trace(path: Path, report: Report = lambda _: None) -> Trace:
     try:
         if path.exists() and not path.is_file():
@@ -140,52 +104,23 @@ def read_trace(path: Path, report: Report = lambda _: None) -> Trace:
 
 class _Reader:
     def __init__(self, path: Path, file: IO[bytes], report: Report) -> None:
-        self.path, self.file, self.report = path, file, report
+        self.path = path
+        self.text = PackedText(path, file, report)
         self.builder = TraceBuilder()
-        self.is_damaged = False
-        """Whether its compressed form is."""
         self.is_cut = False
         self.unreadable = 0
         self.foreign = 0
         """Events that are none of torch.profiler's."""
-        self.chunks = self._unpack()
 
     def read(self) -> Trace:
         head, begun = self._find_events()
         about = self._read_events(head, begun)
         return self._finish(about)
 
-    def _unpack(self) -> Iterator[bytes]:
-        """The text, however it is packed; what follows damage is left out."""
-        chunk = self.file.read(READ_BYTES)
-        if chunk.startswith(SQLITE):
-            raise TraceError(
-                f"{self.path} is an SQLite database, as Nsight Systems writes them, and not a "
-                "trace of torch.profiler; export one with profiler.export_chrome_trace"
-            )
-        unpacker = zlib.decompressobj(wbits=31) if chunk.startswith(GZIP) else None
-        while chunk:
-            self.report(self.file.tell())
-            if unpacker is None:
-                yield chunk
-            else:
-                try:
-                    yield unpacker.decompress(chunk, PIECE_BYTES)
-                except zlib.error:
-                    self.is_damaged = True
-                    return
-                chunk = unpacker.unconsumed_tail
-                if unpacker.eof and unpacker.unused_data:
-                    chunk, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
-                if chunk:
-                    continue
-            chunk = self.file.read(READ_BYTES)
-        self.is_damaged = unpacker is not None and not unpacker.eof
-
     def _find_events(self) -> tuple[bytes, bytes]:
         """The text up to the list's first event, and what was read beyond."""
         text = b""
-        for chunk in self.chunks:
+        for chunk in self.text:
             text += chunk
             if text.lstrip()[:1] == b"[":
                 place = text.index(b"[") + 1
@@ -203,7 +138,9 @@ class _Reader:
         try:
             msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            why = "it is not JSON" if not self.is_damaged else "it is cut off before its events"
+            why = (
+                "it is not JSON" if not self.text.is_damaged else "it is cut off before its events"
+            )
         else:
             why = "it is JSON without a list traceEvents"
         return TraceError(
@@ -213,7 +150,7 @@ class _Reader:
 
     def _read_events(self, head: bytes, begun: bytes) -> _About:
         buffer, wanted = begun, PIECE_BYTES
-        for chunk in self.chunks:
+        for chunk in self.text:
             buffer += chunk
             if len(buffer) < wanted:
                 continue
@@ -357,7 +294,7 @@ class _Reader:
                 "is a Chrome trace of another program: it has no operators and no kernels of "
                 "torch.profiler; name a file that profiler.export_chrome_trace wrote"
             )
-        if self.is_cut or self.is_damaged:
+        if self.is_cut or self.text.is_damaged:
             return "is cut off before its first operator or kernel; record it again"
         return (
             "has no operators and no kernels; let the profiler run over at least one step, with "
@@ -365,7 +302,7 @@ class _Reader:
         )
 
     def _list_remarks(self) -> Iterator[str]:
-        if self.is_cut or self.is_damaged:
+        if self.is_cut or self.text.is_damaged:
             yield (
                 f"{self.path} is cut off or damaged: what is whole of it was read, the end is "
                 "missing"
