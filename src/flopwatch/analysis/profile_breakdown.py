@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.lazy import LazyModule
 from flopwatch.traces.attribution import (
     HostTree,
     attribute,
@@ -32,6 +31,11 @@ from flopwatch.traces.attribution import (
 )
 from flopwatch.traces.operation_kinds import KINDS, NODE, Kind, is_scope
 from flopwatch.traces.trace_events import ANNOTATION, NONE, OPERATOR, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 Part = Literal["forward", "recomputed", "backward", "optimizer"]
 """A phase; but what the backward pass computes again of the forward pass is apart."""

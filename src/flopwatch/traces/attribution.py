@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from flopwatch.lazy import LazyModule
 from flopwatch.traces.operation_kinds import (
     KINDS,
     NODE,
@@ -24,7 +23,15 @@ from flopwatch.traces.operation_kinds import (
     find_scoped_kind,
     is_scope,
 )
-from flopwatch.traces.trace_events import COPY, NONE, OPERATOR, Host, Integers, Trace
+from flopwatch.traces.trace_events import COPY, NONE, OPERATOR, Host, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from flopwatch.traces.trace_events import Integers
+else:
+    np = LazyModule("numpy")
 
 CODES: dict[Kind, int] = {kind: code for code, kind in enumerate(KINDS)}
 """Kinds as numbers: their places in KINDS."""

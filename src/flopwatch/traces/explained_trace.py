@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from flopwatch.lazy import LazyModule
 from flopwatch.traces.attribution import CODES
 from flopwatch.traces.kernel_summary import KernelUse, OperatorUse, summarize_kernels
 from flopwatch.traces.operation_kinds import Kind
@@ -22,6 +22,11 @@ from flopwatch.traces.trace_breakdown import (
 from flopwatch.traces.trace_events import Trace
 from flopwatch.traces.trace_files import Report, TraceError
 from flopwatch.traces.trace_reader import read_trace
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 OUTSIDE = 0.1
 """The share of all that ran, from which on it is said how much was in no step."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from flopwatch.analysis.hardware_limits import GB, Operation
 from flopwatch.devices.device_names import find_device
 from flopwatch.devices.device_table import Device
+from flopwatch.lazy import LazyModule
 from flopwatch.traces.attribution import CODES
 from flopwatch.traces.flop_counts import Work, count_work, name_arithmetic
 from flopwatch.traces.operation_kinds import KINDS, Kind
 from flopwatch.traces.trace_breakdown import AttributedTrace
-from flopwatch.traces.trace_events import NONE, Integers
+from flopwatch.traces.trace_events import NONE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from flopwatch.traces.trace_events import Integers
+else:
+    np = LazyModule("numpy")
 
 VIRTUAL = " VF"
 """Behind the name of a GPU that a virtual machine has."""

@@ -16,10 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from flopwatch.lazy import LazyModule
 from flopwatch.traces.attribution import (
     CODES,
     AttributedWork,
@@ -31,7 +30,15 @@ from flopwatch.traces.attribution import (
     make_tree,
 )
 from flopwatch.traces.operation_kinds import KINDS, NOT_COMPUTING, Kind
-from flopwatch.traces.trace_events import NONE, Integers, Trace
+from flopwatch.traces.trace_events import NONE, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from flopwatch.traces.trace_events import Integers
+else:
+    np = LazyModule("numpy")
 
 STEP = re.compile(r"ProfilerStep#(\d+)")
 WHOLE = "whole trace"

@@ -9,12 +9,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from flopwatch.lazy import LazyModule
 
-Integers = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+else:
+    np = LazyModule("numpy")
+
 NONE = -1
 """In columns: not known."""
 KERNEL, COPY = 0, 1
