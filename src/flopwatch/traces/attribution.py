@@ -163,13 +163,13 @@ def _find_scopes(trace: Trace, parent: Integers, places: Integers) -> Integers:
 def attribute(trace: Trace, tree: HostTree, above: Integers) -> AttributedWork:
     work, launches = trace.work, trace.launches
     launch = _match(launches.correlation, work.correlation)
-    called_by = np.where(launch >= 0, _take(above, launch), NONE)
+    called_by = np.where(launch >= 0, take(above, launch), NONE)
     by_id = _match(trace.host.external, work.external)
     called_by = np.where((launch < 0) & (called_by < 0), by_id, called_by)
     return AttributedWork(
         kind=_find_kinds(trace, tree, called_by),
-        operator=_take(tree.operator, called_by),
-        shaped=_take(tree.shaped, called_by),
+        operator=take(tree.operator, called_by),
+        shaped=take(tree.shaped, called_by),
         launch=_find_launch_ends(trace, launch),
     )
 
@@ -185,7 +185,7 @@ def _match(keys: Integers, wanted: Integers) -> Integers:
     return np.where(is_there, found, NONE)
 
 
-def _take(values: Integers, places: Integers) -> Integers:
+def take(values: Integers, places: Integers) -> Integers:
     """Values at places, NONE where there is no place."""
     if not len(values):
         return np.full(len(places), NONE, dtype=np.int64)
@@ -194,8 +194,8 @@ def _take(values: Integers, places: Integers) -> Integers:
 
 
 def _find_kinds(trace: Trace, tree: HostTree, called_by: Integers) -> Integers:
-    scopes = _take(tree.scope, called_by).tolist()
-    operators = _take(tree.operator, called_by).tolist()
+    scopes = take(tree.scope, called_by).tolist()
+    operators = take(tree.operator, called_by).tolist()
     names, works = trace.work.name.tolist(), trace.work.work.tolist()
     operator_names = trace.host.name.tolist()
     known: dict[tuple[int, int, int], int] = {}
@@ -229,7 +229,7 @@ def _list_names(trace: Trace, tree: HostTree, operator: int) -> Iterator[int]:
 def _find_launch_ends(trace: Trace, launch: Integers) -> Integers:
     """What began before anything whose launch is known was launched before the trace."""
     work, launches = trace.work, trace.launches
-    ends = np.where(launch >= 0, np.minimum(_take(launches.end, launch), work.start), NONE)
+    ends = np.where(launch >= 0, np.minimum(take(launches.end, launch), work.start), NONE)
     known = launch >= 0
     if not known.any():
         return ends
@@ -285,7 +285,7 @@ def list_segments(host: Host) -> HostSegments:
 
 def find_host_kinds(trace: Trace, tree: HostTree) -> Integers:
     """Of each event on the host, what its own time is; NONE where it does no operation."""
-    names = _take(trace.host.name, tree.operator).tolist()
+    names = take(trace.host.name, tree.operator).tolist()
     data = CODES["waiting for data"]
     known: dict[tuple[int, int], int] = {}
     kinds = []

@@ -10,7 +10,7 @@ from flopwatch.analysis.hardware_limits import GB, Operation
 from flopwatch.devices.device_names import find_device
 from flopwatch.devices.device_table import Device
 from flopwatch.lazy import LazyModule
-from flopwatch.traces.attribution import CODES
+from flopwatch.traces.attribution import CODES, take
 from flopwatch.traces.flop_counts import Work, count_work, name_arithmetic
 from flopwatch.traces.operation_kinds import KINDS, Kind
 from flopwatch.traces.trace_breakdown import AttributedTrace
@@ -86,37 +86,35 @@ def summarize_kernels(
 
 def _list_uses(attributed: AttributedTrace, start: int, end: int) -> _Uses:
     trace = attributed.trace
-    if attributed.work is not None:
-        work = trace.work
-        at = np.flatnonzero(attributed.is_chosen & (work.start >= start) & (work.start < end))
-        operators = attributed.work.operator[at]
-        names = (
-            np.where(operators >= 0, trace.host.name[np.maximum(operators, 0)], NONE)
-            if len(trace.host)
-            else np.full(len(at), NONE)
-        )
-        return _Uses(
-            name=work.name[at],
-            kind=attributed.work.kind[at],
-            time=work.end[at] - work.start[at],
-            operator=names,
-            shaped=attributed.work.shaped[at],
-            call=np.ones(len(at), dtype=np.int64),
-        )
-    segments = attributed.segments
+    if attributed.work is None:
+        return _list_host_uses(attributed, start, end)
+    work = trace.work
+    at = np.flatnonzero(attributed.is_chosen & (work.start >= start) & (work.start < end))
+    return _Uses(
+        name=work.name[at],
+        kind=attributed.work.kind[at],
+        time=work.end[at] - work.start[at],
+        operator=take(trace.host.name, attributed.work.operator[at]),
+        shaped=attributed.work.shaped[at],
+        call=np.ones(len(at), dtype=np.int64),
+    )
+
+
+def _list_host_uses(attributed: AttributedTrace, start: int, end: int) -> _Uses:
+    names, segments = attributed.trace.host.name, attributed.segments
     assert segments is not None
     kinds = attributed.host_kinds[segments.event]
     at = np.flatnonzero((segments.start >= start) & (segments.start < end) & (kinds != NONE))
     events = segments.event[at]
-    operators = np.where(attributed.tree.operator[events] >= 0,
-                         attributed.tree.operator[events], events)  # fmt: skip
+    around = attributed.tree.operator[events]
+    operators = np.where(around >= 0, around, events)  # the data loader's own time is in none
     is_first = np.zeros(len(at), dtype=np.int64)
     is_first[np.unique(operators, return_index=True)[1]] = 1
     return _Uses(
-        name=trace.host.name[operators],
+        name=names[operators],
         kind=kinds[at],
         time=segments.end[at] - segments.start[at],
-        operator=trace.host.name[operators],
+        operator=names[operators],
         shaped=attributed.tree.shaped[events],
         call=is_first,
     )
@@ -129,13 +127,16 @@ def _group(keys: tuple[Integers, ...]) -> tuple[Integers, Integers]:
     return first, group.reshape(-1)
 
 
+def _add_up(group: Integers, values: Integers) -> Integers:
+    return np.bincount(group, weights=values).astype(np.int64)
+
+
 def _list_kernels(attributed: AttributedTrace, uses: _Uses) -> Iterator[KernelUse]:
     if not len(uses.name):
         return
     names = attributed.trace.names
     first, group = _group((uses.name, uses.kind))
-    calls = np.bincount(group, weights=uses.call).astype(np.int64)
-    times = np.bincount(group, weights=uses.time).astype(np.int64)
+    calls, times = (_add_up(group, each) for each in (uses.call, uses.time))
     operators = _find_main_operators(uses, group, len(first))
     counted = _count_flops(attributed, uses, group)
     for place, row in enumerate(first.tolist()):
@@ -153,13 +154,13 @@ def _list_kernels(attributed: AttributedTrace, uses: _Uses) -> Iterator[KernelUs
 def _find_main_operators(uses: _Uses, group: Integers, size: int) -> list[int]:
     """Of each group, the operator with the most time."""
     first, pair = _group((group, uses.operator))
-    times = np.bincount(pair, weights=uses.time)
+    times = _add_up(pair, uses.time).tolist()
     found = [NONE] * size
-    most = [-1.0] * size
+    most = [NONE] * size
     for place, row in enumerate(first.tolist()):
         at = int(group[row])
         if times[place] > most[at]:
-            most[at], found[at] = float(times[place]), int(uses.operator[row])
+            most[at], found[at] = times[place], int(uses.operator[row])
     return found
 
 
@@ -207,8 +208,7 @@ def _list_operators(attributed: AttributedTrace, uses: _Uses) -> Iterator[Operat
         return
     names = attributed.trace.names
     first, group = _group((uses.operator, uses.kind))
-    calls = np.bincount(group, weights=uses.call).astype(np.int64)
-    times = np.bincount(group, weights=uses.time).astype(np.int64)
+    calls, times = (_add_up(group, each) for each in (uses.call, uses.time))
     for place, row in enumerate(first.tolist()):
         operator = int(uses.operator[row])
         yield OperatorUse(
