@@ -72,3 +72,21 @@ def test_what_is_no_job_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=sentence):
             compare_ranks([one, other])
+
+
+def test_collectives_are_matched_within_their_process_groups(tmp_path: Path) -> None:
+    """Four ranks, groups of two: each group has its own who comes last."""
+    traces = []
+    for rank, computing_us in enumerate((20, 50, 60, 30)):
+        group = "[0, 1]" if rank < 2 else "[2, 3]"
+        slowest_us = 50 if rank < 2 else 60
+        maker = TraceMaker(distributedInfo={"rank": rank, "world_size": 4})
+        maker.step(1, 0, 100)
+        maker.kernel("gemm", 0, computing_us, launched=-2)
+        maker.kernel("ncclAllReduce", computing_us, slowest_us - computing_us + 5, launched=-1)
+        maker.events[-2]["args"]["Process Group Ranks"] = group
+        traces.append(explain_trace(maker.write(tmp_path / f"{rank}.json")))
+    found = compare_ranks(traces)
+    assert [share.waiting_ns for share in found.ranks] == [30_000, 0, 0, 30_000]
+    assert [share.last_in for share in found.ranks] == [0, 1, 1, 0]
+    assert found.collectives == 2

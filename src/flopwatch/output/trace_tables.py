@@ -351,7 +351,7 @@ def list_rank_sheets(found: RankComparison, most: int) -> list[Sheet]:
             columns=drop_empty(columns, shares),
             items=[shares],
             conditions="all ranks leave a collective together, so that the one with the shortest "
-            f"kernel came last: of {plural(found.collectives, 'collective')} that all have",
+            f"kernel came last: of {plural(found.collectives, 'collective')}",
             remarks=list_remarks([share.trace for share in shares]),
         ),
         make_breakdown_sheet([share.trace for share in shares[:most]]),

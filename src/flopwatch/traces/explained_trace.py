@@ -19,7 +19,7 @@ from flopwatch.traces.trace_breakdown import (
     attribute_trace,
     break_down,
 )
-from flopwatch.traces.trace_events import Trace
+from flopwatch.traces.trace_events import NONE, Trace
 from flopwatch.traces.trace_files import Report, TraceError
 from flopwatch.traces.trace_reader import read_trace
 
@@ -37,7 +37,8 @@ class Collective:
     """One kernel of communication."""
 
     name: str
-    start_ns: int
+    group: str | None
+    """The ranks of its process group, as they were recorded; None: they were not."""
     time_ns: int
 
 
@@ -120,14 +121,14 @@ def _list_collectives(attributed: AttributedTrace, start: int, end: int) -> list
     """Of kernels, in the order in which they began."""
     if attributed.work is None:
         return []
-    work = attributed.trace.work
+    work, names = attributed.trace.work, attributed.trace.names
     is_wanted = (attributed.work.kind == CODES["communication"]) & attributed.is_chosen
     at = np.flatnonzero(is_wanted & (work.start >= start) & (work.start < end))
     at = at[np.argsort(work.start[at], kind="stable")]
     return [
         Collective(
-            name=attributed.trace.names[int(work.name[place])],
-            start_ns=int(work.start[place]),
+            name=names[int(work.name[place])],
+            group=None if work.group[place] == NONE else names[int(work.group[place])],
             time_ns=int(work.end[place] - work.start[place]),
         )
         for place in at.tolist()

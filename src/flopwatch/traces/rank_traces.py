@@ -1,12 +1,12 @@
 """Traces of several ranks of one job: which rank the others wait for.
 
 In a collective all ranks leave together, so that the one that comes last has the shortest kernel:
-what a rank's kernel takes beyond the shortest of all, it has waited for others.
+what a rank's kernel takes beyond the shortest of its process group, it has waited for others.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class RankShare:
 class RankComparison:
     ranks: Sequence[RankShare]
     collectives: int
-    """That all of these ranks have."""
+    """That several of these ranks have."""
     world_size: int | None
 
     @property
@@ -63,12 +63,11 @@ def compare_ranks(traces: Sequence[ExplainedTrace]) -> RankComparison:
     caused = [0.0] * len(ordered)
     last_in = [0] * len(ordered)
     for each in times:
-        shortest = min(each)
-        latest = each.index(shortest)
+        latest = min(each, key=lambda place: each[place])
         last_in[latest] += 1
-        for place, time in enumerate(each):
-            waiting[place] += time - shortest
-        caused[latest] += (sum(each) - len(each) * shortest) / max(len(each) - 1, 1)
+        for place, time in each.items():
+            waiting[place] += time - each[latest]
+            caused[latest] += (time - each[latest]) / (len(each) - 1)
     is_known = bool(times)
     return RankComparison(
         ranks=[
@@ -121,19 +120,17 @@ def _list_steps(trace: ExplainedTrace) -> list[str]:
     return [step.name for step in trace.steps]
 
 
-def _match_collectives(traces: Sequence[ExplainedTrace]) -> list[list[int]]:
-    """Times in all ranks of each collective, by its name and how many of that name came before;
-    only of names of which all ranks have as many."""
-    tables = []
-    for trace in traces:
-        by_name: dict[str, list[int]] = defaultdict(list)
+def _match_collectives(traces: Sequence[ExplainedTrace]) -> list[dict[int, int]]:
+    """Times of each collective by place of the rank: those of one name and process group, in
+    their order; of ranks that have as many of them."""
+    times: dict[tuple[str, str | None], dict[int, list[int]]] = defaultdict(dict)
+    for place, trace in enumerate(traces):
         for collective in trace.collectives:
-            by_name[collective.name].append(collective.time_ns)
-        tables.append(by_name)
-    counts = [Counter({name: len(times) for name, times in table.items()}) for table in tables]
-    common = [n for n in counts[0] if all(count[n] == counts[0][n] for count in counts)]
+            key = collective.name, collective.group
+            times[key].setdefault(place, []).append(collective.time_ns)
     return [
-        list(times)
-        for name in common
-        for times in zip(*(table[name] for table in tables), strict=True)
+        dict(zip(by_rank, each, strict=True))
+        for by_rank in times.values()
+        if len(by_rank) > 1 and len({len(each) for each in by_rank.values()}) == 1
+        for each in zip(*by_rank.values(), strict=True)
     ]

@@ -95,6 +95,8 @@ class DeviceWork:
     stream: Integers
     correlation: Integers
     external: Integers
+    group: Integers
+    """Of a collective, the ranks of its process group, as a name."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -142,7 +144,7 @@ class TraceBuilder:
         )
         self.launches = Columns("start", "end", "thread", "correlation")
         self.work = Columns(
-            "start", "end", "name", "work", "device", "stream", "correlation", "external"
+            "start", "end", "name", "work", "device", "stream", "correlation", "external", "group"
         )
 
     def finish(self) -> tuple[Host, Launches, DeviceWork]:

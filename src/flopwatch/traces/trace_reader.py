@@ -49,6 +49,7 @@ class _Arguments(msgspec.Struct, gc=False):
     sequence: int | None = msgspec.field(default=None, name="Sequence number")
     device: int | None = None
     stream: int | None = None
+    group: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Process Group Ranks")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
     values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
@@ -85,7 +86,7 @@ class _About(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(list[_Event])
-_ONE = msgspec.json.Decoder(_Event)
+_ONE = msgspec.json.Decoder(_Event, strict=False)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 NO_ARGUMENTS = _Arguments()
 
@@ -257,6 +258,7 @@ class _Reader:
                 add_work((
                     start, end, find_name(event.name), KERNEL if place == KERNELS else COPY,
                     _read_small(args.device), _read_small(args.stream), correlation, external,
+                    find_name(bytes(args.group).decode()) if args.group else NONE,
                 ))  # fmt: skip
             elif place != MODULE or event.name.startswith(MODULES):
                 shape = self._find_shape(event.name, args) if args.dims else NONE
