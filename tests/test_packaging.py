@@ -18,6 +18,7 @@ from flopwatch.lazy import EXTRAS, require
 from flopwatch.records.record import encode
 
 from .conftest import make_record
+from .traces.trace_maker import TraceMaker, make_training_step
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -37,6 +38,7 @@ IN_THE_CORE = [
     ("check", "old.jsonl"),
     ("compare", "old.jsonl", "new.jsonl"),
     ("explain", "old.jsonl"),
+    ("explain", "trace.json", "-o", "trace.html"),
     ("export", "old.jsonl", "--format", "pyperf", "-o", "pyperf.json"),
     ("import", "google.json", "-o", "imported.jsonl"),
     ("memory", "--model", "small"),
@@ -85,6 +87,9 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slower = make_record(samples_ns={"call": [2 * ns for ns in samples_ns]})
     (folder / "new.jsonl").write_bytes(encode(slower) + b"\n")
     (folder / "google.json").write_text(GOOGLE)
+    maker = TraceMaker()
+    make_training_step(maker)
+    maker.write(folder / "trace.json")
     return folder
 
 

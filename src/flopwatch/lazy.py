@@ -41,6 +41,17 @@ def load_lazily(
     return load
 
 
+class LazyModule:
+    """A module that is imported when something of it is used: numpy takes a tenth of a second,
+    and most commands do not need it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
 def require(package: str) -> None:
     """Raise MissingPackage unless a package of an extra is installed; does not import it."""
     try:

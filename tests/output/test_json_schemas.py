@@ -22,6 +22,7 @@ from flopwatch.records.record import Record, encode
 from tests.cli.test_look import write
 from tests.plot_tools import BREAKDOWN, GALLERY
 from tests.prediction.test_calibration import RECORDS as CALIBRATING
+from tests.traces.trace_maker import TraceMaker, make_training_step
 
 RELEASED = Path(__file__).parent.parent / "data" / "json_fields.json"
 SUITE = """
@@ -69,6 +70,8 @@ COMMANDS: list[tuple[str, ...]] = [
     ("explain", "explain", "breakdown.jsonl"),
     ("explain", "explain", "scaling.jsonl"),
     ("explain-change", "explain", "breakdown.jsonl", "slower.jsonl"),
+    ("explain-trace", "explain", "trace.json"),
+    ("explain-trace-change", "explain", "trace.json", "trace.json"),
     ("plot", "plot", "breakdown.jsonl", "-o", "plot.vl.json"),
     ("plot-list", "plot", "breakdown.jsonl", "--list"),
     ("compare", "compare", "speedups.jsonl"),
@@ -120,6 +123,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for name, records in {**GALLERY, **others}.items():
         write(tmp_path / f"{name}.jsonl", records)
+    maker = TraceMaker()
+    make_training_step(maker)
+    maker.write(tmp_path / "trace.json")
     return tmp_path
 
 

@@ -1,123 +1,42 @@
-"""From the events of profiled training steps to a breakdown of where the time went.
+"""From traces of profiled training steps to a breakdown of where the time went.
 
-Events nest: a phase holds regions, regions hold operators, operators hold other operators. What
-counts of an operator is the time in which it calls no other. In the forward pass it belongs to the
-innermost region around it. In the backward pass autograd's nodes are around it instead, each with
-the sequence number that was next when it was made: so a node belongs to where the last forward
-operator with that number was. Regions inside the backward pass are those of a recomputed
-forward pass (activation checkpointing).
+A trace is attributed as any other (`traces.attribution`): what counts of an operator is the time in
+which it calls no other, and its kind is that of `traces.operation_kinds`. Besides, each operator
+has a place in our models. In the forward pass it belongs to the innermost region around it. In the
+backward pass autograd's nodes are around it instead, each with the sequence number that was next
+when it was made: so a node belongs to where the last forward operator with that number was. Regions
+inside the backward pass are those of a recomputed forward pass (activation checkpointing).
 
 The profiler slows a step down, so that a phase is scaled to what it takes without: the parts of a
 breakdown add up to the steps that were not profiled. Kernels of a GPU are not slowed down, and
 count as they are; what they leave of a phase is waiting.
-
-Which kind of work every operator of torch does.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.lazy import LazyModule
+from flopwatch.traces.attribution import (
+    HostTree,
+    attribute,
+    find_host_kinds,
+    list_segments,
+    make_tree,
+)
+from flopwatch.traces.operation_kinds import KINDS, NODE, Kind, is_scope
+from flopwatch.traces.trace_events import ANNOTATION, NONE, OPERATOR, Trace
 
-Kind = Literal[
-    "matmul",
-    "fused attention",
-    "softmax",
-    "element-wise",
-    "reduction",
-    "memory movement",
-    "bookkeeping",
-    "other",
-    "between operations",
-]
-"""Bookkeeping: views, allocation, and what operators do that only call others. Between operations
-is what is not inside of any operator: Python, autograd's own work and, on a GPU, waiting."""
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-OTHER: Kind = "other"
-
-NAMES: dict[Kind, str] = {
-    "matmul": """
-        addbmm addmm _addmm_activation addmv baddbmm bmm convolution _convolution
-        convolution_backward dot _grouped_mm _int_mm _linear_pointwise _mkl_linear
-        mkldnn_convolution mkldnn_linear mkldnn_linear_backward_input mkldnn_linear_backward_weights
-        mm mv _scaled_grouped_mm _scaled_mm vdot _weight_int4pack_mm _weight_int8pack_mm
-    """,
-    "fused attention": """
-        _cudnn_attention_backward _cudnn_attention_forward _efficient_attention_backward
-        _efficient_attention_forward _flash_attention_backward _flash_attention_forward
-    """,
-    "softmax": """
-        _log_softmax _log_softmax_backward_data _masked_softmax _masked_softmax_backward
-        _safe_softmax _softmax _softmax_backward_data
-    """,
-    "element-wise": """
-        abs add addcdiv addcmul _amp_foreach_non_finite_check_and_unscale and bernoulli bitwise_and
-        bitwise_not bitwise_or ceil clamp clamp_max clamp_min cos cosh div dropout elu eq erf exp
-        exp2 expm1 floor floor_divide fmod ge gelu gelu_backward glu glu_backward gt hardsigmoid
-        hardswish isinf isnan le leaky_relu lerp log log1p logical_and logical_not logical_or lt
-        masked_fill maximum minimum mish mul native_dropout native_dropout_backward ne neg normal
-        pow reciprocal relu remainder round rsqrt rsub sigmoid sigmoid_backward sign silu
-        silu_backward sin softplus softplus_backward sqrt square sub tanh tanh_backward threshold
-        threshold_backward tril triu uniform where
-    """,
-    "reduction": """
-        all amax amin any argmax argmin cumprod cumsum _fused_rms_norm _fused_rms_norm_backward
-        linalg_vector_norm logsumexp max mean min native_batch_norm native_group_norm
-        native_group_norm_backward native_layer_norm native_layer_norm_backward nll_loss2d_backward
-        nll_loss2d_forward nll_loss_backward nll_loss_forward norm prod sort std sum topk var
-        var_mean
-    """,
-    "memory movement": """
-        arange bincount cat clone constant_pad_nd contiguous copy embedding embedding_dense_backward
-        eye fill flip full full_like gather gather_backward index index_add index_copy index_fill
-        index_put _index_put_impl index_select masked_scatter masked_select new_full new_ones
-        new_zeros nonzero ones ones_like _pin_memory rand repeat repeat_interleave _reshape_copy
-        roll scalar_tensor scatter scatter_add select_backward slice_backward stack take
-        take_along_dim _to_copy unfold_backward zero zeros zeros_like
-    """,
-    "bookkeeping": """
-        alias as_strided chunk cross_entropy_loss detach diff einsum embedding_backward empty
-        empty_like empty_strided expand expand_as flatten _fused_sdp_choice is_nonzero item
-        layer_norm lift_fresh linear _local_scalar_dense log_softmax matmul movedim narrow new_empty
-        new_empty_strided nll_loss nll_loss_nd numpy_T pad permute reshape _reshape_alias resize
-        resolve_conj resolve_neg result_type rms_norm scaled_dot_product_attention select set slice
-        softmax split split_with_sizes squeeze stride swapaxes t to transpose type_as unbind
-        unflatten unfold unsafe_chunk unsafe_split _unsafe_view unsqueeze view view_as
-    """,
-}
-"""Names without namespace, and without the underscore of those that work in place."""
-
-PREFIXES: dict[str, Kind] = {
-    "_scaled_dot_product_": "fused attention",
-    "_foreach_": "element-wise",
-    "_fused_adam": "element-wise",
-    "_fused_sgd": "element-wise",
-}
-"""Of families whose members differ only by what they are specialised for."""
-
-_BY_NAME: dict[str, Kind] = {name: kind for kind, names in NAMES.items() for name in names.split()}
-
-
-def find_kind(operator: str) -> Kind:
-    """
-    >>> find_kind("aten::addmm"), find_kind("aten::add_"), find_kind("aten::_foreach_add_")
-    ('matmul', 'element-wise', 'element-wise')
-    >>> find_kind("mine::special")
-    'other'
-    """
-    name = operator.rpartition("::")[2]
-    family = next((kind for start, kind in PREFIXES.items() if name.startswith(start)), OTHER)
-    return _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"), family)
-
-
-Role = Literal["phase", "region", "node", "operator", "scope"]
-"""node: autograd's evaluation of one function; scope: anything else that only holds others."""
 Part = Literal["forward", "recomputed", "backward", "optimizer"]
 """A phase; but what the backward pass computes again of the forward pass is apart."""
 PARTS: tuple[Part, ...] = ("forward", "recomputed", "backward", "optimizer")
@@ -126,32 +45,37 @@ OTHER_REGION = "other"
 BETWEEN: Literal["between operations"] = "between operations"
 INSIDE_ATTENTION: dict[Kind, str] = {
     "matmul": "attention/matmuls",
-    "fused attention": "attention/fused",
+    "attention": "attention/fused",
     "softmax": "attention/softmax",
 }
 """What is in no region of its own there, as in models of the library transformers, by its kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kernel:
-    """What an operator launched on a GPU."""
+class ProfiledStep:
+    """What the profiler has recorded of one step."""
 
-    name: str
-    time_ns: float
+    trace: Trace
+    phases: Collection[str]
+    """Names of annotations that are phases, and that are regions."""
+    regions: Collection[str]
 
+    @property
+    def has_kernels(self) -> bool:
+        """Not every accelerator reports its kernels to torch's profiler."""
+        return self.trace.is_of_device
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    name: str
-    role: Role
-    start_ns: float
-    end_ns: float
-    thread: int = 1
-    sequence: int | None = None
-    """Of an operator: the number of the node that would be made next; of a node: its own."""
-    forward_thread: int = 1
-    """Of a node: the thread in which it was made."""
-    kernels: Sequence[Kernel] = ()
+    def list_phases(self) -> list[tuple[str, int, int]]:
+        """Names, beginnings and ends."""
+        host, names = self.trace.host, self.trace.names
+        return [
+            (names[int(host.name[at])], int(host.start[at]), int(host.end[at]))
+            for at in np.flatnonzero(host.place == ANNOTATION).tolist()
+            if names[int(host.name[at])] in self.phases
+        ]
+
+    def measure_ns(self, phase: str) -> int:
+        return sum(end - start for name, start, end in self.list_phases() if name == phase)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +118,7 @@ class Breakdown:
 
 
 def make_breakdown(
-    steps: Sequence[Sequence[Event]], plain_ns: Mapping[str, float], *, by_kernels: bool = False
+    steps: Sequence[ProfiledStep], plain_ns: Mapping[str, float], *, by_kernels: bool = False
 ) -> Breakdown:
     """Of an average step. `plain_ns` has the times of phases without the profiler.
 
@@ -204,14 +128,14 @@ def make_breakdown(
     totals: dict[tuple[str, Kind, Part], float] = defaultdict(float)
     calls: dict[tuple[str, Kind], int] = defaultdict(int)
     times_ns: dict[tuple[str, Kind], float] = defaultdict(float)
-    attributed = [(events, attribute(events, by_kernels=by_kernels)) for events in steps]
+    attributed = [(step, attribute_step(step, by_kernels=by_kernels)) for step in steps]
     half = (len(steps) + 1) // 2
     for phase, phase_ns in plain_ns.items():
-        attributed.sort(key=lambda step: _measure_ns(phase, step[0]))
-        for events, slices in attributed[:half]:
+        attributed.sort(key=lambda pair: pair[0].measure_ns(phase))
+        for step, slices in attributed[:half]:
             inside = [one for one in slices if one.phase == phase]
             busy_ns = sum(one.time_ns for one in inside)
-            profiled_ns = max(busy_ns, phase_ns) if by_kernels else _measure_ns(phase, events)
+            profiled_ns = max(busy_ns, phase_ns) if by_kernels else step.measure_ns(phase)
             factor = phase_ns / profiled_ns / half
             for one in inside:
                 totals[one.region, one.kind, one.part] += one.time_ns * factor
@@ -231,112 +155,104 @@ def make_breakdown(
     )
 
 
-def _measure_ns(phase: str, events: Iterable[Event]) -> float:
-    return sum(
-        event.end_ns - event.start_ns
-        for event in events
-        if event.role == "phase" and event.name == phase
-    )
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an event of the host belongs."""
 
-
-@dataclass(slots=True)
-class Frame:
-    """An event while others may be inside it."""
-
-    event: Event
     phase: str
+    """"": in none."""
     region: str | None
     part: str
-    children_ns: float = 0.0
-
-    @property
-    def own_ns(self) -> float:
-        return max(self.event.end_ns - self.event.start_ns - self.children_ns, 0.0)
 
 
-@dataclass(slots=True)
-class _Places:
-    """Where nodes belong, learned while events pass by."""
-
-    made_in: dict[tuple[int, int], str] = field(default_factory=dict)
-    """The region of the last operator of a thread that had this sequence number."""
-    latest: dict[int, str] = field(default_factory=dict)
-    """Of each thread, the region of its latest node."""
-
-    def find(self, node: Event) -> str:
-        """A node that accumulates a gradient has no number: it follows the one that made it."""
-        region = self.latest.get(node.thread, OTHER_REGION)
-        if node.sequence is not None:
-            region = self.made_in.get((node.forward_thread, node.sequence), OTHER_REGION)
-        self.latest[node.thread] = region
-        return region
-
-
-def attribute(events: Sequence[Event], *, by_kernels: bool = False) -> list[Slice]:
+def attribute_step(step: ProfiledStep, *, by_kernels: bool = False) -> list[Slice]:
     """The operators inside of phases, each with its own time, or with that of its kernels."""
-    slices = []
-    for frame in _nest(events):
-        event = frame.event
-        if not frame.phase or event.role != "operator":  # marks on a device's timeline are no work
-            continue
-        if by_kernels:
-            slices += [_make_slice(frame, kernel.name, kernel.time_ns) for kernel in event.kernels]
-        else:
-            slices.append(_make_slice(frame, event.name, frame.own_ns))
-    return slices
+    trace = step.trace
+    tree, above = make_tree(trace)
+    places = find_places(step, tree)
+    if by_kernels:
+        work = attribute(trace, tree, above)
+        rows = zip(
+            trace.work.name.tolist(), work.kind.tolist(), work.operator.tolist(),
+            (trace.work.end - trace.work.start).tolist(), strict=True,
+        )  # fmt: skip
+    else:
+        rows = _list_own_times(trace, tree)
+    return [
+        _make_slice(places[operator], trace.names[name], KINDS[kind], float(time_ns))
+        for name, kind, operator, time_ns in rows
+        if operator != NONE and places[operator].phase
+    ]
 
 
-def list_node_regions(events: Sequence[Event]) -> list[str]:
+def _list_own_times(trace: Trace, tree: HostTree) -> Iterator[tuple[int, int, int, int]]:
+    """Of each operator its name, kind and place, and the time in which it calls no other."""
+    segments, kinds = list_segments(trace.host), find_host_kinds(trace, tree)
+    operators = tree.operator[segments.event]
+    inside = operators != NONE
+    times = np.bincount(
+        operators[inside],
+        weights=(segments.end - segments.start)[inside],
+        minlength=len(trace.host),
+    )
+    for at in np.flatnonzero(tree.operator == np.arange(len(trace.host))).tolist():
+        yield int(trace.host.name[at]), int(kinds[at]), at, int(times[at])
+
+
+def find_places(step: ProfiledStep, tree: HostTree) -> list[Place]:
+    """Of each event of the host."""
+    host, names, phases = step.trace.host, step.trace.names, step.list_phases()
+    found: dict[int, Place] = {}
+    made_in: dict[int, str] = {}
+    """By sequence number, the region of the last operator that had it."""
+    latest: dict[int, str] = {}
+    """Of each thread, the region of its latest node."""
+    for at in np.lexsort((-host.end, host.start)).tolist():
+        name, start, sequence = names[host.name[at]], int(host.start[at]), int(host.sequence[at])
+        # By time, since on a GPU the backward pass runs in another thread.
+        phase = next((each for each, begin, end in phases if begin <= start < end), "")
+        around = found.get(int(tree.parent[at]), Place(phase, None, phase))
+        region, part = around.region, around.part or phase
+        if host.place[at] == ANNOTATION and name in step.regions:
+            region, part = name, "recomputed" if phase == "backward" else phase
+        elif name.startswith(NODE):
+            # One that accumulates a gradient has no number: it follows the one that made it.
+            region = latest.get(int(host.thread[at]), OTHER_REGION)
+            if sequence != NONE:
+                region = made_in.get(sequence, OTHER_REGION)
+            latest[int(host.thread[at])] = region
+            part = phase
+        elif host.place[at] == OPERATOR and sequence != NONE and not is_scope(name):
+            made_in[sequence] = region or OTHER_REGION
+        found[at] = Place(phase, region, part)
+    return [found[at] for at in range(len(host))]
+
+
+def list_node_regions(step: ProfiledStep) -> list[str]:
     """Of autograd's nodes, in the order in which they ran."""
-    return [frame.region or OTHER_REGION for frame in _nest(events) if frame.event.role == "node"]
-
-
-def _nest(events: Sequence[Event]) -> list[Frame]:
-    phases = [event for event in events if event.role == "phase"]
-    stacks: dict[int, list[Frame]] = defaultdict(list)
-    places = _Places()
-    frames = []
-    for event in sorted(events, key=lambda event: (event.start_ns, -event.end_ns)):
-        stack = stacks[event.thread]
-        while stack and stack[-1].event.end_ns <= event.start_ns:
-            stack.pop()
-        # By time, since on a GPU the backward pass runs in another thread; "" where in none.
-        around = (one.name for one in phases if one.start_ns <= event.start_ns < one.end_ns)
-        phase = next(around, "")
-        parent = stack[-1] if stack else Frame(event, phase, None, phase)
-        frame = _place(event, parent, phase, places)
-        if stack:
-            parent.children_ns += min(event.end_ns, parent.event.end_ns) - event.start_ns
-        stack.append(frame)
-        frames.append(frame)
-    return frames
-
-
-def _place(event: Event, parent: Frame, phase: str, places: _Places) -> Frame:
-    if event.role == "region":
-        return Frame(event, phase, event.name, "recomputed" if phase == "backward" else phase)
-    if event.role == "node":
-        return Frame(event, phase, places.find(event), phase)
-    if event.role == "operator" and event.sequence is not None:
-        places.made_in[event.thread, event.sequence] = parent.region or OTHER_REGION
-    return Frame(event, phase, parent.region, parent.part or phase)
+    host, names = step.trace.host, step.trace.names
+    places = find_places(step, make_tree(step.trace)[0])
+    return [
+        places[at].region or OTHER_REGION
+        for at in np.lexsort((-host.end, host.start)).tolist()
+        if names[host.name[at]].startswith(NODE)
+    ]
 
 
 WITHOUT_REGION = {"forward": OTHER_REGION, "backward": "loss", "optimizer": "optimizer"}
 """By phase. In the backward pass it is the gradient of the loss itself, from which all begins."""
 
 
-def _make_slice(frame: Frame, name: str, time_ns: float) -> Slice:
-    kind = find_kind(frame.event.name)
-    region = frame.region or WITHOUT_REGION[frame.phase]
+def _make_slice(place: Place, name: str, kind: Kind, time_ns: float) -> Slice:
+    region = place.region or WITHOUT_REGION[place.phase]
     if region == "attention":
         region = INSIDE_ATTENTION.get(kind, region)
     return Slice(
         name=name,
         kind=kind,
         region=region,
-        phase=frame.phase,
-        part=frame.part,  # type: ignore[arg-type]
+        phase=place.phase,
+        part=place.part,  # type: ignore[arg-type]
         time_ns=time_ns,
     )
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from flopwatch import __version__
-from flopwatch.cli import ab, exchange, judge, look, machine, measure, options, predict
+from flopwatch.cli import ab, exchange, explain, judge, look, machine, measure, options, predict
 from flopwatch.cli.help_texts import write_help_text
 from flopwatch.errors import FlopwatchError, UsageError
 
@@ -109,7 +109,7 @@ def cli() -> None:
 
 
 cli.add_section("Measure", measure.run, measure.profile)
-cli.add_section("Look", look.show, look.explain, look.plot, look.report, look.query)
+cli.add_section("Look", look.show, explain.explain, look.plot, look.report, look.query)
 cli.add_section("Judge", judge.compare, ab.ab, judge.check)
 cli.add_section(
     "Predict", predict.predict, predict.plan, predict.memory, predict.mfu, predict.validate,

@@ -20,6 +20,7 @@ import msgspec
 from flopwatch import __version__
 from flopwatch.errors import UsageError
 from flopwatch.output import json_job_types as jobs
+from flopwatch.output import json_trace_types as traces
 from flopwatch.output import json_types as types
 from flopwatch.output.columns import COLUMNS
 from flopwatch.output.tables import Column
@@ -28,7 +29,7 @@ from flopwatch.worker.precision_effects import Observed
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE = "#/$defs/"
-BASES = {**types.BASES, **jobs.BASES}
+BASES = {**types.BASES, **jobs.BASES, **traces.BASES}
 SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -46,7 +47,7 @@ OUTPUTS = {
     "cases": Output("run SUITE, show RESULTS", list[types.MeasuredCase]),
     "suites": Output("run --list", list[types.SuiteName]),
     "preview": Output("run SUITE --dry-run", types.Preview),
-    "profile": Output("profile", types.Profile),
+    "profile": Output("profile", types.Profile, 2),
     "table": Output(
         "show RESULTS --columns ... or --pivot ...",
         list[dict[str, types.Value | dict[str, types.Value]]],
@@ -62,6 +63,8 @@ OUTPUTS = {
     "query": Output("query SQL", list[dict[str, Any]]),
     "explain": Output("explain RESULTS", list[types.Breakdown]),
     "explain-change": Output("explain OLD NEW", types.BreakdownChanges),
+    "explain-trace": Output("explain TRACES", traces.TraceExplanation),
+    "explain-trace-change": Output("explain OLD NEW, of traces", traces.TraceChange),
     "plot": Output("plot RESULTS", list[types.DrawnPlot]),
     "plot-list": Output("plot RESULTS --list", list[types.PlotKind]),
     "compare": Output("compare RESULTS, compare OLD NEW", types.JudgedFiles),

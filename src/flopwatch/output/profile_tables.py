@@ -9,7 +9,6 @@ from typing import Any
 
 from flopwatch.analysis.profile_breakdown import (
     BETWEEN,
-    KINDS,
     PARTS,
     SOFTMAX_FLOPS,
     Entry,
@@ -23,6 +22,7 @@ from flopwatch.output.background_load import WORTH_TELLING
 from flopwatch.output.formats import make_value_sheet
 from flopwatch.output.tables import Column, Sheet, number
 from flopwatch.output.units import format_rate, format_time, plural
+from flopwatch.traces.operation_kinds import KINDS
 from flopwatch.worker.precision_effects import ADDEND, RECIPES, TIMES, Observed, Sum
 
 REGIONS: dict[str, tuple[str, ...]] = {
@@ -253,7 +253,7 @@ def _describe_matmuls(profile: Profile) -> str:
         f"Matmuls take {100 * forward:.1f} % of the forward pass and {100 * whole:.1f} % "
         "of the whole step"
     )
-    fused = [share("fused attention", parts) for parts in (["forward"], PARTS)]
+    fused = [share("attention", parts) for parts in (["forward"], PARTS)]
     if not fused[1]:
         return f"{sentence}."
     return (

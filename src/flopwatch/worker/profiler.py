@@ -35,9 +35,7 @@ from torch.autograd.profiler import record_function
 from flopwatch import env
 from flopwatch.analysis.profile_breakdown import (
     Breakdown,
-    Event,
-    Kernel,
-    Role,
+    ProfiledStep,
     list_node_regions,
     make_breakdown,
 )
@@ -56,6 +54,8 @@ from flopwatch.output.units import format_bytes
 from flopwatch.records.file_safety import replace_file
 from flopwatch.runner.memory_fit import PROCESS_BYTES
 from flopwatch.settings import Device
+from flopwatch.traces.operation_kinds import NODE
+from flopwatch.traces.trace_reader import read_trace
 from flopwatch.worker.instruments import listening, region
 from flopwatch.worker.limits import Collector
 
@@ -146,23 +146,21 @@ def _marking_loss(model: Any) -> Iterator[None]:
         model.loss_function = original
 
 
-NODE = "autograd::engine::evaluate_function"
-"""How the name of an event begins that is autograd's evaluation of one node."""
 MARGIN_US = 0.001
 """By which a region reaches beyond its nodes, so that it is around them for every reader."""
 
 
-def complete_trace(path: Path, events: Sequence[Event]) -> None:
-    """Add who made it, and regions; `events` are those of the step that the trace is of."""
-    trace = msgspec.json.decode(path.read_bytes())
+def complete_trace(content: bytes, step: ProfiledStep) -> bytes:
+    """With who made it, and regions; `step` is what was read of it."""
+    trace = msgspec.json.decode(content)
     trace["generator"] = TRACE_GENERATOR
     nodes = [one for one in trace["traceEvents"] if one.get("name", "").startswith(NODE)]
     nodes.sort(key=lambda node: node["ts"])
-    regions = list_node_regions(events)
+    regions = list_node_regions(step)
     # Otherwise there is a node of another thread, say, and which is which is not known.
     if len(nodes) == len(regions):
         trace["traceEvents"] += [*_join(list(zip(nodes, regions, strict=True)))]
-    path.write_bytes(msgspec.json.encode(trace))
+    return msgspec.json.encode(trace)
 
 
 def _join(placed: Sequence[tuple[dict[str, Any], str]]) -> Iterator[dict[str, Any]]:
@@ -256,7 +254,7 @@ class Profiler:
         self.model = self.step.shared.model
         self.plain_ns: list[list[float]] = []
         self.profiled_ns: list[list[float]] = []
-        self.events: list[list[Event]] = []
+        self.profiled: list[ProfiledStep] = []
 
     def run(self) -> Profile:
         if self.nvtx:
@@ -272,11 +270,10 @@ class Profiler:
             for position, name in enumerate(PHASES)
         ]
         breakdown = Breakdown(entries=(), operators=())
-        if self.events:
+        if self.profiled:
             plain_ns = {phase.name: phase.plain_ns for phase in phases}
-            # Not every accelerator reports its kernels to torch's profiler.
-            has_kernels = any(event.kernels for step in self.events for event in step)
-            breakdown = make_breakdown(self.events, plain_ns, by_kernels=has_kernels)
+            has_kernels = any(step.has_kernels for step in self.profiled)
+            breakdown = make_breakdown(self.profiled, plain_ns, by_kernels=has_kernels)
         return Profile(
             request=self.request,
             device=self.device,
@@ -290,21 +287,22 @@ class Profiler:
         )
 
     def _run_rounds(self) -> None:
-        with Collector(time.monotonic) as collector:
+        with (
+            Collector(time.monotonic) as collector,
+            tempfile.TemporaryDirectory(prefix="flopwatch-") as folder,
+        ):
+            recorded = Path(folder, "trace.json")
             for position in range(-WARMUP_ROUNDS, self.request.steps):
                 collector.collect_if_due()
                 plain_ns = self._time_step()
-                profiled_ns, events, profiler = self._profile_step()
+                profiled_ns, step = self._profile_step(recorded)
                 if position >= 0:
                     self.plain_ns.append(plain_ns)
                     self.profiled_ns.append(profiled_ns)
-                    self.events.append(events)
-        if self.request.trace is not None:
-            with tempfile.TemporaryDirectory(prefix="flopwatch-") as folder:
-                unfinished = Path(folder, "trace.json")
-                profiler.export_chrome_trace(str(unfinished))
-                complete_trace(unfinished, self.events[-1])
-                replace_file(Path(self.request.trace), unfinished.read_bytes())
+                    self.profiled.append(step)
+            if self.request.trace is not None:
+                content = complete_trace(recorded.read_bytes(), step)
+                replace_file(Path(self.request.trace), content)
 
     def _time_step(self, mark: Marker = lambda name: nullcontext()) -> list[float]:
         """The times of the phases, in nanoseconds."""
@@ -318,8 +316,8 @@ class Profiler:
             marks.append(self.clock.mark())
         return self.clock.elapsed_ns(marks)
 
-    def _profile_step(self) -> tuple[list[float], list[Event], Any]:
-        """Times of phases, events, and the profiler that has heard them."""
+    def _profile_step(self, recorded: Path) -> tuple[list[float], ProfiledStep]:
+        """Times of phases, and what the profiler has written of them."""
         names: set[str] = set()
 
         def record(name: str) -> AbstractContextManager[object]:
@@ -332,7 +330,11 @@ class Profiler:
             run_profiler(use_kineto=True, use_device=device) as profiler,
         ):
             times_ns = self._time_step(record)
-        return times_ns, read_events(profiler.function_events, names), profiler
+        profiler.export_chrome_trace(str(recorded))
+        step = ProfiledStep(
+            trace=read_trace(recorded), phases=PHASES, regions=names.difference(PHASES)
+        )
+        return times_ns, step
 
     def _run_with_ranges(self, mark: Marker) -> None:
         """For another profiler, which sees NVTX ranges; torch's own would be in its way."""
@@ -351,34 +353,3 @@ class Profiler:
             if not isinstance(self.model, Transformer):
                 stack.enter_context(marking(self.model))
             yield
-
-
-USER_SCOPE, BACKWARD_SCOPE = 7, 1
-"""at::RecordScope, as events have it."""
-
-
-def read_events(found: Any, names: set[str]) -> list[Event]:
-    """The profiler's events as ours; `names` are those of phases and regions."""
-    return [
-        Event(
-            name=one.name,
-            role=_find_role(one, names),
-            start_ns=one.time_range.start * 1e3,
-            end_ns=one.time_range.end * 1e3,
-            thread=one.thread,
-            sequence=one.sequence_nr if one.sequence_nr >= 0 else None,
-            forward_thread=one.fwd_thread,
-            kernels=[Kernel(name=k.name, time_ns=k.duration * 1e3) for k in one.kernels],
-        )
-        for one in found
-        if one.device_type.name == "CPU" and not one.is_async
-    ]
-
-
-def _find_role(one: Any, names: set[str]) -> Role:
-    if one.scope == USER_SCOPE:
-        is_phase = one.name in PHASES
-        return "phase" if is_phase else "region" if one.name in names else "scope"
-    if one.name.startswith(NODE):
-        return "node"
-    return "scope" if one.scope == BACKWARD_SCOPE else "operator"

@@ -45,13 +45,18 @@ def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     rows = summarize(records)
     content = Content(records=records, rows=rows, warnings=find_warnings(records))
     sections = [section for render in SECTIONS for section in render(content)]
+    return assemble_page(title, _render_summary(rows, sections), sections, FOOTER)
+
+
+def assemble_page(title: str, summary: str, sections: Sequence[Section], footer: str) -> str:
+    """The summary is HTML, a section with the id `summary`."""
     body = "".join(
         [
             '<a class="skip" href="#main">Skip to the results</a><div class="side">',
             f'{_render_contents(sections)}</div><main id="main">',
-            f"<header><h1>{escape(title)}</h1></header>{_render_summary(rows, sections)}",
+            f"<header><h1>{escape(title)}</h1></header>{summary}",
             *(section.html for section in sections),
-            f"<footer><p>flopwatch {__version__}. {FOOTER}</p></footer></main>",
+            f"<footer><p>flopwatch {__version__}. {footer}</p></footer></main>",
         ]
     )
     scripts = [*(VENDOR if PLOT in body else ()), "page.js"]
