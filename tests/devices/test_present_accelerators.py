@@ -181,7 +181,7 @@ class TestSigns:
 class TestChoice:
     def test_accelerators_come_first(self) -> None:
         found = Accelerators(device="cuda", names=(H100, H100))
-        expected = Devices(kind=find_kind("cuda"), count=2)
+        expected = Devices(kind=find_kind("cuda"), count=2, name=H100)
         assert choose_devices(None, lambda: found) == expected
         assert choose_devices("cuda", lambda: found) == expected
         assert choose_devices(None, Accelerators) == Devices()

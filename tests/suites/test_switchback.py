@@ -199,9 +199,14 @@ def test_the_published_grid(suite: Suite) -> None:
 
 
 def test_what_int8_is_compared_with_depends_on_the_device(suite: Suite) -> None:
-    on_gpu = suite.on(Devices(kind=find_kind("cuda")))
-    assert suite.on_request == {"dtype": ["bfloat16", "float16"]}
-    assert on_gpu.on_request == {"dtype": ["float32", "float16"]}
+    float8 = ["fp8:rowwise", "fp8:tensorwise"]
+    assert suite.on_request == {"dtype": ["bfloat16", "float16"], "variant": float8}
+    on_gpu = {"dtype": ["float32", "float16"]}
+    for name, more in (("NVIDIA A100-SXM4-80GB", float8), (None, float8), ("NVIDIA L40S", None)):
+        found = suite.on(Devices(kind=find_kind("cuda"), name=name))
+        assert found.on_request == (on_gpu if more is None else {**on_gpu, "variant": more})
+        assert set(float8) < {case.variant for case in found.expand() if case.level == "layer"}
+        assert set(float8) < {case.variant for case in found.expand() if case.level == "model"}
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -180,7 +180,7 @@ def choose_devices(wanted: Device | None, find: Callable[[], Accelerators] = fin
         )
     if found.device is None:
         return Devices()
-    return Devices(kind=find_kind(found.device), count=len(found.names))
+    return Devices(kind=find_kind(found.device), count=len(found.names), name=found.names[0])
 
 
 def describe_present(found: Accelerators) -> str:

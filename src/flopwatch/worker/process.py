@@ -97,7 +97,9 @@ def read_request(descriptor: int) -> Describe | Call | MeasureGroup:
 def describe(request: Describe, channel: Channel) -> None:
     limit_bytes = request.settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else max(limit_bytes, DESCRIBING_BYTES))
-    devices = Devices(kind=find_kind(request.settings.device), count=request.devices)
+    devices = Devices(
+        kind=find_kind(request.settings.device), count=request.devices, name=request.device_name
+    )
     suite = load_once(Path(request.suite_path)).on(devices)
     chosen_values = _add_ranks(suite, request)
     wanted: Any = {"quick": request.quick, "preset": request.preset}
