@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import find_suite, load_suite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import agreement
+from tests.command_line import run_command_line
 
 LAYERS = ["dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"]
 TOTALS = {
@@ -210,14 +210,8 @@ def test_what_int8_is_compared_with_depends_on_the_device(suite: Suite) -> None:
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flopwatch", "run", "switchback", "--out", "out.jsonl"]
-    return subprocess.run(
-        [*command, "--case-budget", "500ms", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["run", "switchback", "--out", "out.jsonl", "--case-budget", "500ms"]
+    return run_command_line(*command, *options, cwd=folder)
 
 
 def read_records(folder: Path) -> dict[str, Record]:
