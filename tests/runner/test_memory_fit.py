@@ -81,6 +81,15 @@ def test_what_others_hold_of_a_gpus_memory_is_not_there() -> None:
     assert find_misfits(make_group(small=large), capacity) == {}  # the first one has room for it
     reason = find_misfits(make_job(2, small=large), capacity)["small"].message
     assert "there are 8.61 GiB free of 79.6 GiB, since other processes use it" in reason
+    second = find_capacity(
+        Settings(device="cuda", device_index=1), {"torch": {"gpu": {**gpu, "states": states}}}
+    )
+    assert (
+        "there are 8.61 GiB free" in find_misfits(make_group(small=large), second)["small"].message
+    )
+    assert (
+        "and there is 1 GPU; choose" in find_misfits(make_job(2, small={}), second)["small"].message
+    )
     # A device that does not say is taken for empty; and where none says, all are.
     for unknown in ([{}, {"free_bytes": 79 * GIB}], [{}, {"clock_hz": 1e9}], []):
         found = find_capacity(

@@ -354,7 +354,7 @@ def _read_gpu() -> dict[str, Any] | None:
 
     if not torch.cuda.is_available():
         return _read_accelerator(torch)
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     driver = system_files.read_text("proc/driver/nvidia/version") or ""
     count = torch.cuda.device_count()
     states = list_states(torch) or _list_memory(torch.cuda, count)
@@ -377,11 +377,13 @@ def _read_accelerator(torch: Any) -> dict[str, Any] | None:
         return None
     kind = str(accelerator.current_accelerator().type)
     module = torch.get_device_module(kind)
-    name, properties = None, None
+    name, properties, number = None, None, 0
     with suppress(Exception):
-        name = module.get_device_name(0)
+        number = accelerator.current_device_index()
     with suppress(Exception):
-        properties = module.get_device_properties(0)
+        name = module.get_device_name(number)
+    with suppress(Exception):
+        properties = module.get_device_properties(number)
     memory_bytes = getattr(properties, "total_memory", None)
     count = accelerator.device_count()
     states = _list_memory(accelerator, count) or _list_memory(module, count)

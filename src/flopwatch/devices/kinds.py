@@ -88,6 +88,8 @@ class Devices:
     """Of this node, one for each rank; a host counts as one, however many ranks share it."""
     name: str | None = None
     """What its driver calls the first one; None: a host, or not known."""
+    index: int | None = None
+    """Of the only one that is wanted, as in cuda:1."""
 
     @property
     def are_host(self) -> bool:

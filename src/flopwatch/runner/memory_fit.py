@@ -76,8 +76,9 @@ def find_capacity(
     kind = find_kind(settings.device)
     on_cpu = kind.is_host
     cores = environment.get("machine", {}).get("usable_cores")
-    devices = cores if on_cpu else gpu.get("count")
-    free_bytes = [] if on_cpu else list_free_bytes(gpu)
+    is_one = settings.device_index is not None
+    devices = cores if on_cpu else 1 if is_one else gpu.get("count")
+    free_bytes = [] if on_cpu else list_free_bytes(gpu)[settings.device_index or 0 :]
     whole_bytes = gpu.get("memory_bytes", max(free_bytes, default=None))
     total_bytes = settings.memory_limit_bytes if on_cpu else whole_bytes
     capacity = Capacity(
@@ -86,7 +87,7 @@ def find_capacity(
         is_shared=on_cpu,
         local_ranks=devices,
         ranks=devices,
-        rank_units=f"{kind.unit}s",
+        rank_units=kind.unit if devices == 1 else f"{kind.unit}s",
     )
     if place is None:
         return capacity
@@ -156,9 +157,10 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
 def find_misfits(group: Group, capacity: Capacity) -> dict[str, Failure]:
     """The variants that cannot fit, each with the reason."""
     if group.ranks is not None and capacity.ranks is not None and group.ranks > capacity.ranks:
+        there = "is" if capacity.ranks == 1 else "are"
         reason = (
-            f"it needs {group.ranks} ranks, and there are {capacity.ranks} {capacity.rank_units}; "
-            "choose fewer with --ranks"
+            f"it needs {group.ranks} ranks, and there {there} {capacity.ranks} "
+            f"{capacity.rank_units}; choose fewer with --ranks"
         )
         return dict.fromkeys(group.variants, Failure("skipped", reason, "too-few-ranks"))
     available_bytes = capacity.count_bytes(group)
