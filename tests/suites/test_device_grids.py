@@ -25,7 +25,7 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
-    with Launcher(preload=(), environment={}, fork=True) as made:
+    with Launcher(environment={}, fork=True) as made:
         yield made
 
 
