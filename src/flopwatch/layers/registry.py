@@ -198,7 +198,7 @@ def _find_narrow_dtypes(kind: Kind, device: str | None) -> dict[Matmul, str]:
 
 
 def emulates_float8(device: str) -> bool:
-    """Whether layers in float8 are computed in another dtype there; for accelerators needs torch."""
+    """Whether layers in float8 are computed in another dtype there; needs torch but for a host."""
     if is_host(device):
         return True
     from flopwatch.layers.kernels.fp8_scaled import is_native
