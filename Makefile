@@ -11,9 +11,11 @@ bench: .venv/.bench
 	bash benchmarks/tour.sh
 
 # Without coverage, which doubles the time of every child process that imports torch; tests in a browser are
-# those of test-packages.
-test: .venv/.test check
-	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=2 --dist=loadgroup
+# those of test-packages. What `check` finds is printed at the end: it runs beside the tests.
+test: .venv/.test
+	@mkdir -p results; $(MAKE) --no-print-directory check > results/check.log 2>&1 & check=$$!; \
+	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=2 --dist=loadgroup; \
+	tests=$$?; wait $$check; checked=$$?; cat results/check.log; exit $$((tests + checked))
 
 # What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.
 test-packages: .venv/.test

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from flopwatch.records.record import Record
-from flopwatch.runner.local_launcher import Worker
+from flopwatch.runner.local_launcher import Launcher, Worker
+from flopwatch.runner.worker_processes import Server
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.rank_times import Share
+from tests.warm_servers import ServerPool
 
 # How long an example takes says something about the machine, and the same examples every time mean
 # that who changed nothing breaks nothing.
@@ -100,6 +102,27 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(2.0)
 
     monkeypatch.setattr(Worker, "request_stack", wait)
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[ServerPool]:
+    pool = ServerPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_server(
+    request: pytest.FixtureRequest, server_pool: ServerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are forked from servers that earlier tests have left: none imports torch anew. Not
+    where the server itself is tested."""
+
+    def start(launcher: Launcher) -> Server:
+        return server_pool.take(launcher._environment, launcher._preload)
+
+    if request.node.get_closest_marker("own_server") is None:
+        monkeypatch.setattr(Launcher, "_start_server", start)
 
 
 @pytest.fixture(autouse=True)

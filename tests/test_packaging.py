@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,22 +115,49 @@ def test_every_command_is_tried() -> None:
     assert tried | {"calibrate"} == set(cli.commands)
 
 
-@pytest.mark.parametrize("arguments", IN_THE_CORE, ids=" ".join)
-def test_core_commands_work_without_torch(light: Path, arguments: tuple[str, ...]) -> None:
-    done = run_python(light, "-m", "flopwatch", *arguments)
+COMMANDS = """
+import contextlib, io, json, sys, traceback
+from flopwatch.cli.main import main
 
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+        except Exception:
+            code = traceback.format_exc()
+    print(json.dumps([arguments, code, said.getvalue()]))
+"""
+
+
+def run_commands(folder: Path, commands: Iterable[Sequence[str]]) -> list[tuple[str, Any, str]]:
+    """Each with its exit code and what it says, one after another in the same process."""
+    done = run_python(folder, "-c", COMMANDS, json.dumps([*commands]))
     assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(" ".join(arguments), code, said) for arguments, code, said in found]
 
 
-@pytest.mark.parametrize(
-    ("extra", "arguments"), [(extra, rest) for extra, *rest in WITH_AN_EXTRA], ids=str
-)
-def test_other_commands_say_what_to_install(light: Path, extra: str, arguments: list[str]) -> None:
-    done = run_python(light, "-m", "flopwatch", *arguments)
+def test_core_commands_work_without_torch(light: Path) -> None:
+    found = run_commands(light, IN_THE_CORE)
+    assert len(found) == len(IN_THE_CORE)
+    assert [(name, code, said) for name, code, said in found if code != 0] == []
 
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith(f"run: pip install 'flopwatch[{extra}]'")
-    assert "Traceback" not in done.stderr
+
+def test_other_commands_say_what_to_install(light: Path) -> None:
+    found = run_commands(light, [arguments for _, *arguments in WITH_AN_EXTRA])
+    assert len(found) == len(WITH_AN_EXTRA)
+    for (extra, *_), (name, code, said) in zip(WITH_AN_EXTRA, found, strict=True):
+        assert code == 2, (name, code, said)
+        assert said.splitlines()[-1].endswith(f"run: pip install 'flopwatch[{extra}]'"), name
+        assert "Traceback" not in said, name
+
+
+def test_a_command_in_a_process_of_its_own(light: Path) -> None:
+    done = run_python(light, "-m", "flopwatch", *IN_THE_CORE[0])
+    assert done.returncode == 0, done.stderr
 
 
 def test_jobs_are_described_and_predicted_without_torch(light: Path) -> None:

@@ -16,6 +16,8 @@ from tests.cli.test_main import assert_refused
 from tests.cli.test_main import flopwatch as run_flopwatch
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.xdist_group("plugins")  # they share what takes long to make
+
 FILES = {
     "pyproject.toml": """\
 [build-system]

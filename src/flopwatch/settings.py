@@ -20,6 +20,8 @@ Device = str
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     device: Device = HOST
+    device_index: int | None = None
+    """Which one of the node's, where it is not the choice of flopwatch."""
     threads: int = 1
     cache: Cache = "hot"
     """hot: a sample finds the caches as the same variant's previous call left them.

@@ -45,7 +45,7 @@ def build_device() -> Path:
         raise NotBuilt(f"torch {version('torch')} has no {NEWEST_HEADER}")
     command = [*compiler, *FLAGS, *list_includes(torch_folder), str(SOURCE)]
     command += [f"-L{torch_folder / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
-    path = CACHE / f"flop_native-{digest(command)}.so"
+    path = CACHE / f"flop_native-{digest(compiler)}.so"
     with open_folder(CACHE) as folder, open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest may be about it
         if not path.exists():
@@ -64,9 +64,10 @@ def list_includes(torch_folder: Path) -> list[str]:
     return [f"-I{folder}" for folder in folders]
 
 
-def digest(command: list[str]) -> str:
+def digest(compiler: list[str]) -> str:
+    """Wherever the sources are: another clone has the same."""
     sources = sorted(SOURCE.parent.iterdir())
-    about = [version("torch"), sys.version, *command, *(path.read_text() for path in sources)]
+    about = [version("torch"), sys.version, *compiler, *FLAGS, *map(Path.read_text, sources)]
     return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
 
 

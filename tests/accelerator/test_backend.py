@@ -52,6 +52,21 @@ def test_a_device_without_timed_events_is_waited_for(on_device: OnDevice) -> Non
     assert second >= 50
 
 
+def read_states() -> Any:
+    import torch
+
+    from flopwatch.devices.environment import torch_build
+
+    held = torch.zeros(2**20, dtype=torch.uint8, device="flop:1")
+    return held.numel(), torch_build()["gpu"]["states"]
+
+
+def test_the_environment_has_what_is_free_on_each_device(on_device: OnDevice) -> None:
+    held, (first, second) = on_device(read_states, FLOP_MEMORY_BYTES=2**24)
+    assert first["free_bytes"] == first["total_bytes"] == 2**24
+    assert second["total_bytes"] - second["free_bytes"] >= held
+
+
 def measure_memory() -> dict[str, Any]:
     import torch
 

@@ -16,9 +16,11 @@ from flopwatch.analysis.step_breakdown import (
     find_moved,
     make_breakdown,
 )
+from flopwatch.analysis.summary import summarize
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import LinearLayer, TrainingJob
+from flopwatch.output.training_tables import make_rank_sheets
 from flopwatch.prediction.calibration import make_stack
 from flopwatch.records.published import load
 from flopwatch.records.record import Rank, Record, Region
@@ -184,6 +186,21 @@ def test_ranks_wait_and_move_data() -> None:
     assert rows["waiting"].time_ns == pytest.approx(0.5 * MS)
     assert rows["transfer"].time_ns == pytest.approx(2 * MS)
     assert {rows[key].bound for key in ("waiting", "transfer")} == {"network"}
+
+
+def test_what_is_not_known_of_collectives_is_no_zero() -> None:
+    job = make_job()
+    unseen = [replace(rank, waiting_ns=[None] * 20, transfer_ns=[None] * 20) for rank in job.ranks]
+    record = add_peaks(replace(job, ranks=unseen), 1e11, 1e10)
+    assert not {"waiting", "transfer"} & set(rows_of(record))
+    assert "how long ranks waited for collectives is not known" in explain(record).remarks[-1]
+    assert explain(job).remarks != explain(record).remarks
+    (sheet,) = make_rank_sheets(summarize([record]))
+    assert [row[-4:] for row in sheet.groups[0]] == [["unknown"] * 4] * 2
+    # What is known of a few samples is taken from those.
+    some = [replace(rank, waiting_ns=[None, *rank.waiting_ns[1:]]) for rank in job.ranks]
+    rows = rows_of(add_peaks(replace(job, ranks=some), 1e11, 1e10))
+    assert rows["waiting"].time_ns == pytest.approx(0.5 * MS)
 
 
 def test_a_gpu_has_nominal_peaks() -> None:

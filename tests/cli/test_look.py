@@ -346,7 +346,8 @@ def test_a_signal_ends_any_query(
 )
 def test_the_memory_of_a_query_is_limited(results: Path, sql: str) -> None:
     limits = ("--memory-limit", "50M", "--timeout", "60s")
-    result = flopwatch("query", sql, *limits, results, cwd=results.parent)
+    # In a process of its own, which may have to end with the query.
+    result = flopwatch("query", sql, *limits, results, cwd=results.parent, PYTHONUTF8="1")
     assert_refused(result, "allow more with --memory-limit, or ask for less")
 
 

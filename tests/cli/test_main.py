@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, their output and exit codes."""
+"""The command line as a user meets it: output and exit codes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from flopwatch.cli.job_options import JOB
 from flopwatch.cli.main import MOVED, RENAMED_OPTIONS, cli
 from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
+from tests.command_line import run_command_line
 from tests.output.test_case_tables import sampled
 from tests.plot_tools import BREAKDOWN
 
@@ -27,6 +28,9 @@ from tests.plot_tools import BREAKDOWN
 def flopwatch(
     *arguments: object, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    """In this process; with variables of its own, in one of its own."""
+    if not environment:
+        return run_command_line(*map(str, arguments), cwd=cwd)
     return subprocess.run(
         [sys.executable, "-m", "flopwatch", *map(str, arguments)],
         cwd=cwd,

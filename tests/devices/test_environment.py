@@ -440,6 +440,7 @@ class TestHere:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(system_files, "read_text", lambda _: driver)
 
         gpu = environment.torch_build()["gpu"]

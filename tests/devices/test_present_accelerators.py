@@ -181,10 +181,20 @@ class TestSigns:
 class TestChoice:
     def test_accelerators_come_first(self) -> None:
         found = Accelerators(device="cuda", names=(H100, H100))
-        expected = Devices(kind=find_kind("cuda"), count=2)
+        expected = Devices(kind=find_kind("cuda"), count=2, name=H100)
         assert choose_devices(None, lambda: found) == expected
         assert choose_devices("cuda", lambda: found) == expected
         assert choose_devices(None, Accelerators) == Devices()
+
+    def test_one_of_several(self) -> None:
+        found = Accelerators(device="cuda", names=(H100, "NVIDIA L40S"))
+        second = Devices(kind=find_kind("cuda"), count=1, name="NVIDIA L40S", index=1)
+        assert choose_devices("cuda:1", lambda: found) == second
+        assert choose_devices("cuda:0", lambda: found).index == 0
+        for wrong in ("cuda:2", "cuda:", "cuda:-1", "cuda:01", "cuda:one", "xpu:0", "cpu:0"):
+            with pytest.raises(UsageError, match=f"^--device {wrong}, but torch finds cuda here; "
+                               "choose cuda, one of cuda:0 to cuda:1, or cpu$"):  # fmt: skip
+                choose_devices(wrong, lambda: found)
 
     def test_nothing_is_looked_for_where_the_cpu_is_wanted(self) -> None:
         def fail() -> Accelerators:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.autograd.profiler import profile
+from torch.distributed.fsdp import FSDPModule
 
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.models.parallelize import UNNOTED
 from flopwatch.models.training_loop import make_workload
+from flopwatch.suites.workload import Workload
+from flopwatch.worker.communicator import resolve
+from flopwatch.worker.rank_times import split
 from flopwatch.worker.sampling import run_once
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
@@ -75,14 +81,44 @@ def compare_with_profiles(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
                 "exposed_us": measure_exposed(sent, computed),
                 "stopped_us": sum(stopped_ns) / 1e3,
                 "visits": len(journal.visits),
+                "is_known": journal.read() is not None,
+                "notes": list(workload.notes),
             }
         )
+        found[-1]["overlapped_ns"] = find_overlapped(workload)
     return found
 
 
+def find_overlapped(workload: Workload) -> float | None:
+    """In one run."""
+    journal = workload.journal
+    assert journal is not None
+    journal.clear()
+    marks = [journal.clock.mark()]
+    run_once(workload)
+    run = resolve(journal.clock, 0.0, [*marks, journal.clock.mark()], journal.read())
+    return split([run])[0].overlapped_ns
+
+
+def compare_all(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
+    """The last job as in a torch that shows nothing of fully_shard's collectives."""
+    found = compare_with_profiles(jobs[:-1])
+    del FSDPModule.set_custom_all_gather
+    return [*found, *compare_with_profiles(jobs[-1:])]
+
+
 def test_what_a_profile_shows_as_exposed_lies_in_the_visits_of_the_journal() -> None:
-    jobs = [make_job(2, variant=way) for way in ("none", "full", "zero2")]
-    for of_rank in run_on_ranks(2, compare_with_profiles, jobs):
-        for job, each in zip(jobs, of_rank, strict=True):
-            assert each["collectives"] == each["visits"] > 0, job.sharding
-            assert 0 < each["exposed_us"] <= each["stopped_us"], job.sharding
+    """The model is larger than one of DDP's buckets."""
+    ways = ("none", "full", "zero2", "ddp", "full")
+    jobs = [make_job(2, variant=way) for way in ways]
+    jobs[3] = replace(jobs[3], model="decoder:hidden_size=256:layers=2:vocabulary=20000")
+    for of_rank in run_on_ranks(2, compare_all, jobs):
+        *stopped, passed, unseen = of_rank
+        for way, each in zip(ways, stopped, strict=False):
+            assert each["collectives"] == each["visits"] > 0, way
+            assert 0 < each["exposed_us"] <= each["stopped_us"], way
+            assert each["overlapped_ns"] == 0, way
+        assert passed["visits"] > 1
+        assert passed["overlapped_ns"] > 0
+        assert (unseen["is_known"], unseen["overlapped_ns"]) == (False, None)
+        assert unseen["notes"] == [UNNOTED]

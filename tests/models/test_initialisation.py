@@ -9,7 +9,7 @@ import torch
 
 from flopwatch.devices.cpu import measure_memory
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.models.builder import find_blocks
+from flopwatch.models.builder import build, find_blocks
 from flopwatch.models.initialisation import draw_each
 from flopwatch.models.training_loop import Filler, make_model, make_workload
 from tests.models.test_parallelize import make_job
@@ -17,13 +17,21 @@ from tests.rank_tools import run_on_ranks
 
 DECODER = "decoder:hidden_size=32:layers=3:heads=4:vocabulary=101"
 DEEP = "decoder:hidden_size=64:layers=16:heads=4:vocabulary=16:positions=16"
+LLAMA = "llama:hidden_size=32:layers=3:heads=4:vocabulary=101"
+OPT = LLAMA.replace("llama", "opt")
+DEEP_LLAMA = DEEP.replace("decoder", "llama")
 JOBS = {
     "tied": make_job(1),
     "with rotary positions": make_job(1, model=DECODER),
     "in 16 bits": make_job(1, precision="bf16"),
     "swapped layers": make_job(1, variant="none+dyad:auto:4@linear"),
     "some swapped layers": make_job(1, variant="none+switchback:global@blocks.1.*", model=DECODER),
+    "of transformers": make_job(1, model=LLAMA),
+    "tied, of transformers, in 16 bits": make_job(1, model=OPT, precision="bf16"),
+    "swapped layers of transformers": make_job(1, variant="none+dyad:auto:4@linear", model=OPT),
+    "drawn by modules above": make_job(1, model=LLAMA.replace("llama", "gpt2")),
 }
+"""The last: GPT-2 draws some matrices of a block anew, once all of it is drawn."""
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -69,11 +77,25 @@ def measure_building(jobs: list[TrainingJob]) -> list[int]:
 
 
 def test_a_rank_that_shards_never_holds_more_than_its_shard_and_a_block() -> None:
+    """A block of the library transformers is on the host, too, until it is sharded."""
     jobs = [make_job(2, variant=way, model=DEEP) for way in ("none", "full", "zero2")]
-    block = find_blocks(make_model(jobs[0]))[0]
-    block_bytes = sum(parameter.nbytes for parameter in block.parameters())
-    whole_bytes = 4 * jobs[0].parameters
-    for whole, *sharded in run_on_ranks(2, measure_building, jobs):
-        assert whole >= whole_bytes
-        for peak_bytes in sharded:
-            assert whole_bytes / 2 <= peak_bytes <= whole_bytes / 2 + 2 * block_bytes
+    jobs += [make_job(2, variant=way, model=DEEP_LLAMA) for way in ("none", "full")]
+    blocks = [find_blocks(make_model(job))[0] for job in (jobs[0], jobs[-1])]
+    for of_rank in run_on_ranks(2, measure_building, jobs):
+        for block, (whole, *sharded) in zip(blocks, (of_rank[:3], of_rank[3:]), strict=True):
+            block_bytes = sum(parameter.nbytes for parameter in block.parameters())
+            whole_bytes = 4 * jobs[0].parameters if block is blocks[0] else 4 * jobs[-1].parameters
+            assert whole >= whole_bytes
+            for peak_bytes in sharded:
+                assert whole_bytes / 2 <= peak_bytes <= whole_bytes / 2 + 2 * block_bytes
+
+
+def test_weights_are_those_that_the_library_would_draw() -> None:
+    """As widely spread, and biases and norms as they are there."""
+    job = make_job(1, model=OPT.replace("32", "64"))
+    expected = dict(build(job.shape).named_parameters())
+    for name, parameter in make_model(job).named_parameters():
+        if parameter.dim() > 1:
+            assert parameter.std().item() == pytest.approx(expected[name].std().item(), rel=0.2)
+        else:
+            assert torch.equal(parameter, expected[name]), name

@@ -24,6 +24,8 @@ from tests.rank_tools import run_on_ranks
 
 TINY = "gpt:hidden_size=32:layers=2:heads=4:vocabulary=101:positions=16"
 GLOBAL_BATCH, STEPS = 8, 3
+pytestmark = pytest.mark.xdist_group("parallelize")  # they share what takes long to make
+
 WAYS = ["none", "ddp", "full", "zero2"]
 AGAIN = ["", "+recompute-full", "+recompute-selective"]
 GRID = list(itertools.product(WAYS, AGAIN, [1, 4]))

@@ -18,8 +18,9 @@ from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.model_shapes import find_shape
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.models import builder
+from flopwatch.models import survey as survey_module
 from flopwatch.models.step_workload import SharedModel, TrainingStep
-from flopwatch.models.survey import estimate, run_step, survey
+from flopwatch.models.survey import Trace, estimate, run_step, survey, trace_step
 
 TINY = "hidden_size=64:layers=4:heads=4:vocabulary=300:positions=128"
 KNOWN = [f"opt:{TINY}", f"gpt_neox:{TINY}", f"llama:{TINY}:key_value_heads=2"]
@@ -79,6 +80,34 @@ def test_two_blocks_are_enough_for_all(job: TrainingJob) -> None:
     assert found.forward.total_bytes == pytest.approx(whole.peaks["forward"].total_bytes, rel=0.001)
     backward = max(whole.peaks["early"].total_bytes, whole.peaks["late"].total_bytes)
     assert found.backward.total_bytes == pytest.approx(backward, rel=0.001)
+
+
+@pytest.mark.parametrize("model", [KNOWN[0], KNOWN[2], OTHERS[2]])
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_other_micro_batches_follow_from_two(
+    model: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is run for a third, and all that is known of it is the same as if it were."""
+    jobs = {n: replace(make(model, 24, n, recompute=recompute), precision="bf16-mixed")
+            for n in (1, 2, 3, 7)}  # fmt: skip
+    whole = {n: run_step(job) for n, job in jobs.items()}
+    ran: list[int] = []
+
+    def run(job: TrainingJob) -> Trace:
+        ran.append(job.micro_batch)
+        return whole[job.micro_batch]
+
+    monkeypatch.setattr(survey_module, "run_step", run)
+    monkeypatch.setattr(survey_module, "_KEPT", {})
+    for number in (2, 3, 7, 1, 7, 2):
+        found, expected = trace_step(jobs[number]), whole[number]
+        assert found.peaks == expected.peaks
+        assert found.tensors == expected.tensors
+        assert (found.kept_bytes, found.buffer_bytes) == (
+            expected.kept_bytes,
+            expected.buffer_bytes,
+        )
+    assert ran == [2, 3, 1]
 
 
 @pytest.mark.usefixtures("one_thread")

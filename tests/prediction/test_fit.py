@@ -29,6 +29,8 @@ from flopwatch.prediction.validation import (
     validate,
 )
 
+pytestmark = pytest.mark.xdist_group("fit")  # they share what takes long to make
+
 TRUE = replace(
     EXPECTED, matmul_efficiency=0.9, traffic=2.2, attention_efficiency=0.35, recomputed_share=0.7
 )

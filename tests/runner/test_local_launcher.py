@@ -20,6 +20,8 @@ from flopwatch.worker import server
 from flopwatch.worker.messages import Broken, Describe, Report
 from tests.runner.test_session import wait_until
 
+pytestmark = pytest.mark.own_server
+
 PATIENCE_S = 30.0
 
 

@@ -73,6 +73,31 @@ def test_the_room_is_the_limit_or_the_gpus() -> None:
     assert find_capacity(Settings(), {}).process_bytes is None
 
 
+def test_what_others_hold_of_a_gpus_memory_is_not_there() -> None:
+    gpu = {"memory_bytes": 80 * GIB, "count": 2}
+    states = [{"free_bytes": 79 * GIB}, {"free_bytes": 9 * GIB, "clock_hz": 1e9}]
+    capacity = find_capacity(Settings(device="cuda"), {"torch": {"gpu": {**gpu, "states": states}}})
+    large = {"parameters": 20.0 * GIB}
+    assert find_misfits(make_group(small=large), capacity) == {}  # the first one has room for it
+    reason = find_misfits(make_job(2, small=large), capacity)["small"].message
+    assert "there are 8.61 GiB free of 79.6 GiB, since other processes use it" in reason
+    second = find_capacity(
+        Settings(device="cuda", device_index=1), {"torch": {"gpu": {**gpu, "states": states}}}
+    )
+    assert (
+        "there are 8.61 GiB free" in find_misfits(make_group(small=large), second)["small"].message
+    )
+    assert (
+        "and there is 1 GPU; choose" in find_misfits(make_job(2, small={}), second)["small"].message
+    )
+    # A device that does not say is taken for empty; and where none says, all are.
+    for unknown in ([{}, {"free_bytes": 79 * GIB}], [{}, {"clock_hz": 1e9}], []):
+        found = find_capacity(
+            Settings(device="cuda"), {"torch": {"gpu": {**gpu, "states": unknown}}}
+        )
+        assert find_misfits(make_job(2, small=large), found) == {}
+
+
 def make_job(ranks: int, **memory: dict[str, float]) -> Group:
     return replace(make_group(**memory), params={"ranks": ranks})
 

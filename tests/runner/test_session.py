@@ -539,6 +539,7 @@ def test_spawned_workers_do_the_same(write_suite: Write, monkeypatch: pytest.Mon
     assert records["odd"].status == "crash"
 
 
+@pytest.mark.own_server
 def test_the_server_has_imported_torch_and_started_no_thread() -> None:
     with Launcher(environment={"OPENBLAS_NUM_THREADS": "1"}) as launcher:
         assert launcher._server is not None

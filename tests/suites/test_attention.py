@@ -19,6 +19,7 @@ from flopwatch.suites.catalog import find_suite, load_suite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import agreement, compilation
 from flopwatch.worker.sampling import run_phases
+from tests.command_line import run_command_line
 
 VARIANTS = ["plain", "compiled", "sdpa"]
 EAGER = ["plain", "sdpa"]
@@ -164,15 +165,9 @@ def test_before_anything_is_compiled_no_time_was_spent(monkeypatch: pytest.Monke
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flopwatch", "run", "attention", "--out", "out.jsonl"]
+    command = ["run", "attention", "--out", "out.jsonl", "--case-budget", "300ms"]
     small = ["--set", "micro_batch=2", "--set", "seq_len=64", "--set", "head_size=16"]
-    return subprocess.run(
-        [*command, *small, "--case-budget", "300ms", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_command_line(*command, *small, *options, cwd=folder)
 
 
 def read_records(folder: Path) -> dict[str, Record]:

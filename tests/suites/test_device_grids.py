@@ -25,7 +25,7 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
-    with Launcher(preload=(), environment={}, fork=True) as made:
+    with Launcher(environment={}, fork=True) as made:
         yield made
 
 
@@ -89,6 +89,15 @@ def test_the_quick_grid_fits_however_many_devices_there_are(
     assert fitting
     assert misfits == []
     assert {group.ranks for group in fitting} == {devices if suite == "training" else None}
+
+
+def test_float8_stands_beside_int8_where_a_device_computes_in_it(launcher: Launcher) -> None:
+    for name, is_there in (("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False)):
+        groups = list_groups(launcher, "switchback", "cuda", quick=True, device_name=name)
+        for group in groups:
+            assert {"dense", "switchback:rowwise", "llm-int8"} < set(group.variants)
+            found = {"fp8:rowwise", "fp8:tensorwise"} & set(group.variants)
+            assert len(found) == 2 * is_there
 
 
 def test_jobs_of_ranks_are_measured_on_one_device_and_on_all(launcher: Launcher) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from flopwatch.records.store import read
 from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import find_suite, load_suite
 from flopwatch.suites.suite import Suite
+from tests.command_line import run_command_line
 
 SMALL_LAYER = ["--set", "tokens=24", "--set", "shape=64x128", "--filter", "dtype=float32"]
 SMALL_MODEL = [
@@ -34,14 +34,8 @@ def suite() -> Suite:
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flopwatch", "run", "dyad", "--out", "out.jsonl"]
-    return subprocess.run(
-        [*command, "--case-budget", "500ms", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["run", "dyad", "--out", "out.jsonl", "--case-budget", "500ms"]
+    return run_command_line(*command, *options, cwd=folder)
 
 
 def measure(folder: Path, *options: str) -> dict[str, Record]:
@@ -52,13 +46,9 @@ def measure(folder: Path, *options: str) -> dict[str, Record]:
 
 
 def flopwatch(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "flopwatch", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    done = run_command_line(*arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_every_variant_of_a_layer_agrees_and_says_what_it_is(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ from flopwatch.suites.case import Case
 from flopwatch.suites.catalog import find_suite, load_suite
 from flopwatch.suites.suite import Suite
 from flopwatch.worker import agreement
+from tests.command_line import run_command_line
 
 LAYERS = ["dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"]
+FLOAT8 = ["fp8:rowwise", "fp8:tensorwise"]
 TOTALS = {
     "parts:standard": ["standard_fwd", "standard_gx", "standard_gw"],
     "parts:rowwise": [
@@ -179,11 +180,11 @@ def test_the_grids(suite: Suite) -> None:
     cases = suite.expand()
     layers = [case for case in cases if case.level == "layer"]
     models = [case for case in cases if case.level == "model"]
-    assert {case.variant for case in layers} == {*LAYERS, *TOTALS}
+    assert {case.variant for case in layers} == {*LAYERS, *FLOAT8, *TOTALS}
     assert not {case.variant for case in models} & set(TOTALS)
     assert {case.swapped for case in models} == {"feed-forward", "linear"}
     quick = [case for case in suite.expand(quick=True) if case.dtype == "float32"]
-    assert len(quick) == 3 * 9 + 4
+    assert len(quick) == 3 * 11 + 6
     chosen = suite.expand(chosen={"variant": ["dense", "parts:casts"], "dtype": ["float32"]})
     assert {case.variant for case in chosen if case.level == "model"} == {"dense"}
 
@@ -199,20 +200,19 @@ def test_the_published_grid(suite: Suite) -> None:
 
 
 def test_what_int8_is_compared_with_depends_on_the_device(suite: Suite) -> None:
-    on_gpu = suite.on(Devices(kind=find_kind("cuda")))
-    assert suite.on_request == {"dtype": ["bfloat16", "float16"]}
-    assert on_gpu.on_request == {"dtype": ["float32", "float16"]}
+    assert suite.on_request == {"dtype": ["bfloat16", "float16"], "variant": FLOAT8}
+    on_gpu = {"dtype": ["float32", "float16"]}
+    for name, more in (("NVIDIA A100-SXM4-80GB", FLOAT8), (None, FLOAT8), ("NVIDIA L40S", None)):
+        found = suite.on(Devices(kind=find_kind("cuda"), name=name))
+        assert found.on_request == (on_gpu if more is None else {**on_gpu, "variant": more})
+        for level in ("layer", "model"):
+            variants = {case.variant for case in found.expand() if case.level == level}
+            assert set(FLOAT8) < variants
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flopwatch", "run", "switchback", "--out", "out.jsonl"]
-    return subprocess.run(
-        [*command, "--case-budget", "500ms", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["run", "switchback", "--out", "out.jsonl", "--case-budget", "500ms"]
+    return run_command_line(*command, *options, cwd=folder)
 
 
 def read_records(folder: Path) -> dict[str, Record]:

@@ -13,6 +13,8 @@ from flopwatch.cli.main import cli
 from flopwatch.output.profile_tables import make_precision_sheets
 from flopwatch.worker.precision_effects import CASTS, RECIPES, Observed, Recipe, add_up, observe
 
+pytestmark = pytest.mark.xdist_group("precision")  # they share what takes long to make
+
 PUBLISHED = [
     ("tensor(10.0001)", "10.000133514404296875", "0x4120008c"),
     ("tensor(9.9531, dtype=torch.float16)", "9.953125", "0x48fa"),

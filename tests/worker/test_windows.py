@@ -74,8 +74,8 @@ def test_windows_grow_until_their_beginning_does_not_matter(clock: FakeClock) ->
 
 
 def test_the_share_of_a_rank_is_that_of_an_average_run() -> None:
-    share = Share([1.0, 10.0, 3.0, 30.0], 6.0, 8.0)
-    assert fold_share(share, 2) == Share([2.0, 20.0], 3.0, 4.0)
+    share = Share([1.0, 10.0, 3.0, 30.0], 6.0, 8.0, None)
+    assert fold_share(share, 2) == Share([2.0, 20.0], 3.0, 4.0, None)
     assert fold_share(share, 4) == share
 
 
@@ -140,5 +140,8 @@ def test_ranks_run_windows_together(tmp_path: Path) -> None:
     fast, slow = record.ranks
     for rank in (fast, slow):
         assert len(rank.waiting_ns) == len(record.rounds)
+        assert rank.waiting_ns[0] is rank.overlapped_ns[0] is None  # the check is no common run
+        assert set(rank.overlapped_ns[1:]) == {0.0}  # it stands still at its only collective
     assert min(slow.samples_ns["work"]) >= 30e6  # it sleeps so long in each run
-    assert median(fast.waiting_ns) > median(slow.waiting_ns)
+    fast_ns, slow_ns = ([ns for ns in rank.waiting_ns if ns is not None] for rank in (fast, slow))
+    assert median(fast_ns) > median(slow_ns)

@@ -249,19 +249,17 @@ def estimate_instruments(records: Iterable[Record]) -> Estimate | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
     """Of one rank's steps, after warm-up: the median step on its own clock, divided as the time of
-    all steps together is."""
+    all steps together is, as far as it was noted; None where it was not."""
 
     rank: int
     step_ns: float
-    working_ns: float
-    waiting_ns: float
+    working_ns: float | None
+    waiting_ns: float | None
     """In collectives, until the last rank had come."""
-    transfer_ns: float
+    transfer_ns: float | None
     """In collectives, from then on."""
-
-    @property
-    def waiting_share(self) -> float:
-        return self.waiting_ns / self.step_ns
+    overlapped_ns: float | None
+    """In which a collective ran beside other work."""
 
 
 def split_ranks(record: Record) -> list[Split]:
@@ -272,25 +270,37 @@ def split_ranks(record: Record) -> list[Split]:
     splits = []
     for number, rank in enumerate(record.ranks):
         steps_ns = [sum(phases) for phases in zip(*rank.samples_ns.values(), strict=True)][first:]
-        step_ns, total_ns = median(steps_ns), sum(steps_ns)
-        waiting_ns = step_ns * sum(rank.waiting_ns[first:]) / total_ns
-        transfer_ns = step_ns * sum(rank.transfer_ns[first:]) / total_ns
+        waiting, transfer, overlapped = (
+            _find_share(parts_ns[first:], steps_ns)
+            for parts_ns in (rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns)
+        )
+        step_ns = median(steps_ns)
+        working = None if waiting is None or transfer is None else 1 - waiting - transfer
         splits.append(
             Split(
                 rank=number,
                 step_ns=step_ns,
-                working_ns=step_ns - waiting_ns - transfer_ns,
-                waiting_ns=waiting_ns,
-                transfer_ns=transfer_ns,
+                working_ns=None if working is None else step_ns * working,
+                waiting_ns=None if waiting is None else step_ns * waiting,
+                transfer_ns=None if transfer is None else step_ns * transfer,
+                overlapped_ns=None if overlapped is None else step_ns * overlapped,
             )
         )
     return splits
 
 
+def _find_share(parts_ns: Sequence[float | None], steps_ns: Sequence[float]) -> float | None:
+    """Of the steps of which a part is known."""
+    pairs = zip(parts_ns, steps_ns, strict=False)
+    known = [(part_ns, step_ns) for part_ns, step_ns in pairs if part_ns is not None]
+    return sum(part for part, _ in known) / sum(step for _, step in known) if known else None
+
+
 def find_slow_rank(splits: list[Split]) -> Split | None:
     """The rank that all others wait for, if they do for long."""
-    if len(splits) < 2:
+    shares = [s.waiting_ns / s.step_ns for s in splits if s.waiting_ns is not None]
+    if len(splits) < 2 or len(shares) < len(splits):
         return None
-    slowest, *others = sorted(splits, key=lambda split: split.waiting_ns)
-    is_awaited = all(other.waiting_share - slowest.waiting_share > SLOW for other in others)
-    return slowest if is_awaited else None
+    slowest = shares.index(min(shares))
+    others = [share for number, share in enumerate(shares) if number != slowest]
+    return splits[slowest] if min(others) - shares[slowest] > SLOW else None

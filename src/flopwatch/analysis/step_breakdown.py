@@ -150,8 +150,14 @@ def make_breakdown(record: Record, limits: Limits | None = None) -> StepBreakdow
         rows=_close(rows, total_ns, is_whole=not counted),
         limits=limits,
         arithmetics=[*dict.fromkeys(name_arithmetic(record, dtype) for dtype in dtypes)],
-        remarks=[*missing, *busy.remarks],
+        remarks=[*missing, *busy.remarks, *_describe_unseen(record, measured)],
     )
+
+
+def _describe_unseen(record: Record, measured: Sequence[BreakdownRow]) -> list[str]:
+    if len(record.ranks) < 2 or any(row.key == "waiting" for row in measured):
+        return []
+    return ["how long ranks waited for collectives is not known: other rows include it"]
 
 
 def _count_matmuls(
@@ -282,11 +288,14 @@ def _list_measured(
         bound: Bound = "unknown" if ideal_ns is None else "memory"
         yield _row(OPTIMIZER, phases_ns[OPTIMIZER], bound, "measured", ideal_ns=ideal_ns)
     splits = [split for split in split_ranks(record) if split.step_ns > 0]
-    if len(splits) > 1:  # of an average rank
-        waiting = sum(split.waiting_ns / split.step_ns for split in splits)
-        transfer = sum(split.transfer_ns / split.step_ns for split in splits)
-        yield _row("waiting", total_ns * waiting / len(splits), "network", "measured")
-        yield _row("transfer", total_ns * transfer / len(splits), "network", "measured")
+    for name in ("waiting", "transfer") if len(splits) > 1 else ():  # of an average rank
+        shares = [
+            part_ns / split.step_ns
+            for split in splits
+            if (part_ns := getattr(split, f"{name}_ns")) is not None
+        ]
+        if len(shares) == len(splits):
+            yield _row(name, total_ns * sum(shares) / len(shares), "network", "measured")
 
 
 def _list_phases(

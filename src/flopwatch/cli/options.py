@@ -295,7 +295,7 @@ any_results = click.argument("results", nargs=-1, type=RESULTS, metavar="[RESULT
 
 
 def device(detail: str = "[default: the accelerator, if there is one]") -> Decorator:
-    help_text = f"The device to use: cpu, cuda, xpu, mps or another of torch's.  {detail}"
+    help_text = f"The device to use: cpu, cuda, cuda:1, xpu, mps or another of torch's.  {detail}"
     kind = Word(list_known=list_device_kinds)
     return click.option("--device", type=kind, metavar="NAME", help=help_text)
 

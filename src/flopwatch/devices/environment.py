@@ -354,12 +354,13 @@ def _read_gpu() -> dict[str, Any] | None:
 
     if not torch.cuda.is_available():
         return _read_accelerator(torch)
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     driver = system_files.read_text("proc/driver/nvidia/version") or ""
-    states = list_states(torch)
+    count = torch.cuda.device_count()
+    states = list_states(torch) or _list_memory(torch.cuda, count)
     return {
         "name": properties.name,
-        "count": torch.cuda.device_count(),
+        "count": count,
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "driver": _search(r"Kernel Module\D*([\d.]+)", driver),
@@ -376,18 +377,35 @@ def _read_accelerator(torch: Any) -> dict[str, Any] | None:
         return None
     kind = str(accelerator.current_accelerator().type)
     module = torch.get_device_module(kind)
-    name, properties = None, None
+    name, properties, number = None, None, 0
     with suppress(Exception):
-        name = module.get_device_name(0)
+        number = accelerator.current_device_index()
     with suppress(Exception):
-        properties = module.get_device_properties(0)
+        name = module.get_device_name(number)
+    with suppress(Exception):
+        properties = module.get_device_properties(number)
     memory_bytes = getattr(properties, "total_memory", None)
+    count = accelerator.device_count()
+    states = _list_memory(accelerator, count) or _list_memory(module, count)
     return {
         "kind": kind,
         "name": str(name or getattr(properties, "name", None) or kind),
-        "count": accelerator.device_count(),
+        "count": count,
         **({} if memory_bytes is None else {"memory_bytes": int(memory_bytes)}),
+        **({"states": states} if states else {}),
     }
+
+
+def _list_memory(module: Any, count: int) -> list[dict[str, Any]]:
+    """What is free on each device, as torch says: all that is known of its state where no driver
+    is asked. Empty where torch does not know either."""
+    ask = getattr(module, "get_memory_info", None) or getattr(module, "mem_get_info", None)
+    states: list[dict[str, Any]] = []
+    for number in range(count if ask else 0):
+        with suppress(Exception):
+            free_bytes, total_bytes = ask(number)
+            states.append({"free_bytes": int(free_bytes), "total_bytes": int(total_bytes)})
+    return states if len(states) == count else []
 
 
 def _read_tf32(backend: Any) -> bool | None:

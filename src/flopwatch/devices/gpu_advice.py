@@ -17,6 +17,9 @@ States = Sequence[Mapping[str, Any]]
 FREE_SHARE = 0.9
 """A process of ours takes about half a gigabyte itself."""
 
+MEMORY = {"free_bytes", "total_bytes"}
+"""What torch knows of a state, even where no driver is asked."""
+
 GPU_RULES: list[Rule] = []
 rule = partial(add_rule, GPU_RULES)
 
@@ -25,7 +28,8 @@ rule = partial(add_rule, GPU_RULES)
 def judge_knowledge(
     name: str, kind: str | None, rocm: str | None, states: States | None
 ) -> Finding:
-    if states or kind is not None:  # of kinds other than CUDA's there is nobody to ask
+    is_asked = any(set(state) - MEMORY for state in states or ())
+    if is_asked or kind is not None:  # of kinds other than CUDA's there is nobody to ask
         return None
     package, extra = ("amdsmi", "amd") if rocm else ("nvidia-ml-py", "torch")
     return (
@@ -108,7 +112,7 @@ def judge_memory(states: States) -> Finding:
     known = {
         number: (state["free_bytes"], state["total_bytes"])
         for number, state in enumerate(states)
-        if {"free_bytes", "total_bytes"} <= set(state)
+        if set(state) >= MEMORY
     }
     full = {n: pair for n, pair in known.items() if pair[0] < FREE_SHARE * pair[1]}
     if not full:

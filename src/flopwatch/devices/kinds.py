@@ -86,7 +86,22 @@ class Devices:
     kind: Kind = KINDS[HOST]
     count: int = 1
     """Of this node, one for each rank; a host counts as one, however many ranks share it."""
+    name: str | None = None
+    """What its driver calls the first one; None: a host, or not known."""
+    index: int | None = None
+    """Of the only one that is wanted, as in cuda:1."""
 
     @property
     def are_host(self) -> bool:
         return self.kind.is_host
+
+    def compute_in(self, dtype: str) -> bool:
+        """Whether their data sheet has a peak for it; of devices without one that is not known.
+
+        >>> [Devices(name=f"NVIDIA {name}").compute_in("float8") for name in ("H100 PCIe", "A40")]
+        [True, False]
+        """
+        from flopwatch.devices.device_names import find_device
+
+        device = None if self.name is None else find_device(self.name)
+        return device is not None and device.find_peak(dtype) is not None

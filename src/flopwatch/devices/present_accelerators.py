@@ -165,13 +165,15 @@ def _find(environment: frozenset[tuple[str, str]]) -> Accelerators:
 
 
 def choose_devices(wanted: Device | None, find: Callable[[], Accelerators] = find_here) -> Devices:
-    """Those to measure on: of the kind that the user wants, or else the accelerators if there are
-    any. The CPU is not looked for. Raises MissingPackage where torch is not installed."""
+    """Those to measure on: of the kind that the user wants, or one of them, as in cuda:1, or else
+    the accelerators if there are any. The CPU is not looked for. Raises MissingPackage where torch
+    is not installed."""
     require("torch")
     if wanted == HOST:
         return Devices()
     found = find()
-    if wanted is not None and wanted != found.device:
+    kind, _, number = (wanted or "").partition(":")
+    if wanted is not None and (kind != found.device or number not in _list_numbers(wanted, found)):
         raise UsageError(f"--device {wanted}, but {describe_present(found)}")
     if found.problem is not None:
         say_left_out(
@@ -180,13 +182,23 @@ def choose_devices(wanted: Device | None, find: Callable[[], Accelerators] = fin
         )
     if found.device is None:
         return Devices()
-    return Devices(kind=find_kind(found.device), count=len(found.names))
+    if number:
+        index = int(number)
+        return Devices(kind=find_kind(kind), name=found.names[index], index=index)
+    return Devices(kind=find_kind(found.device), count=len(found.names), name=found.names[0])
+
+
+def _list_numbers(wanted: Device, found: Accelerators) -> list[str]:
+    """What may stand behind the colon, if there is one."""
+    return [str(index) for index in range(len(found.names))] if ":" in wanted else [""]
 
 
 def describe_present(found: Accelerators) -> str:
     """Which devices there are, as the end of a sentence that refuses another."""
     if found.device is not None:
-        return f"torch finds {found.device} here; choose {found.device} or {HOST}"
+        last = len(found.names) - 1
+        one = f", one of {found.device}:0 to {found.device}:{last}," if last > 0 else ""
+        return f"torch finds {found.device} here; choose {found.device}{one} or {HOST}"
     if found.problem is not None:
         return f"looking for accelerators went wrong ({found.problem}); choose {HOST}"
     return f"torch finds no accelerator here; choose {HOST}"

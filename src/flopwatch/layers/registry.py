@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.errors import LayerError, PluginError
 from flopwatch.plugins import describe, find_plugins, load_plugin
 
@@ -197,7 +198,9 @@ def _find_narrow_dtypes(kind: Kind, device: str | None) -> dict[Matmul, str]:
 
 
 def emulates_float8(device: str) -> bool:
-    """Whether layers in float8 are computed in another dtype there; needs torch."""
+    """Whether layers in float8 are computed in another dtype there; needs torch but for a host."""
+    if is_host(device):
+        return True
     from flopwatch.layers.kernels.fp8_scaled import is_native
 
     return not is_native(device)

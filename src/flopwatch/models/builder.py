@@ -24,6 +24,7 @@ from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape, find_shape
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.models import transformer
+from flopwatch.models.initialisation import empty_matrices
 from flopwatch.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -126,6 +127,25 @@ def build_from_transformers(
     for parameter in built.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
     return built.train()
+
+
+def build_empty(shape: Shape, dtype: str) -> nn.Module:
+    """Of either origin, with no memory for its matrices; one of the library transformers still in
+    float32, which its weights are drawn in."""
+    if shape.is_ours:
+        return transformer.build(shape, device="meta", dtype=dtype)
+    with empty_matrices():
+        return build_from_transformers(shape)
+
+
+def list_initialisers(model: nn.Module) -> dict[nn.Module, Callable[[nn.Module], object]]:
+    """Of a model of the library transformers: what draws the weights of each of its modules. A
+    model inside of it may have rules of its own."""
+    found: dict[nn.Module, Callable[[nn.Module], object]] = {}
+    for module in model.modules():  # outer ones first
+        if (rules := getattr(module, "_init_weights", None)) is not None:
+            found.update(dict.fromkeys(module.modules(), rules))
+    return found
 
 
 @contextmanager

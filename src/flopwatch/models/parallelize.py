@@ -4,8 +4,9 @@ Each way wraps a model, knows how to hold back what only the last micro-batch of
 and averages gradients over all ranks. All collectives of a step are noted in a journal: those that
 a rank is stopped by as visits, those that go on in the background as passed by. On an accelerator a
 rank is stopped where the stream that computes waits for that of a collective: from the event before
-the wait to the event after the collective, both on the device. What runs beside the computation
-does not count: the sum of all visits is the exposed communication.
+the wait to the event after the collective, both on the device. The sum of all visits is the exposed
+communication. Of a collective that runs beside the computation its own beginning and end are noted,
+too: what of it nobody waits for is overlapped.
 
     none      every rank has all of it, and averages gradients when the backward pass is done:
               nothing overlaps. The baseline; with one rank, the ordinary loop.
@@ -32,7 +33,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -154,6 +154,7 @@ class Ddp:
         options: dict[str, Any] = {_SYNCHRONIZE: False}
         self.call: Any = DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
         self._journal = journal
+        self._ranks = distributed.get_world_size()
         self._arrived: Any | None = None
         # Torch reads annotations, and cannot read those that are text.
         self.call.register_comm_hook(None, lambda state, bucket: self._average(bucket))
@@ -169,11 +170,22 @@ class Ddp:
             self._arrived = None
 
     def _average(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        journal, passed = self._journal, None
         if bucket.is_last():
-            self._arrived = self._journal.clock.mark()
+            self._arrived = journal.clock.mark()
         else:
-            self._journal.pass_by()
-        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+            passed = journal.pass_by()
+
+        def end(done: Any) -> Tensor:
+            """On an accelerator in a stream that waits for the collective, when that is queued."""
+            if passed is not None:
+                passed.ended = journal.clock.mark()
+            averaged: Tensor = done.value()[0]
+            return averaged
+
+        work: Any = distributed.all_reduce(bucket.buffer().div_(self._ranks), async_op=True)
+        averaging: torch.futures.Future[Tensor] = work.get_future().then(end)
+        return averaging
 
 
 class Shards:
@@ -203,8 +215,10 @@ class Shards:
             model, mesh=mesh, reshard_after_forward=False, mp_policy=policy
         )
         self._is_hybrid = mesh.ndim == 2
-        self.notes: Sequence[str] = [] if is_host(mesh.device_type) else [UNNOTED]
+        self.notes: Sequence[str] = []
         self._note(journal, mesh.device_type)
+        if not journal.is_complete:
+            self.notes = [UNNOTED]
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -219,6 +233,7 @@ class Shards:
 
     def _note(self, journal: Journal, device: str) -> None:
         """Have all collectives noted, where this torch lets us in."""
+        journal.is_complete = False
         reduced = Unwaited()
         for module in self.call.modules():
             if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
@@ -228,15 +243,16 @@ class Shards:
                 module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
                 if self._is_hybrid:
                     module.set_all_reduce_hook(scatter.note_all_reduce)
-                if not is_host(device):
-                    for group in list_groups(module):
-                        self.notes = [NOTED]
-                        note_waits(group, journal, gather.unwaited, reduced)
+                if is_host(device):
+                    journal.is_complete = True
+                for group in [] if is_host(device) else list_groups(module):
+                    self.notes, journal.is_complete = [NOTED], True
+                    note_waits(group, journal, gather.unwaited, reduced)
 
 
 NOTED = (
     "waiting and transfer are the times in which the computing stream waited for a collective, "
-    "measured by events on the device; what ran beside the computation is not in them"
+    "measured by events on the device; what ran beside the computation is overlapped"
 )
 UNNOTED = (
     "how long the computing stream waited for collectives is not known: this version of torch does "
@@ -245,18 +261,30 @@ UNNOTED = (
 
 
 class Unwaited:
-    """The end of a collective that the device computes beside, until its results are needed: a mark
-    in the stream of the collective. Of several, the last, since they run one after another."""
+    """A collective that the device computes beside, until its results are needed: marks in the
+    stream of the collective. Of several, the last, since they run one after another."""
 
     def __init__(self) -> None:
-        self.ended: Any | None = None
+        self.visit: Visit | None = None
+
+    def begin(self, journal: Journal) -> None:
+        """One before it is passed by: the wait for this one is for both."""
+        if self.visit is not None:
+            journal.visits.append(self.visit)
+        now = journal.clock.mark()
+        self.visit = Visit(now, None, now)
+
+    def end(self, journal: Journal) -> None:
+        assert self.visit is not None
+        self.visit.ended = journal.clock.mark()
 
     def meet(self, journal: Journal) -> None:
         """Before the stream that computes waits for it: the rank is stopped from here to there, or
         not at all where it has ended before."""
-        if self.ended is not None:
-            journal.visits.append(Visit(journal.clock.mark(), self.ended))
-            self.ended = None
+        if self.visit is not None:
+            self.visit.arrived, self.visit.left = journal.clock.mark(), self.visit.ended
+            journal.visits.append(self.visit)
+            self.visit = None
 
 
 def list_groups(module: Any) -> list[Any]:
@@ -305,9 +333,10 @@ class Collective:
         if self.stops:
             with self.journal.visit():
                 yield
-        else:
+        else:  # in the collective's stream
+            self.unwaited.begin(self.journal)
             yield
-            self.unwaited.ended = self.journal.clock.mark()  # in the collective's stream
+            self.unwaited.end(self.journal)
 
 
 class AllGather(Collective):
@@ -344,11 +373,10 @@ class ReduceScatter(Collective):
     def note_all_reduce(self, reduced: Tensor) -> None:
         """Called when gradients have been averaged between groups, right after they were reduced
         within one: nothing lies between these."""
-        ended = self.journal.clock.mark()
         if self.stops:
-            self.journal.visits.append(Visit(self._arrived, ended))
+            self.journal.visits.append(Visit(self._arrived, self.journal.clock.mark()))
         else:
-            self.unwaited.ended = ended
+            self.unwaited.end(self.journal)
 
 
 # torch 2.13 renamed these, and warns of the old names.

@@ -4,7 +4,9 @@ Fake tensors have shapes and types, and operations on them give fake tensors: a 
 would, but computes nothing and holds nothing, so that models can be surveyed that no machine could
 hold. Whatever storages it makes are followed until they are gone.
 
-A model has many equal blocks: two steps, of one block and of two, give what each block adds.
+A model has many equal blocks: two steps, of one block and of two, give what each block adds. And
+tensors grow in proportion to the micro-batch: from steps with two of them follow all others, moment
+by moment. (A micro-batch of one is a step of its own: some operations take views there.)
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
@@ -74,7 +77,7 @@ def estimate(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
         active_experts=None,
     )
     with _explained(job.shape):
-        one, two = (run_step(replace(job, model=replace(shape, layers=n))) for n in (1, 2))
+        one, two = (trace_step(replace(job, model=replace(shape, layers=n))) for n in (1, 2))
     if job.shape.experts is not None:
         growth = count_expert_growth(job, on_host=on_host)
         _add_experts(one, job, growth, 1)
@@ -202,10 +205,81 @@ class Trace:
     buffer_bytes: int
     kept_bytes: int = 0
     """At the end of the forward pass."""
-    peaks: dict[str, Moment] = field(default_factory=dict)
-    """forward; early: backward, until the last block is done; late: after that."""
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    """All of a step: forward; early: backward, until the last block is done; late: after that."""
     tensors: Counter[Tensor] = field(default_factory=Counter)
     """Parameters, and what is kept."""
+
+    def __post_init__(self) -> None:
+        self.peaks = {part: _find_peak(part, moments) for part, moments in self.moments.items()}
+
+
+Moments = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+"""A row for each operation: bytes of all tensors there, of activations and of gradients."""
+
+
+def _find_peak(part: str, moments: Moments) -> Moment:
+    live_bytes, kept_bytes, gradient_bytes = moments[moments[:, 0].argmax()].tolist()
+    return Moment(
+        name="forward" if part == "forward" else "backward",
+        activation_bytes=kept_bytes,
+        gradient_bytes=gradient_bytes,
+        temporary_bytes=live_bytes - kept_bytes - gradient_bytes,
+    )
+
+
+MOST_KEPT = 64
+_KEPT: dict[TrainingJob, dict[int, Trace]] = {}
+"""Steps that were run, by job but for its micro-batch, and by that."""
+
+
+def trace_step(job: TrainingJob) -> Trace:
+    """What `run_step` gives, from steps of two other micro-batches where these were run."""
+    alike = TrainingJob(
+        job.shape,
+        job.seq_len,
+        precision=job.precision,
+        recompute=job.recompute,
+        attention=job.attention,
+    )
+    if alike not in _KEPT and len(_KEPT) >= MOST_KEPT:
+        del _KEPT[next(iter(_KEPT))]
+    known = _KEPT.setdefault(alike, {})
+    trace = known.get(job.micro_batch) or _scale(known, job.micro_batch)
+    if trace is None:
+        trace = known[job.micro_batch] = run_step(replace(alike, micro_batch=job.micro_batch))
+    return replace(trace, tensors=Counter(trace.tensors))
+
+
+def _scale(known: Mapping[int, Trace], size: int) -> Trace | None:
+    """To another micro-batch; None where no two are known, or not of the same operations."""
+    low, high = (sorted(other for other in known if other > 1) + [0, 0])[:2]
+    if not high or size == 1:
+        return None
+    one, two = known[low], known[high]
+
+    def scale(less: Any, more: Any) -> Any:
+        return less + (more - less) // (high - low) * (size - low)
+
+    if [(t.name, n) for t, n in one.tensors.items()] != [
+        (t.name, n) for t, n in two.tensors.items()
+    ]:
+        return None
+    if {p: len(m) for p, m in one.moments.items()} != {p: len(m) for p, m in two.moments.items()}:
+        return None
+    return Trace(
+        parameters=one.parameters,
+        largest_bytes=one.largest_bytes,
+        buffer_bytes=scale(one.buffer_bytes, two.buffer_bytes),
+        kept_bytes=scale(one.kept_bytes, two.kept_bytes),
+        moments={part: scale(rows, two.moments[part]) for part, rows in one.moments.items()},
+        tensors=Counter(
+            {
+                replace(less, shape=tuple(map(scale, less.shape, more.shape))): number
+                for (less, number), more in zip(one.tensors.items(), two.tensors, strict=True)
+            }
+        ),
+    )
 
 
 def run_step(job: TrainingJob) -> Trace:
@@ -228,8 +302,7 @@ def run_step(job: TrainingJob) -> Trace:
             trace.kept_bytes = watch.finish_forward()
             trace.tensors.update(watch.kept.values())
             loss.backward()
-        trace.peaks = watch.peaks
-    return trace
+    return replace(trace, moments={part: np.array(rows) for part, rows in watch.rows.items()})
 
 
 def _make_cast(job: TrainingJob) -> AbstractContextManager[object]:
@@ -269,7 +342,8 @@ class TensorWatch(TorchDispatchMode):
 
     def __init__(self, model: nn.Module, held: list[torch.Tensor]) -> None:
         super().__init__()
-        self.peaks: dict[str, Moment] = {}
+        self.rows: dict[str, list[tuple[int, int, int]]] = {}
+        """By part: those of `Moments`."""
         self.kept: dict[int, Tensor] = {}
         self._held = held  # so that no other storage takes their places
         self._known = {_identify(tensor) for tensor in held}
@@ -340,16 +414,9 @@ class TensorWatch(TorchDispatchMode):
             self._kept_bytes -= size_bytes
 
     def _look(self) -> None:
-        peak = self.peaks.get(self._part)
-        if peak is not None and peak.total_bytes >= self._live_bytes:
-            return
         kept_bytes = self._live_bytes if self._part == "forward" else self._kept_bytes
-        self.peaks[self._part] = Moment(
-            name="forward" if self._part == "forward" else "backward",
-            activation_bytes=kept_bytes,
-            gradient_bytes=self._gradient_bytes,
-            temporary_bytes=self._live_bytes - kept_bytes - self._gradient_bytes,
-        )
+        rows = self.rows.setdefault(self._part, [])
+        rows.append((self._live_bytes, kept_bytes, self._gradient_bytes))
 
     def _note_entry(self, name: str) -> Callable[..., None]:
         return lambda *_: self._where.append(name)

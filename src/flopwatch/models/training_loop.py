@@ -39,13 +39,15 @@ from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
 from flopwatch.models.builder import (
     build,
+    build_empty,
     choose_attention,
     choose_recompute,
     find_blocks,
+    list_initialisers,
     put_on,
 )
-from flopwatch.models.initialisation import fill_parameters, mix_seed
-from flopwatch.models.parallelize import Shared, leave, share
+from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
+from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.step_workload import (
     FICKLE,
     OPTIMIZERS,
@@ -81,8 +83,6 @@ def draw_sequences(
     return torch.stack(rows)
 
 
-EMPTY = "meta"
-"""Torch's device for tensors without memory."""
 LEARNING_RATE = 1e-4
 """Small: what is timed is a training that goes well."""
 
@@ -217,8 +217,8 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
     # Refuses what cannot be, before it takes time.
     count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
     journal = Journal(open_backend(device).clock)
-    model = make_model(job, is_empty=job.shape.is_ours)
-    fill = Filler(model, job, device) if job.shape.is_ours else leave
+    model = make_model(job, is_empty=True)
+    fill = Filler(model, job, device)
     compilation = Compilation(device) if job.compiled else None
     if compilation is not None:
         compile_blocks(model)
@@ -247,13 +247,18 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
 
 def make_model(job: TrainingJob, *, plain: bool = False, is_empty: bool = False) -> nn.Module:
     """In the host's memory, with weights from torch's current seed, the same ones for every way to
-    share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, it is
-    one of ours, takes no memory, and gets all that by a `Filler`."""
-    model = build(job.shape, device=EMPTY if is_empty else HOST, dtype=job.arithmetic.dtype)
+    share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, its
+    matrices take no memory, and it gets all that by a `Filler`."""
+    is_whole = job.shape.is_ours and not is_empty
+    model = (build if is_whole else build_empty)(job.shape, dtype=job.arithmetic.dtype)
     choose_attention(model, job.attention)
     choose_recompute(model, job.recompute)
-    if not is_empty:
+    if is_whole:
         swap_layers(model, job, find_swapped(model, job))
+    elif not is_empty:
+        fill = Filler(model, job, HOST)
+        for part in (*find_blocks(model), model):
+            fill(part)
     if plain and not job.is_dense:
         chosen = find_linear(model, find_pattern(job))
         install(model, {name: Plain(layer) for name, layer in chosen.items()})
@@ -289,18 +294,22 @@ class Filler:
         self._model: Any = model
         self._job = job
         self._device = device
+        self._dtype: torch.dtype = getattr(torch, job.arithmetic.dtype)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parts = {module: name for name, module in model.named_modules()}
+        self._draws = {} if job.shape.is_ours else list_initialisers(model)
+        self._filled: set[nn.Module] = set()
         self._swapped = find_swapped(model, job)
         """Those that are still to be replaced."""
 
     def __call__(self, part: nn.Module) -> None:
         """What of it is still empty."""
-        fill_parameters(part, self._names, self._model.draw, self._device)
-        for module in part.modules():
-            if isinstance(module, Rotation):
-                module.to_empty(device=HOST).initialize()
-                module.to(self._device)
+        if self._job.shape.is_ours:
+            self._fill_ours(part)
+        else:
+            draws = self._draws
+            fill_modules(part, self._parts, lambda m: draws[m](m), self._dtype, self._filled)
+            self._filled.add(part)
         prefix = self._parts[part]
         inside = [name for name in self._swapped if not prefix or name.startswith(f"{prefix}.")]
         for name in inside:  # drawn on the host, too
@@ -308,6 +317,13 @@ class Filler:
             swap_layers(self._model, self._job, [name])
             self._model.get_submodule(name).to(self._device)
         self._swapped = [name for name in self._swapped if name not in inside]
+
+    def _fill_ours(self, part: nn.Module) -> None:
+        fill_parameters(part, self._names, self._model.draw, self._device)
+        for module in part.modules():
+            if isinstance(module, Rotation):
+                module.to_empty(device=HOST).initialize()
+                module.to(self._device)
 
 
 def compile_blocks(model: nn.Module) -> None:

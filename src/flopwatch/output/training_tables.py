@@ -109,6 +109,7 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
         _part_column("transfer", lambda split: split.transfer_ns),
+        _part_column("overlapped", lambda split: split.overlapped_ns),
     ]
     groups = [list(group) for _, group in groupby(rows, lambda row: row.record.group_id)]
     return Sheet(
@@ -116,7 +117,7 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         columns=columns,
         items=[[Place(row, split) for split in split_ranks(row.record)] for row in rows],
         conditions="waiting: at collectives, until the last rank arrived; transfer: from then on; "
-        "working: everything else, including overlapped collectives; of the median step",
+        "working: everything else; overlapped: collectives that ran meanwhile; of the median step",
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
             *(remark for group in groups for remark in _remark_on_losses(group)),
@@ -124,7 +125,7 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
     )
 
 
-def _part_column(name: str, find_ns: Callable[[Split], float]) -> Column[Place]:
+def _part_column(name: str, find_ns: Callable[[Split], float | None]) -> Column[Place]:
     return Column(
         name,
         lambda place: _with_share(find_ns(place.split), place.split),
@@ -132,7 +133,9 @@ def _part_column(name: str, find_ns: Callable[[Split], float]) -> Column[Place]:
     )
 
 
-def _with_share(time_ns: float, split: Split) -> str:
+def _with_share(time_ns: float | None, split: Split) -> str:
+    if time_ns is None:
+        return "unknown"
     if time_ns <= 0:
         return "0"
     return f"{format_time(time_ns)} ({100 * time_ns / split.step_ns:.0f} %)"
@@ -143,7 +146,7 @@ def _remark_on(row: Row) -> list[str]:
     slow = find_slow_rank(splits)
     if slow is None:
         return []
-    longest_ns = max(split.waiting_ns for split in splits)
+    longest_ns = max(split.waiting_ns or 0.0 for split in splits)
     return [
         f"{row.record.variant}: other ranks wait for rank {slow.rank}, up to "
         f"{format_time(longest_ns)} of a step"

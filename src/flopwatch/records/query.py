@@ -63,7 +63,8 @@ SQL_TYPES = {
     "list[str]": "VARCHAR[]",
     "list[PartTime]": "DOUBLE[]",
     "list[Rank]": (
-        f"STRUCT(samples_ns {TIMES_BY_NAME}, waiting_ns DOUBLE[], transfer_ns DOUBLE[])[]"
+        f"STRUCT(samples_ns {TIMES_BY_NAME}, waiting_ns DOUBLE[], transfer_ns DOUBLE[], "
+        "overlapped_ns DOUBLE[])[]"
     ),
     "dict[str, Region]": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
 }
@@ -88,7 +89,10 @@ OF_RECORD = ("case_id", "group_id", "run_id", "suite", "variant", "params")
 VIEWS = {
     "records": (*(name for name in FIELDS if name not in UNNESTED), "samples", "file"),
     "samples": (*OF_RECORD, "phase", "sample", "round", "calls", "warmup", "ns"),
-    "ranks": (*OF_RECORD, "rank", "sample", "round", "warmup", "ns", "waiting_ns", "transfer_ns"),
+    "ranks": (
+        *(*OF_RECORD, "rank", "sample", "round", "warmup", "ns"),
+        *("waiting_ns", "transfer_ns", "overlapped_ns"),
+    ),
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
     "steps": tuple(STEP_COLUMNS),
@@ -132,6 +136,7 @@ UNNEST_RANKS = """(
     FROM (
         SELECT * EXCLUDE (rounds), unnest(rounds) AS "round",
             unnest(entry.waiting_ns) AS waiting_ns, unnest(entry.transfer_ns) AS transfer_ns,
+            unnest(entry.overlapped_ns) AS overlapped_ns,
             generate_subscripts(rounds, 1) - 1 AS sample
         FROM (SELECT *, unnest(ranks) AS entry, generate_subscripts(ranks, 1) - 1 AS rank
             FROM {rows})

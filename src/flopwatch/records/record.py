@@ -94,14 +94,18 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """What one of a job's processes did in the samples; all lists are parallel to `rounds`."""
+    """What one of a job's processes did in the samples; all lists are parallel to `rounds`. None
+    stands where it is not known: in the first call, which checks results, and where a workload does
+    not see its collectives."""
 
     samples_ns: dict[str, list[PartTime]]
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
-    waiting_ns: list[PartTime]
+    waiting_ns: list[PartTime | None]
     """In collectives, until the last rank arrived."""
-    transfer_ns: list[PartTime]
+    transfer_ns: list[PartTime | None]
     """In collectives, from then on."""
+    overlapped_ns: list[PartTime | None] = field(default_factory=list)
+    """In which a collective ran beside other work of the rank; empty in imported records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -317,8 +321,10 @@ def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
     for phase, times_ns in record.samples_ns.items():
         yield phase, len(times_ns)
     for number, rank in enumerate(record.ranks):
-        for times_ns in (*rank.samples_ns.values(), rank.waiting_ns, rank.transfer_ns):
+        for times_ns in rank.samples_ns.values():
             yield f"rank {number}", len(times_ns)
+        for parts_ns in (rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns or rank.waiting_ns):
+            yield f"rank {number}", len(parts_ns)
 
 
 def _find_wrong_sections(environment: dict[str, Any]) -> Iterator[str]:

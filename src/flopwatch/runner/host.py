@@ -88,6 +88,7 @@ def prepare_host(
     settled = replace(
         settings,
         device=devices.kind.name,
+        device_index=devices.index,
         threads=threads or usable_cores,
         memory_limit_bytes=memory_limit_bytes or int(MEMORY_SHARE * available_bytes),
     )

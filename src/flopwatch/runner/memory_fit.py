@@ -27,6 +27,9 @@ from flopwatch.worker.messages import RankPlace
 PROCESS_BYTES = 400 * 2**20
 """What a process with torch takes besides tensors, of its limit or of its GPU."""
 
+WORTH_SAYING = 0.1
+"""Of a device's memory: what others hold of it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
@@ -34,6 +37,9 @@ class Capacity:
 
     process_bytes: int | None = None
     """For the tensors of a single process; None where it is not known, or not limited."""
+    device_bytes: Sequence[int] = ()
+    """Likewise, where each device has its own memory: what is free on each of the node's, in the
+    order of the ranks that use them; empty where that is not known."""
     is_shared: bool = False
     """Whether ranks of one node share it: all but those with a GPU each do."""
     local_ranks: int | None = None
@@ -44,11 +50,22 @@ class Capacity:
     """What every rank needs one of."""
 
     def count_bytes(self, group: Group) -> int | None:
-        """For the tensors of one of the group's processes."""
-        if self.process_bytes is None or not self.is_shared or group.ranks is None:
+        """For the tensors of one of the group's processes: where that is least."""
+        if self.process_bytes is None:
+            return None
+        if self.device_bytes:
+            return min(self.device_bytes[: group.ranks or 1])
+        if not self.is_shared or group.ranks is None:
             return self.process_bytes
         sharers = min(group.ranks, self.local_ranks or group.ranks)
         return max(0, (self.process_bytes + PROCESS_BYTES) // sharers - PROCESS_BYTES)
+
+    def describe_held(self, available_bytes: int) -> str:
+        """That others hold much of a device's memory, if so."""
+        whole_bytes = self.process_bytes or 0
+        if not self.device_bytes or available_bytes > (1 - WORTH_SAYING) * whole_bytes:
+            return ""
+        return f" free of {format_bytes(whole_bytes)}, since other processes use it"
 
 
 def find_capacity(
@@ -58,15 +75,19 @@ def find_capacity(
     gpu = environment.get("torch", {}).get("gpu") or {}
     kind = find_kind(settings.device)
     on_cpu = kind.is_host
-    total_bytes = settings.memory_limit_bytes if on_cpu else gpu.get("memory_bytes")
     cores = environment.get("machine", {}).get("usable_cores")
-    devices = cores if on_cpu else gpu.get("count")
+    is_one = settings.device_index is not None
+    devices = cores if on_cpu else 1 if is_one else gpu.get("count")
+    free_bytes = [] if on_cpu else list_free_bytes(gpu)[settings.device_index or 0 :]
+    whole_bytes = gpu.get("memory_bytes", max(free_bytes, default=None))
+    total_bytes = settings.memory_limit_bytes if on_cpu else whole_bytes
     capacity = Capacity(
         process_bytes=None if total_bytes is None else max(0, total_bytes - PROCESS_BYTES),
+        device_bytes=[max(0, each - PROCESS_BYTES) for each in free_bytes],
         is_shared=on_cpu,
         local_ranks=devices,
         ranks=devices,
-        rank_units=f"{kind.unit}s",
+        rank_units=kind.unit if devices == 1 else f"{kind.unit}s",
     )
     if place is None:
         return capacity
@@ -80,6 +101,17 @@ def find_capacity(
     return replace(
         capacity, local_ranks=place.local_ranks, ranks=ranks, rank_units="ranks in this job"
     )
+
+
+def list_free_bytes(gpu: Mapping[str, Any]) -> list[int]:
+    """Of each device, as the environment has it: others may hold some of its memory. Of one that
+    does not say, all; nothing where no device says."""
+    free_bytes = [state.get("free_bytes") for state in gpu.get("states") or ()]
+    if not any(each is not None for each in free_bytes):
+        return []
+    whole_bytes = gpu.get("memory_bytes")
+    known = [whole_bytes if each is None else each for each in free_bytes]
+    return [] if None in known else known
 
 
 Misfits = list[tuple[Group, dict[str, Failure]]]
@@ -125,28 +157,29 @@ def describe_idle(groups: Sequence[Group], ranks: int) -> str | None:
 def find_misfits(group: Group, capacity: Capacity) -> dict[str, Failure]:
     """The variants that cannot fit, each with the reason."""
     if group.ranks is not None and capacity.ranks is not None and group.ranks > capacity.ranks:
+        there = "is" if capacity.ranks == 1 else "are"
         reason = (
-            f"it needs {group.ranks} ranks, and there are {capacity.ranks} {capacity.rank_units}; "
-            "choose fewer with --ranks"
+            f"it needs {group.ranks} ranks, and there {there} {capacity.ranks} "
+            f"{capacity.rank_units}; choose fewer with --ranks"
         )
         return dict.fromkeys(group.variants, Failure("skipped", reason, "too-few-ranks"))
     available_bytes = capacity.count_bytes(group)
     if available_bytes is None:
         return {}
+    available = format_bytes(available_bytes) + capacity.describe_held(available_bytes)
     reasons: dict[str, Failure] = {}
     taken_bytes = 0.0
     for variant in sorted(group.variants, key=lambda variant: variant != group.baseline):
         parts = group.memory.get(variant, {})
         needed_bytes = sum(parts.values())
         if needed_bytes > available_bytes:
-            message = explain(parts, available_bytes)
+            message = explain(parts, available)
             reasons[variant] = Failure("skipped", message, "does-not-fit")
         elif group.apart and taken_bytes + needed_bytes > available_bytes:
             message = (
                 f"it needs {format_bytes(int(needed_bytes))} of memory besides the other variants, "
-                f"which take {format_bytes(int(taken_bytes))}, and there are "
-                f"{format_bytes(available_bytes)}; measure it alone: --variant {variant} "
-                f"--baseline {variant}"
+                f"which take {format_bytes(int(taken_bytes))}, and there are {available}; measure "
+                f"it alone: --variant {variant} --baseline {variant}"
             )
             reasons[variant] = Failure("skipped", message, "does-not-fit")
         else:
@@ -154,15 +187,15 @@ def find_misfits(group: Group, capacity: Capacity) -> dict[str, Failure]:
     return reasons
 
 
-def explain(parts: Mapping[str, float], available_bytes: int) -> str:
+def explain(parts: Mapping[str, float], available: str) -> str:
     """
-    >>> explain({"parameters": 6 * 2**30}, 2**32).partition(";")[0]
+    >>> explain({"parameters": 6 * 2**30}, "4.00 GiB").partition(";")[0]
     'it needs 6.00 GiB of memory (parameters 6.00 GiB), and there are 4.00 GiB'
     """
     listed = ", ".join(f"{part} {format_bytes(int(size))}" for part, size in parts.items() if size)
     return (
         f"it needs {format_bytes(int(sum(parts.values())))} of memory ({listed}), and there are "
-        f"{format_bytes(available_bytes)}; --force tries it all the same"
+        f"{available}; --force tries it all the same"
     )
 
 

@@ -35,12 +35,19 @@ OVERHEAD_S = 8.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakOptions:
     device: Device
+    device_index: int | None = None
+    """Of the only one that is wanted."""
     threads: int | None
     """None: usable cores."""
     dtypes: Sequence[str]
     ranks: int
     """1: no collectives."""
     quick: bool
+
+    @property
+    def wanted_device(self) -> Device:
+        number = self.device_index
+        return self.device if number is None else f"{self.device}:{number}"
 
     @property
     def effort(self) -> str:
@@ -82,6 +89,7 @@ def choose_options(
     usual = min(most, CPU_RANKS) if devices.are_host else most
     return PeakOptions(
         device=chosen,
+        device_index=devices.index,
         threads=threads,
         dtypes=dtypes or known,
         ranks=usual if ranks is None else ranks,
@@ -116,7 +124,7 @@ def measure_peaks(options: PeakOptions) -> Peaks:
     found = session.call(
         "measure_peaks",
         {"dtypes": list(options.dtypes), "effort": options.effort},
-        device=options.device,
+        device=options.wanted_device,
         threads=options.threads,
     )
     facts = {
@@ -141,7 +149,7 @@ def _measure_exchanges(options: PeakOptions) -> list[Exchange]:
     found = session.call(
         "measure_collectives",
         {"effort": options.effort},
-        device=options.device,
+        device=options.wanted_device,
         threads=options.threads,
         ranks=options.ranks,
     )

@@ -195,6 +195,7 @@ def _add_samples(record: Record, new: NewSamples) -> None:
         _extend(record.ranks[rank].samples_ns, more.samples_ns)
         record.ranks[rank].waiting_ns.extend(more.waiting_ns)
         record.ranks[rank].transfer_ns.extend(more.transfer_ns)
+        record.ranks[rank].overlapped_ns.extend(more.overlapped_ns)
     record.instrumented_ns.extend(new.instrumented_ns)
     for name, region in new.regions.items():
         known = record.regions.setdefault(name, Region(calls=region.calls, samples_ns=[]))

@@ -425,6 +425,7 @@ def _plan(
     request = Describe(
         settings=host.settings,
         devices=host.devices.count,
+        device_name=host.devices.name,
         suite_path=str(suite_file.path),
         quick=options.quick,
         preset=options.preset,

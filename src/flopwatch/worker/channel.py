@@ -242,6 +242,7 @@ class SampleStream(Observer):
                     samples_ns=_split_phases(phases, [share.phase_ns for share in shares]),
                     waiting_ns=[share.waiting_ns for share in shares],
                     transfer_ns=[share.transfer_ns for share in shares],
+                    overlapped_ns=[share.overlapped_ns for share in shares],
                 )
                 for shares in zip(*one.shares[start:end], strict=True)
             ],

@@ -44,7 +44,7 @@ from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.limits import BUSY_FACTOR
 from flopwatch.worker.messages import RankPlace
-from flopwatch.worker.rank_times import Run, Share, Stop
+from flopwatch.worker.rank_times import Run, Share, Stop, Visit
 
 SHORTEST_LEAD_NS, LONGEST_LEAD_NS = 1_000_000, 100_000_000
 """From the announcement of a common start until the start: it must have reached all ranks."""
@@ -124,10 +124,11 @@ class Communicator:
         """What `agreement.gather` gives, run by all at once, and what each took."""
         ready = replace(workload, reset=lambda: self.start_together(workload))
         found = agreement.gather(ready, clock)
-        # Between its phases a check copies results: it has times, but no common run.
+        # Between its phases a check copies results: it has times, but no common run, so that who
+        # waited is not known.
         rows: list[list[float]] = self.collect(found.phase_ns, list[float])
         slowest_ns = [max(column) for column in zip(*rows, strict=True)]
-        shares = [Share(row, 0.0, 0.0) for row in rows]
+        shares = [Share(row, None, None) for row in rows]
         return replace(found, phase_ns=slowest_ns), shares
 
     def meet(self) -> None:
@@ -244,21 +245,24 @@ def _make_box(size: Any) -> Any:
     return torch.empty(int(size), dtype=torch.uint8)
 
 
-def resolve(clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Any]) -> Run:
+def resolve(
+    clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Visit] | None
+) -> Run:
     """A run, from the marks that were made at its start and after each phase."""
 
     def find_time_ns(mark: Any) -> float:
         (elapsed_ns,) = clock.elapsed_ns([marks[0], mark])
         return began_ns + elapsed_ns
 
-    return Run(
-        began_ns,
-        tuple(find_time_ns(mark) for mark in marks[1:]),
-        tuple(
-            Stop(find_time_ns(v.arrived), None if v.left is None else find_time_ns(v.left))
-            for v in visits
-        ),
-    )
+    def make_stop(visit: Visit) -> Stop:
+        left_ns = None if visit.left is None else find_time_ns(visit.left)
+        if visit.began is None or visit.ended is None:
+            return Stop(find_time_ns(visit.arrived), left_ns)
+        span_ns = find_time_ns(visit.began), find_time_ns(visit.ended)
+        return Stop(find_time_ns(visit.arrived), left_ns, span_ns)
+
+    ended_ns = tuple(find_time_ns(mark) for mark in marks[1:])
+    return Run(began_ns, ended_ns, None if visits is None else tuple(map(make_stop, visits)))
 
 
 def _open_store(place: RankPlace) -> Any:

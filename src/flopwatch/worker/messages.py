@@ -94,6 +94,8 @@ class Describe(Request, frozen=True, kw_only=True):
     suite_path: str
     devices: int = 1
     """How many accelerators this node has, where it is one that is measured on."""
+    device_name: str | None = None
+    """What their driver calls them."""
     quick: bool = False
     preset: str | None = None
     chosen: dict[str, list[str]] = {}

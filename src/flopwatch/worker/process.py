@@ -97,7 +97,9 @@ def read_request(descriptor: int) -> Describe | Call | MeasureGroup:
 def describe(request: Describe, channel: Channel) -> None:
     limit_bytes = request.settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else max(limit_bytes, DESCRIBING_BYTES))
-    devices = Devices(kind=find_kind(request.settings.device), count=request.devices)
+    devices = Devices(
+        kind=find_kind(request.settings.device), count=request.devices, name=request.device_name
+    )
     suite = load_once(Path(request.suite_path)).on(devices)
     chosen_values = _add_ranks(suite, request)
     wanted: Any = {"quick": request.quick, "preset": request.preset}
@@ -338,8 +340,9 @@ def settle_in(log: int) -> None:
 
 def _apply(settings: Settings, place: RankPlace | None) -> None:
     """Ranks of one node share its memory and cores."""
-    if place is not None:
-        open_backend(settings.device).select(place.local_rank)
+    if place is not None or settings.device_index is not None:
+        own = 0 if place is None else place.local_rank
+        open_backend(settings.device).select(own + (settings.device_index or 0))
     sharers = 1 if place is None else place.local_ranks
     limit_bytes = settings.memory_limit_bytes
     limits.limit_memory(None if limit_bytes is None else limit_bytes // sharers)

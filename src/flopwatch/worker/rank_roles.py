@@ -81,7 +81,7 @@ class RankZero:
         self._clock = clock
         self._run_number = 0
         self._began_ns: dict[int, float] = {}
-        self._journals: dict[int, Sequence[Visit]] = {}
+        self._journals: dict[int, Sequence[Visit] | None] = {}
         self._phases: dict[int, int] = {}
         """How many a run has: a window of runs has marks for those of each."""
         self._shares: list[list[Share]] = []
@@ -153,7 +153,7 @@ class RankZero:
             self._clock,
             self._began_ns[number],
             [mark for _, mark in marks],
-            self._journals.get(number, ()),
+            self._journals.get(number),
         )
         self.comm.order("report", number)
         runs: list[Run] = self.comm.collect(own, Run)
@@ -180,7 +180,7 @@ class RankZero:
         """Of the run that is just over, before the next one clears it."""
         journal = self._workload.journal if self._workload is not None else None
         if journal is not None:
-            self._journals[self._run_number] = journal.visits
+            self._journals[self._run_number] = journal.read()
         self._workload = None
 
     def _forget(self, up_to: int) -> None:
@@ -250,7 +250,7 @@ class OtherRank:
             prepared, begin = prepare_window(workload, calls)
             began_ns = self._comm.start_together(prepared)
             marks = mark_window(workload, calls, self._clock, begin)
-        visits = workload.journal.visits if workload.journal is not None else ()
+        visits = None if workload.journal is None else workload.journal.read()
         self._runs[number] = resolve(self._clock, began_ns, marks, visits)
 
     def _report(self, number: int) -> None:

@@ -9,8 +9,9 @@ Two levels:
               the blocks, and those layers timed inside the running model by hooks
 
 llm-int8 computes the weight's gradient in int8 too, which SwitchBack does not: it shows what that
-restraint costs in time. ``--grid published`` has the published shapes and batches, most of them
-too large for a CPU.
+restraint costs in time. On accelerators whose data sheets have float8, layers in float8 (fp8) stand
+beside both; elsewhere they may be emulated, and are measured on request. ``--grid published`` has
+the published shapes and batches, most of them too large for a CPU.
 
 What int8 is compared with matters: float32 on a CPU and bfloat16 on a GPU, unless another dtype is
 asked for. All variants of a group have the same.
@@ -36,9 +37,14 @@ from flopwatch.records.published.published_switchback import (
 )
 from flopwatch.suites.grids import require_counts
 
-MODEL_VARIANTS = ["dense", "switchback:rowwise", "switchback:global", "llm-int8"]
+FLOAT8_VARIANTS = ["fp8:rowwise", "fp8:tensorwise"]
+MODEL_VARIANTS = [
+    *("dense", "switchback:rowwise", "switchback:global", "llm-int8"),
+    *FLOAT8_VARIANTS,
+]
 VARIANTS = [
     *("dense", "switchback:rowwise", "switchback:global", "switchback:global:int8", "llm-int8"),
+    *FLOAT8_VARIANTS,
     *SUMS,
 ]
 
@@ -73,6 +79,7 @@ WIDENING = [
 ]
 PUBLISHED: Grid = {
     **LAYER,
+    "variant": [variant for variant in VARIANTS if variant not in FLOAT8_VARIANTS],
     "tokens": [2**power for power in range(10, 18)],
     "shape": [shape for pair in WIDENING for shape in (pair, pair[::-1])],
 }
@@ -98,7 +105,8 @@ def list_quick(devices: Devices) -> list[Grid]:
 def ask_for_others(devices: Devices) -> Grid:
     """Only what the device is good at is measured unasked: a CPU may emulate short types, at a
     hundredth of the speed."""
-    return {"dtype": [dtype for dtype in DTYPES if dtype != devices.kind.usual_dtype]}
+    others: Grid = {"dtype": [dtype for dtype in DTYPES if dtype != devices.kind.usual_dtype]}
+    return others if devices.compute_in("float8") else {**others, "variant": FLOAT8_VARIANTS}
 
 
 def is_sensible(case: flopwatch.Case) -> bool:
