@@ -19,85 +19,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.architectures import ARCHITECTURES, BIASES, Biases
+from flopwatch.jobs.layer_parts import LETTERS, RECURRENT, WINDOWED, find_pattern
 
+__all__ = [
+    "ARCHITECTURES", "SHAPES", "Activation", "Shape", "find_dimensions", "find_shape",
+    "has_usual_vocabulary", "make_opt", "make_shape",
+]  # fmt: skip
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Architecture:
-    """What all sizes of a model family share."""
-
-    feed_forward: str
-    """Glob pattern of the names of the feed-forward linear layers."""
-    blocks: str
-    """Glob pattern that, of all linear layers, only those inside the blocks match."""
-    feed_forward_matrices: int
-    """2: up and down; 3: with a gate."""
-    norm_vectors: int
-    """2: a LayerNorm's weight and bias; 1: an RMSNorm's weight."""
-    has_biases: bool
-    """Whether the linear layers of the blocks have biases."""
-    extra_positions: int | None
-    """Learned positions beyond those that a sequence can have; None: positions are rotary."""
-    is_tied: bool
-    """Whether the LM head is the token embedding."""
-    is_ours: bool = False
-    """Whether it is built by `models.transformer`, not by the library transformers."""
-
-
-ARCHITECTURES = {
-    "decoder": Architecture(
-        feed_forward="*.feed_forward.*",
-        blocks="blocks.*",
-        feed_forward_matrices=3,
-        norm_vectors=1,
-        has_biases=False,
-        extra_positions=None,
-        is_tied=False,
-        is_ours=True,
-    ),
-    "gpt": Architecture(
-        feed_forward="*.feed_forward.*",
-        blocks="blocks.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=0,
-        is_tied=True,
-        is_ours=True,
-    ),
-    "opt": Architecture(
-        feed_forward="*.fc[12]",
-        blocks="*.layers.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=2,
-        is_tied=True,
-    ),
-    "gpt_neox": Architecture(
-        feed_forward="*.mlp.dense_*",
-        blocks="*.layers.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=None,
-        is_tied=False,
-    ),
-    "llama": Architecture(
-        feed_forward="*.mlp.*_proj",
-        blocks="*.layers.*",
-        feed_forward_matrices=3,
-        norm_vectors=1,
-        has_biases=False,
-        extra_positions=None,
-        is_tied=False,
-    ),
-}
-"""Ours, and some of the library transformers by their `model_type`. ``decoder`` has RMSNorm, rotary
-positions and SwiGLU, as Llama has; ``gpt`` has LayerNorm, learned positions, GELU and biases, as
-GPT-2 has."""
 
 Activation = Literal["swiglu", "gelu"]
 
@@ -127,11 +59,53 @@ class Shape:
     """None: the architecture's own; otherwise ours only."""
     tied: bool | None = None
     """Whether the LM head is the token embedding; None: as the architecture has it."""
+    head_dim: int | None = None
+    """Of a head's queries and keys; None: the hidden size divided by the heads."""
+    window: int | None = None
+    """Positions that one sees in layers with a sliding window or chunks."""
+    pattern: str | None = None
+    """What the layers are, a letter each (`layer_parts.LETTERS`), repeated; None: all have full
+    attention, or with a window a sliding one."""
+    q_lora_rank: int | None = None
+    """Of latent attention, as configurations of DeepSeek call its dimensions; None: queries come
+    from the hidden state itself."""
+    kv_lora_rank: int | None = None
+    """None: attention is not latent."""
+    qk_rope_head_dim: int | None = None
+    """Of `head_dim`, the rotary part, which is the same for all keys of a token."""
+    v_head_dim: int | None = None
+    """Of a head's values; None: as wide as its queries."""
     experts: int | None = None
     """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
     all. Such models are accounted for only."""
     active_experts: int | None = None
     """How many of them a token goes through."""
+    expert_size: int | None = None
+    """Feed-forward size of each; None: that of the model."""
+    shared_expert_size: int | None = None
+    """Feed-forward size of what all tokens go through besides, together; None: nothing."""
+    dense_layers: int | None = None
+    """The first layers, without experts."""
+    expert_every: int | None = None
+    """Every so many layers there are experts, and none between; None: in all layers."""
+    state_size: int | None = None
+    """Of a state space, for each number of a head; of linear attention, width of a key."""
+    state_heads: int | None = None
+    """Of a state space; of linear attention, those of values."""
+    state_head_dim: int | None = None
+    state_groups: int | None = None
+    """Groups of heads with the same input and output matrices; of linear attention, heads of
+    keys."""
+    conv_size: int | None = None
+    """Positions that the convolution before it covers."""
+    scan_chunk: int | None = None
+    """Positions that are computed together."""
+    mtp_layers: int | None = None
+    """Modules of multi-token prediction, each of which trains the model to predict one more
+    token."""
+    biases: Biases | None = None
+    """None: as the architecture has them; likewise the norms of a layer."""
+    norms: int | None = None
     padded_vocabulary: int | None = None
     """Rows of the embedding and the LM head, where there are more than tokens, for speed; None: as
     many. Accounted for only."""
@@ -148,7 +122,7 @@ class Shape:
 
     @property
     def head_size(self) -> int:
-        return self.hidden_size // self.heads
+        return self.head_dim or self.hidden_size // self.heads
 
     @property
     def is_tied(self) -> bool:
@@ -283,9 +257,14 @@ def has_usual_vocabulary(model: str | Shape) -> bool:
 
 KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}
 SWITCHES = {"true": True, "false": False}
+WORDS: dict[str, tuple[str, ...]] = {"activation": get_args(Activation), "biases": BIASES}
 MOST_DIGITS = 9
 """Of a dimension: what is counted from them must stay a number."""
-ACCOUNTED_ONLY = ("experts", "active_experts", "padded_vocabulary")
+BUILT = (
+    "architecture", "hidden_size", "feed_forward_size", "layers", "heads", "vocabulary",
+    "positions", "key_value_heads", "embedding_size", "norm_first", "activation", "tied", "head_dim"
+)  # fmt: skip
+ACCOUNTED_ONLY = tuple(name for name in KINDS if name not in BUILT)
 
 
 def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
@@ -295,7 +274,9 @@ def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
         raise UsageError(f"model {text!r}: {setting!r} is not name=value with a name of {known}")
     if "bool" in KINDS[name] and value in SWITCHES:
         return name, SWITCHES[value]
-    if "Activation" in KINDS[name] and value in ("swiglu", "gelu"):
+    if value in WORDS.get(name, ()):
+        return name, value
+    if name == "pattern" and set(value) <= set(LETTERS):
         return name, value
     if KINDS[name].startswith("int") and value.isdecimal():
         if len(value) > MOST_DIGITS:
@@ -305,17 +286,27 @@ def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
             )
         if int(value) > 0:
             return name, int(value)
-    raise UsageError(f"model {text!r}: {value!r} cannot be its {name}")
+        if KINDS[name] == "int | None":
+            return name, None
+    raise UsageError(f"model {text!r}: {value!r} cannot be its {name}" + _list_letters(name))
+
+
+def _list_letters(name: str) -> str:
+    if name != "pattern":
+        return ""
+    letters = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
+    return f"; write a letter for each layer, which are repeated: {letters}"
 
 
 def _validate(text: str, shape: Shape) -> None:
-    if shape.hidden_size % shape.heads:
+    if shape.head_dim is None and shape.hidden_size % shape.heads:
         raise UsageError(
             f"model {text!r}: {shape.heads} heads cannot share a hidden size of "
-            f"{shape.hidden_size}; choose heads that divide it"
+            f"{shape.hidden_size}; choose heads that divide it, or give head_dim"
         )
-    if shape.is_ours and shape.key_value_heads:
-        raise UsageError(f"model {text!r}: {shape.architecture} has no key_value_heads; llama has")
+    if shape.is_ours and (shape.key_value_heads or shape.head_dim):
+        name = "key_value_heads" if shape.key_value_heads else "head_dim"
+        raise UsageError(f"model {text!r}: {shape.architecture} has no {name}; llama has")
     if shape.heads % (shape.key_value_heads or shape.heads):
         raise UsageError(
             f"model {text!r}: {shape.heads} heads cannot share {shape.key_value_heads} "
@@ -347,3 +338,29 @@ def _validate_accounted(text: str, shape: Shape) -> None:
             f"model {text!r}: a padded_vocabulary of {shape.padded_vocabulary} has no room for "
             f"{shape.vocabulary} tokens; give a larger one"
         )
+    for name, needed, wanted in _list_needs(shape):
+        if wanted and any(getattr(shape, each) is None for each in needed):
+            raise UsageError(f"model {text!r}: {name} needs {', '.join(needed)}; give them, too")
+    for name in EXPERT_FIELDS if experts is None else ():
+        if getattr(shape, name) is not None:
+            raise UsageError(
+                f"model {text!r}: {name} is of a model with experts; give experts and "
+                "active_experts, too"
+            )
+
+
+EXPERT_FIELDS = ("expert_size", "shared_expert_size", "dense_layers", "expert_every")
+STATE_FIELDS = ("state_size", "state_heads", "state_head_dim", "conv_size", "scan_chunk")
+
+
+def _list_needs(shape: Shape) -> list[tuple[str, tuple[str, ...], bool]]:
+    """What a shape has, which dimensions that needs, and whether it has it."""
+    letters = set(find_pattern(shape))
+    return [
+        ("its pattern", ("window",), bool(letters & set(WINDOWED))),
+        ("its pattern", STATE_FIELDS, bool(letters & set(RECURRENT))),
+        ("its pattern", ("experts",), "e" in letters),
+        ("latent attention", ("head_dim", "qk_rope_head_dim", "v_head_dim"),
+         shape.kv_lora_rank is not None),
+        ("q_lora_rank", ("kv_lora_rank",), shape.q_lora_rank is not None),
+    ]  # fmt: skip
