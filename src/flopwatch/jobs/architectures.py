@@ -76,13 +76,14 @@ ARCHITECTURES = {
     "qwen3": Architecture(feed_forward=_LLAMA, qk_norm="head"),
     "olmo2": Architecture(feed_forward=_LLAMA, qk_norm="all", norms_after=True),
     "olmo3": Architecture(feed_forward=_LLAMA, qk_norm="all", norms_after=True),
+    "gemma": Architecture(feed_forward=_LLAMA, is_tied=True),
     "gemma2": Architecture(feed_forward=_LLAMA, norms=4, norms_after=True, is_tied=True),
     "gemma3_text": Architecture(
         feed_forward=_LLAMA, norms=4, norms_after=True, is_tied=True, qk_norm="head"
     ),
     "granite": Architecture(feed_forward=_LLAMA),
     "smollm3": Architecture(feed_forward=_LLAMA, is_tied=True),
-    "phi3": Architecture(feed_forward="*.mlp.*_proj"),
+    "phi3": Architecture(feed_forward=_LLAMA),
     "phi": Architecture(
         feed_forward="*.mlp.fc[12]", feed_forward_matrices=2, norm_vectors=2, norms=1,
         biases="all", head_bias=True,
@@ -107,7 +108,7 @@ ARCHITECTURES = {
     "qwen2_moe": Architecture(feed_forward="", biases="qkv", gates_shared_expert=True),
     "qwen3_moe": Architecture(feed_forward="", qk_norm="head"),
     "olmoe": Architecture(feed_forward="", qk_norm="all"),
-    "granitemoe": Architecture(feed_forward="", is_tied=True),
+    "granitemoe": Architecture(feed_forward=""),
     "gpt_oss": Architecture(feed_forward="", biases="all", has_sinks=True, router_bias=True),
     "llama4_text": Architecture(feed_forward=""),
     "deepseek_v2": Architecture(feed_forward=""),
@@ -118,7 +119,7 @@ ARCHITECTURES = {
     ),
     "mamba2": Architecture(feed_forward="", splits_layers=True),
     "nemotron_h": Architecture(feed_forward="", feed_forward_matrices=2, splits_layers=True),
-    "granitemoehybrid": Architecture(feed_forward="", is_tied=True),
+    "granitemoehybrid": Architecture(feed_forward=""),
 }  # fmt: skip
 """``decoder`` has RMSNorm, rotary positions and SwiGLU, as Llama has; ``gpt`` has LayerNorm,
 learned positions, GELU and biases, as GPT-2 has."""

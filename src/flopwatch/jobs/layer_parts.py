@@ -33,7 +33,7 @@ LETTERS = {
     "s": "attention in a sliding window",
     "c": "attention within chunks",
     "m": "Mamba 2",
-    "l": "linear attention (gated delta rule)",
+    "l": "linear attention by the gated delta rule",
     "d": "feed-forward alone",
     "e": "experts alone",
 }

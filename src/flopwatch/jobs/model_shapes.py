@@ -10,15 +10,18 @@ Dimensions are those that the models were published with:
     opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
                               heads of 64, as in OPT-1.3B, whose own hidden size is 2048
 
-A model of other dimensions is written as a name with what differs, ``small:layers=4``, or as an
-architecture with its dimensions, ``llama:hidden_size=512:layers=8``: one of ours, or any causal
-language model that the library transformers knows.
+Today's models are in `model_zoo`, by the names that they were published with. A model of other
+dimensions is written as a name with what differs, ``small:layers=4``, as the path of a
+configuration of Hugging Face, ``mine/config.json``, or as an architecture with its dimensions,
+``llama:hidden_size=512:layers=8``: one of ours, or any causal language model that the library
+transformers knows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
@@ -27,7 +30,7 @@ from flopwatch.jobs.layer_parts import LETTERS, RECURRENT, WINDOWED, find_patter
 
 __all__ = [
     "ARCHITECTURES", "SHAPES", "Activation", "Shape", "find_dimensions", "find_shape",
-    "has_usual_vocabulary", "make_opt", "make_shape",
+    "has_usual_vocabulary", "is_config_path", "make_opt", "make_shape", "validate_shape",
 ]  # fmt: skip
 
 
@@ -227,18 +230,55 @@ def find_dimensions(text: str) -> Shape:
     """
     name, *settings = text.split(":")
     changes = dict(_parse_setting(text, setting) for setting in settings)
-    known = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    is_whole = {"hidden_size", "layers"} <= changes.keys()
+    known = _find_known(name, is_whole=is_whole)
     if known is not None:
         shape = replace(known, **changes)
-    elif "hidden_size" in changes and "layers" in changes:
+    elif is_whole:
         shape = make_shape(name, **changes)
     else:
-        raise UsageError(
-            f"there is no model {name!r}; choose one of {', '.join(SHAPES)}, or write an "
-            "architecture with its dimensions, as in decoder:hidden_size=512:layers=8:heads=8"
-        )
-    _validate(text, shape)
+        raise UsageError(f"there is no model {name!r}; {_advise(name)}")
+    validate_shape(text, shape)
     return shape
+
+
+def _find_known(name: str, *, is_whole: bool) -> Shape | None:
+    """By its name, or by the path of its configuration. Our own names come first: 7b is gpt-7b.
+    With `is_whole`, there are dimensions enough for an architecture of that name."""
+    own = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    if own is not None:
+        return own
+    if is_config_path(name):
+        from flopwatch.jobs.model_configs import read_config_file
+
+        return read_config_file(Path(name))
+    if is_whole and name in ARCHITECTURES:
+        return None
+    from flopwatch.jobs.model_zoo import find_named
+
+    found = find_named(name, exactly=is_whole)
+    return None if found is None else found.shape
+
+
+def is_config_path(model: str) -> bool:
+    """Whether it is a file, or a folder, and no name.
+
+    >>> is_config_path("mine/config.json"), is_config_path("meta-llama/Meta-Llama-3-8B")
+    (True, False)
+    """
+    name = model.partition(":")[0]
+    return name.endswith(".json") or (Path(name) / "config.json").is_file()
+
+
+def _advise(name: str) -> str:
+    from flopwatch.jobs.model_zoo import suggest
+
+    near = suggest(name, list(SHAPES))
+    return (
+        (f"did you mean {' or '.join(near)}? " if near else "")
+        + "`flopwatch models` lists all names; or give the path of a config.json, or an "
+        "architecture with its dimensions, as in llama:hidden_size=512:layers=8:heads=8"
+    )
 
 
 def has_usual_vocabulary(model: str | Shape) -> bool:
@@ -298,7 +338,7 @@ def _list_letters(name: str) -> str:
     return f"; write a letter for each layer, which are repeated: {letters}"
 
 
-def _validate(text: str, shape: Shape) -> None:
+def validate_shape(text: str, shape: Shape) -> None:
     if shape.head_dim is None and shape.hidden_size % shape.heads:
         raise UsageError(
             f"model {text!r}: {shape.heads} heads cannot share a hidden size of "
