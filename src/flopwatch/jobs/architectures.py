@@ -17,7 +17,8 @@ all heads together."""
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     feed_forward: str
-    """Glob pattern of the names of the feed-forward linear layers; empty: they are no modules."""
+    """Glob pattern of the names of the feed-forward linear layers; empty: they are no plain
+    nn.Linear, so that no other layers can take their place."""
     blocks: str = "*.layers.*"
     """Glob pattern that, of all linear layers, only those inside the blocks match."""
     feed_forward_matrices: int = 3
@@ -90,7 +91,7 @@ ARCHITECTURES = {
     ),
     "nemotron": Architecture(feed_forward=_LLAMA, feed_forward_matrices=2, norm_vectors=2),
     "gpt2": Architecture(
-        feed_forward="*.mlp.*", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
+        feed_forward="", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
         biases="all", extra_positions=0, is_tied=True,
     ),
     "bloom": Architecture(
@@ -101,7 +102,7 @@ ARCHITECTURES = {
         feed_forward="*.ffn.*_proj", blocks="*.blocks.*", feed_forward_matrices=2, is_tied=True
     ),
     "falcon": Architecture(
-        feed_forward="*.mlp.dense_*", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
+        feed_forward="", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
         is_tied=True,
     ),
     "mixtral": Architecture(feed_forward=""),

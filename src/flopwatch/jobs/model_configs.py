@@ -95,11 +95,7 @@ def read_config(content: Config, where: str = "this configuration") -> Shape:
     config = _take_text_part(content, where)
     kind = str(config["model_type"])
     try:
-        for name, values in COVERED.items():
-            if config.get(name) not in values:
-                raise ValueError(f"{name}={str(config[name])[:40]} is not counted")
-        fields = {name: _find(config, *keys) for name, keys in NAMES.items()}
-        shape = _make_shape(kind, {**fields, **READERS[kind](config)})
+        shape = _make_shape(kind, _read_fields(config))
     except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
         raise UsageError(
             f"{where} is a {kind!r} that cannot be counted: {error}; describe the model by its "
@@ -107,6 +103,28 @@ def read_config(content: Config, where: str = "this configuration") -> Shape:
         ) from None
     validate_shape(where, shape)
     return shape
+
+
+@cache
+def read_usual(kind: str) -> Fields:
+    """What a configuration of this `model_type` has if it says nothing; empty where it has to.
+
+    >>> read_usual("mixtral")["experts"], read_usual("nemotron_h")
+    (8, {})
+    """
+    try:
+        fields = _read_fields(read_defaults()[kind] | {"model_type": kind})
+    except KeyError:
+        return {}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_fields(config: Config) -> Fields:
+    for name, values in COVERED.items():
+        if config.get(name) not in values:
+            raise ValueError(f"{name}={str(config[name])[:40]} is not counted")
+    fields = {name: _find(config, *keys) for name, keys in NAMES.items()}
+    return {**fields, **READERS[str(config["model_type"])](config)}
 
 
 def _take_text_part(content: Config, where: str) -> dict[str, Any]:
@@ -123,13 +141,13 @@ def _take_text_part(content: Config, where: str) -> dict[str, Any]:
     spelled = {
         name for names in NAMES.values() for name in names if any(each in content for each in names)
     }
-    defaults = _read_defaults()[str(kind)]
+    defaults = read_defaults()[str(kind)]
     left = {name: value for name, value in defaults.items() if name not in spelled}
     return {**left, **content, "model_type": kind}
 
 
 @cache
-def _read_defaults() -> dict[str, dict[str, Any]]:
+def read_defaults() -> dict[str, dict[str, Any]]:
     text = files("flopwatch.jobs").joinpath("data/config_defaults.json").read_text("utf-8")
     defaults: dict[str, dict[str, Any]] = json.loads(text)
     return defaults
@@ -336,10 +354,10 @@ def _read_nemotron_h(config: Config) -> Fields:
     if types:
         pattern = _translate(types).replace("l", "m")
     else:
-        given = config["hybrid_override_pattern"]
+        given = config.get("hybrid_override_pattern") or ""
         pattern = "".join(HYBRID_LETTERS.get(each, "?") for each in given)
     if not pattern or "?" in pattern:
-        raise ValueError("its hybrid_override_pattern has other letters than M, *, - and E")
+        raise KeyError("hybrid_override_pattern, with the letters M, *, - and E, is not there")
     has_experts = "e" in pattern
     own = {
         "expert_size": config["moe_intermediate_size"],

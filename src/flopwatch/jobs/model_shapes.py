@@ -30,7 +30,8 @@ from flopwatch.jobs.layer_parts import LETTERS, RECURRENT, WINDOWED, find_patter
 
 __all__ = [
     "ARCHITECTURES", "SHAPES", "Activation", "Shape", "find_dimensions", "find_shape",
-    "has_usual_vocabulary", "is_config_path", "make_opt", "make_shape", "validate_shape",
+    "has_own_experts", "has_usual_vocabulary", "is_config_path", "make_opt", "make_shape",
+    "require_built", "validate_shape",
 ]  # fmt: skip
 
 
@@ -213,13 +214,20 @@ def find_shape(text: str) -> Shape:
     8
     """
     shape = find_dimensions(text)
-    for name in ACCOUNTED_ONLY:
-        if getattr(shape, name) is not None:
-            raise UsageError(
-                f"model {text!r}: {name} can be accounted for (flopwatch mfu), but not built; "
-                "leave it out, or take an architecture of transformers that has it, such as mixtral"
-            )
+    require_built(text, shape)
     return shape
+
+
+def require_built(text: str, shape: Shape) -> None:
+    """Refuse what only can be accounted for."""
+    usual = _find_usual(shape.architecture)
+    odd = [name for name in ACCOUNTED_ONLY if getattr(shape, name) != usual.get(name)]
+    if odd or shape.architecture in NEVER_BUILT:
+        what = odd[0] if odd else f"a {shape.architecture!r}"
+        raise UsageError(
+            f"model {text!r}: {what} can be accounted for (flopwatch mfu), but not built; "
+            "leave it out, or take an architecture of transformers that has it, such as mixtral"
+        )
 
 
 def find_dimensions(text: str) -> Shape:
@@ -235,11 +243,28 @@ def find_dimensions(text: str) -> Shape:
     if known is not None:
         shape = replace(known, **changes)
     elif is_whole:
-        shape = make_shape(name, **changes)
+        shape = make_shape(name, **{**_find_usual(name), **changes})
     else:
         raise UsageError(f"there is no model {name!r}; {_advise(name)}")
     validate_shape(text, shape)
     return shape
+
+
+def _find_usual(architecture: str) -> dict[str, Any]:
+    """What a configuration of the library transformers has besides dimensions, such as experts."""
+    if architecture not in ARCHITECTURES or ARCHITECTURES[architecture].is_ours:
+        return {}
+    from flopwatch.jobs.model_configs import read_usual
+
+    usual = read_usual(architecture)
+    # Heads of latent attention do not follow from the hidden size.
+    own = ("head_dim",) if "kv_lora_rank" in usual else ()
+    return {name: usual[name] for name in (*ACCOUNTED_ONLY, *own) if name in usual}
+
+
+def has_own_experts(architecture: str) -> bool:
+    """Whether the library transformers builds it with experts."""
+    return "experts" in _find_usual(architecture)
 
 
 def _find_known(name: str, *, is_whole: bool) -> Shape | None:
@@ -305,6 +330,8 @@ BUILT = (
     "positions", "key_value_heads", "embedding_size", "norm_first", "activation", "tied", "head_dim"
 )  # fmt: skip
 ACCOUNTED_ONLY = tuple(name for name in KINDS if name not in BUILT)
+NEVER_BUILT = ("llama4_text", "mamba2", "nemotron_h", "granitemoehybrid")
+"""Whose configurations have other names for what `models.builder` sets."""
 
 
 def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
@@ -395,7 +422,7 @@ STATE_FIELDS = ("state_size", "state_heads", "state_head_dim", "conv_size", "sca
 
 def _list_needs(shape: Shape) -> list[tuple[str, tuple[str, ...], bool]]:
     """What a shape has, which dimensions that needs, and whether it has it."""
-    letters = set(find_pattern(shape))
+    letters, known = set(find_pattern(shape)), ARCHITECTURES.get(shape.architecture)
     return [
         ("its pattern", ("window",), bool(letters & set(WINDOWED))),
         ("its pattern", STATE_FIELDS, bool(letters & set(RECURRENT))),
@@ -403,4 +430,5 @@ def _list_needs(shape: Shape) -> list[tuple[str, tuple[str, ...], bool]]:
         ("latent attention", ("head_dim", "qk_rope_head_dim", "v_head_dim"),
          shape.kv_lora_rank is not None),
         ("q_lora_rank", ("kv_lora_rank",), shape.q_lora_rank is not None),
+        (f"a {shape.architecture!r}", ("pattern",), known is not None and known.splits_layers),
     ]  # fmt: skip

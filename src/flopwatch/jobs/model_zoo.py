@@ -4,7 +4,7 @@ A name may be spelled in many ways: in capitals, with and without hyphens, with 
 before it and words such as Instruct behind it. A part of it is enough where only one model has it:
 
     llama-3-8b, llama3-8b, Llama-3-8B-Instruct, meta-llama/Meta-Llama-3-8B
-    405b, scout, 8x22b
+    405b, 8x22b
 """
 
 from __future__ import annotations
@@ -107,14 +107,20 @@ def find_named(name: str, *, exactly: bool = False) -> NamedModel | None:
         return zoo[spellings[simple]]
     if exactly:
         return None
-    words = _split(name)
-    found = [known for known in zoo if _contains(_split(known), words)]
+    found = _list_containing(name)
     if len(found) > 1:
         raise UsageError(
             f"there is no model {name!r} alone; {_list_some(found)} have that in their names: "
             "choose one"
         )
-    return zoo[found[0]] if found else None
+    # A size stands for its model, but a word such as tiny may mean anything.
+    has_size = any(letter.isdigit() for letter in name)
+    return zoo[found[0]] if found and has_size else None
+
+
+def _list_containing(name: str) -> list[str]:
+    words = _split(name)
+    return [known for known in load_zoo() if _contains(_split(known), words)]
 
 
 def suggest(name: str, others: Sequence[str] = ()) -> list[str]:
@@ -124,8 +130,8 @@ def suggest(name: str, others: Sequence[str] = ()) -> list[str]:
     'llama-3-8b'
     """
     known = {**_list_spellings(), **{_simplify(other): other for other in others}}
-    near = get_close_matches(_simplify(name), known, n=6, cutoff=0.7)
-    return list(dict.fromkeys(known[each] for each in near))[:3]
+    near = get_close_matches(_simplify(name), known, n=6, cutoff=0.6)
+    return list(dict.fromkeys([*_list_containing(name), *(known[each] for each in near)]))[:3]
 
 
 def _list_some(names: Sequence[str]) -> str:
