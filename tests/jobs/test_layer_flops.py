@@ -74,6 +74,7 @@ TINY: dict[str, dict[str, Any]] = {
                     "attention_chunk_size": 24},
     "deepseek_v2": {**LATENT, "q_lora_rank": None},
     "deepseek_v3": LATENT,
+    "deepseek_v32": {**LATENT, "index_topk": 24, "index_n_heads": 3, "index_head_dim": 8},
     "qwen3_next": {**GQA, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36,
                    "shared_expert_intermediate_size": 44, "head_dim": 16,
                    "linear_key_head_dim": 10, "linear_value_head_dim": 14,
@@ -174,9 +175,11 @@ def test_flops_are_those_that_torch_counts(kind: str) -> None:
 MIXERS = ("Attention", "GatedDeltaNet", "Mamba2Mixer", "MambaLayer", "MptAttention")
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in TINY if kind not in ("mamba2", "bloom", "mpt", "falcon", "gpt2")]
-)
+UNSEEN = ("mamba2", "bloom", "mpt", "falcon", "gpt2", "deepseek_v32")
+"""Whose masks are not given to their attention by that name, or not there at all."""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TINY if kind not in UNSEEN])
 def test_masks_leave_as_many_pairs_as_are_counted(kind: str) -> None:
     """Full, sliding and chunked."""
     config, shape = describe(kind)
@@ -198,6 +201,15 @@ def test_masks_leave_as_many_pairs_as_are_counted(kind: str) -> None:
         if layer.attention is not None:
             counted[layer.attention.count_pairs(100, masked=True)] += layer.count
     assert counted == left
+
+
+def test_sparse_attention_sees_as_many_positions_as_it_chooses() -> None:
+    _, shape = describe("deepseek_v32")
+    job = TrainingJob(shape, 100)
+    scores = count_flops_by_part(job, causal=True)["scores"].forward
+    seen = sum(min(place + 1, 24) for place in range(100))
+    # 6 heads of 16 on what is seen; 3 of 8 and their sum on everything before.
+    assert scores == 2 * 4 * (seen * 6 * 16 + 5050 * 3 * (8 + 1))
 
 
 def test_chunks_are_half_needed_and_matrices_shared_by_groups() -> None:

@@ -114,6 +114,7 @@ ARCHITECTURES = {
     "llama4_text": Architecture(feed_forward=""),
     "deepseek_v2": Architecture(feed_forward=""),
     "deepseek_v3": Architecture(feed_forward=""),
+    "deepseek_v32": Architecture(feed_forward=""),
     "qwen3_next": Architecture(
         feed_forward="", qk_norm="head", gates_attention=True, gates_shared_expert=True,
         conv_bias=False,

@@ -316,6 +316,16 @@ def _read_deepseek(config: Config) -> Fields:
     }
 
 
+def _read_sparse_deepseek(config: Config) -> Fields:
+    """With narrow heads that choose which positions are seen."""
+    return {
+        **_read_deepseek(config),
+        "index_topk": config["index_topk"],
+        "index_heads": config["index_n_heads"],
+        "index_head_dim": config["index_head_dim"],
+    }
+
+
 def _read_qwen3_next(config: Config) -> Fields:
     interval, types = config.get("full_attention_interval") or 4, config.get("layer_types")
     return {
@@ -441,6 +451,7 @@ READERS: dict[str, Callable[[Config], Fields]] = {
     "llama4_text": _read_llama4,
     "deepseek_v2": _read_deepseek,
     "deepseek_v3": _read_deepseek,
+    "deepseek_v32": _read_sparse_deepseek,
     "qwen3_next": _read_qwen3_next,
     "mamba2": _read_mamba2,
     "nemotron_h": _read_nemotron_h,

@@ -79,6 +79,11 @@ class Shape:
     """Of `head_dim`, the rotary part, which is the same for all keys of a token."""
     v_head_dim: int | None = None
     """Of a head's values; None: as wide as its queries."""
+    index_topk: int | None = None
+    """Of sparse attention, as configurations of DeepSeek call its dimensions: positions that one
+    sees, which narrow heads choose; None: attention is not sparse."""
+    index_heads: int | None = None
+    index_head_dim: int | None = None
     experts: int | None = None
     """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
     all. Such models are accounted for only."""
@@ -429,6 +434,8 @@ def _list_needs(shape: Shape) -> list[tuple[str, tuple[str, ...], bool]]:
         ("its pattern", ("experts",), "e" in letters),
         ("latent attention", ("head_dim", "qk_rope_head_dim", "v_head_dim"),
          shape.kv_lora_rank is not None),
+        ("sparse attention", ("index_heads", "index_head_dim", "q_lora_rank"),
+         shape.index_topk is not None),
         ("q_lora_rank", ("kv_lora_rank",), shape.q_lora_rank is not None),
         (f"a {shape.architecture!r}", ("pattern",), known is not None and known.splits_layers),
     ]  # fmt: skip

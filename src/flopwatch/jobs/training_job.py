@@ -18,7 +18,7 @@ A variant of a suite is the same job computed in another way, written as words j
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from html import escape
@@ -115,7 +115,9 @@ class TrainingJob:
         object.__setattr__(self, "precision", find_precision(str(self.precision)))
         if not isinstance(self.model, str | Shape):
             raise UsageError(f"model is {str(self.model)[:40]!r}; give a name, or a Shape")
-        find = _read_shape if _is_path(self.model) else _find_shape
+        is_path = isinstance(self.model, str) and is_config_path(self.model)
+        # A file may change.
+        find: Callable[[str | Shape, int], Shape] = _read_shape if is_path else _find_shape
         object.__setattr__(self, "shape", find(self.model, self.seq_len))
 
     @property
@@ -239,16 +241,14 @@ def _require(name: str, value: object, known: Sequence[str]) -> None:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
 
 
-def _is_path(model: str | Shape) -> bool:
-    return isinstance(model, str) and is_config_path(model)
-
-
 def _read_shape(model: str | Shape, seq_len: int) -> Shape:
     shape = find_dimensions(model) if isinstance(model, str) else model
     return shape.stretch(seq_len)
 
 
-_find_shape = lru_cache(maxsize=256)(_read_shape)  # fits make thousands of jobs of a few models
+@lru_cache(maxsize=256)  # fits make thousands of jobs of a few models
+def _find_shape(model: str | Shape, seq_len: int) -> Shape:
+    return _read_shape(model, seq_len)
 
 
 _count_parameters = cache(count_parameters)  # fits ask for it thousands of times

@@ -180,6 +180,7 @@ def _name_layer(layer: Layer) -> str:
     attention, letter = layer.attention, layer.kind[0]
     if attention is not None:
         word = "chunks of" if attention.is_chunked else "window"
+        word = "sparse" if attention.index_width else word
         return "" if attention.window is None else f"{word} {attention.window:,}"
     names = {"m": "Mamba 2", "l": "linear attention", "d": "feed-forward", "e": "experts"}
     return names[letter]
