@@ -291,13 +291,13 @@ def _find_known(name: str, *, is_whole: bool) -> Shape | None:
 
 
 def is_config_path(model: str) -> bool:
-    """Whether it is a file, or a folder, and no name.
+    """Whether it is a file, or a folder that has one, which is written with a slash; and no name.
 
     >>> is_config_path("mine/config.json"), is_config_path("meta-llama/Meta-Llama-3-8B")
     (True, False)
     """
     name = model.partition(":")[0]
-    return name.endswith(".json") or (Path(name) / "config.json").is_file()
+    return name.endswith(".json") or ("/" in name and (Path(name) / "config.json").is_file())
 
 
 def _advise(name: str) -> str:
