@@ -15,9 +15,8 @@ from flopwatch.errors import UsageError
 def models(words: tuple[str, ...], as_json: bool) -> None:
     """List the models that --model knows by name.
 
-    WORDs choose those that have them all in their name, family or architecture. --model takes
-    many spellings of a name, the path of a config.json of Hugging Face, and architectures with
-    their dimensions, too.
+    WORDs choose those that have them in their name or family. --model takes many spellings of a
+    name, the path of a config.json of Hugging Face, and architectures with their dimensions, too.
 
     \b
     flopwatch models
@@ -32,7 +31,6 @@ def models(words: tuple[str, ...], as_json: bool) -> None:
     found = list_models(words)
     if not found:
         raise UsageError(
-            f"no model has {' and '.join(map(repr, words))} in its name; `flopwatch models` lists "
-            "all of them"
+            f"no model has {' '.join(words)!r} in its name; `flopwatch models` lists all of them"
         )
     options.print_found(as_json, models_as_dict(found), list_model_sheets(found))

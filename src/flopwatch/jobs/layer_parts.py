@@ -243,6 +243,8 @@ def _make_layer(shape: Shape, kind: str, count: int) -> Layer:
         linears += _list_experts(shape, known) if feed_forward == "e" else _list_dense(shape, known)
     norms = known.norms if shape.norms is None else shape.norms
     halves = 2 if mixer and feed_forward else 1
+    # What a router weighs is needed for its gradient; a shared expert comes last, and is added.
+    is_added = feed_forward != "e" or (shape.shared_expert_size and not known.gates_shared_expert)
     vectors += _count_norm(shape) * (norms * halves // 2)
     return Layer(
         kind=kind,
@@ -251,7 +253,7 @@ def _make_layer(shape: Shape, kind: str, count: int) -> Layer:
         vectors=vectors,
         attention=attention,
         scan=scan,
-        keeps_last=feed_forward == "e" or known.norms_after or not shape.norm_first,
+        keeps_last=not is_added or known.norms_after or not shape.norm_first,
     )
 
 

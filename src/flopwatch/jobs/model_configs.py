@@ -157,28 +157,32 @@ def _find(config: Config, *keys: str) -> Any:
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
-NUMBERS = {"layers", "heads", "hidden_size", "vocabulary"}
+NEEDED = ("layers", "heads", "hidden_size", "vocabulary")
 """What no model is without."""
+WORDS = {"pattern": str, "biases": str, "tied": bool, "norm_first": bool}
+"""Fields that are no numbers."""
 
 
 def _make_shape(kind: str, fields: Fields) -> Shape:
     for name, value in fields.items():
-        is_word = isinstance(value, str | bool) or value is None
-        if not is_word and (not isinstance(value, int) or value < 0):
-            raise ValueError(f"{name} is {str(value)[:40]!r}")
-        if name in NUMBERS and not value:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        is_right = isinstance(value, WORDS[name]) if name in WORDS else is_count
+        if value is not None and not is_right:
+            raise ValueError(f"its {name} is {str(value)[:40]!r}")
+        if name in NEEDED and not value:
             raise ValueError(f"its {name} is not there")
-    hidden = fields["hidden_size"]
-    return Shape(
-        architecture=kind,
-        **{
-            **fields,
-            "feed_forward_size": 4 * hidden
-            if fields["feed_forward_size"] is None
-            else fields["feed_forward_size"],
-            "positions": fields["positions"] or 2048,
-        },
-    )
+    hidden, heads = fields["hidden_size"], fields["heads"]
+    usual = {
+        "feed_forward_size": (None, 4 * hidden),
+        "positions": (None, 2048),
+        # What is the same without being said.
+        "key_value_heads": (heads, None),
+        "head_dim": (None if fields.get("kv_lora_rank") else hidden / heads, None),
+    }
+    for name, (found, instead) in usual.items():
+        if fields[name] == found:
+            fields = {**fields, name: instead}
+    return Shape(architecture=kind, **fields)
 
 
 def _read_plain(config: Config) -> Fields:

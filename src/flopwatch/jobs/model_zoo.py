@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -86,11 +87,17 @@ def _read_line(family: Mapping[str, Any], line: Mapping[str, Any]) -> NamedModel
 
 @cache
 def _list_spellings() -> dict[str, str]:
-    """Names by how they are compared."""
-    return {
+    """Names by how they are compared: by their words, or where that leaves one, without hyphens."""
+    words = {
         _simplify(spelling): model.name
         for model in load_zoo().values()
         for spelling in (model.name, *model.also)
+    }
+    squeezed = Counter(spelling.replace("-", "") for spelling in words)
+    return words | {
+        spelling.replace("-", ""): name
+        for spelling, name in words.items()
+        if squeezed[spelling.replace("-", "")] == 1
     }
 
 
@@ -103,8 +110,9 @@ def find_named(name: str, *, exactly: bool = False) -> NamedModel | None:
     """
     zoo, spellings = load_zoo(), _list_spellings()
     simple = _simplify(name)
-    if simple in spellings:
-        return zoo[spellings[simple]]
+    for spelling in (simple, simple.replace("-", "")):
+        if spelling in spellings:
+            return zoo[spellings[spelling]]
     if exactly:
         return None
     found = _list_containing(name)
@@ -119,8 +127,8 @@ def find_named(name: str, *, exactly: bool = False) -> NamedModel | None:
 
 
 def _list_containing(name: str) -> list[str]:
-    words = _split(name)
-    return [known for known in load_zoo() if _contains(_split(known), words)]
+    words = split_name(name)
+    return [known for known in load_zoo() if contains_words(split_name(known), words)]
 
 
 def suggest(name: str, others: Sequence[str] = ()) -> list[str]:
@@ -140,25 +148,25 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _simplify(name: str) -> str:
-    words = _split(name)
+    words = split_name(name)
     while len(words) > 1 and words[0] in HEADS:
         words = words[1:]
     while len(words) > 1 and (words[-1] in TAILS or DATE.fullmatch(words[-1])):
         words = words[:-1]
-    return "".join(words)
+    return "-".join(words)
 
 
-def _split(name: str) -> list[str]:
+def split_name(name: str) -> list[str]:
     """The words of a name, without the organisation.
 
-    >>> _split("meta-llama/Llama3.1-8B_Instruct")
+    >>> split_name("meta-llama/Llama3.1-8B_Instruct")
     ['llama', '3.1', '8b', 'instruct']
     """
     spaced = re.sub(r"([a-z]{3,})(\d)", r"\1-\2", name.rpartition("/")[2].lower())
     return [word for word in re.split(r"[-_ ]", spaced) if word]
 
 
-def _contains(words: Sequence[str], wanted: Sequence[str]) -> bool:
+def contains_words(words: Sequence[str], wanted: Sequence[str]) -> bool:
     places = range(len(words) - len(wanted) + 1)
     return bool(wanted) and any(
         words[place : place + len(wanted)] == list(wanted) for place in places

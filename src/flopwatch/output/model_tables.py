@@ -9,7 +9,7 @@ from typing import Any
 
 from flopwatch.jobs.layer_parts import Layer, list_layers
 from flopwatch.jobs.model_shapes import SHAPES, Shape
-from flopwatch.jobs.model_zoo import load_zoo
+from flopwatch.jobs.model_zoo import contains_words, load_zoo, split_name
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.output.tables import Column, Sheet, number
 from flopwatch.output.units import format_count, plural
@@ -48,7 +48,8 @@ class ListedModel:
 
 
 def list_models(words: Sequence[str] = ()) -> list[ListedModel]:
-    """Those whose name, family or other spelling has all of these words."""
+    """Those with these words, one after the other, in their name, another one or their family; a
+    single word without a number may be a part of one."""
     own = [
         ListedModel(
             name=name,
@@ -71,16 +72,15 @@ def list_models(words: Sequence[str] = ()) -> list[ListedModel]:
         )
         for model in load_zoo().values()
     ]
-    return [model for model in [*own, *named] if all(_has(model, word) for word in words)]
+    return [model for model in [*own, *named] if not words or _has(model, words)]
 
 
-def _has(model: ListedModel, word: str) -> bool:
-    texts = (model.name, model.family, *model.also, model.shape.architecture)
-    return any(_squeeze(word) in _squeeze(text) for text in texts)
-
-
-def _squeeze(text: str) -> str:
-    return text.lower().replace("-", "").replace(" ", "")
+def _has(model: ListedModel, words: Sequence[str]) -> bool:
+    texts = (model.name, model.family, *model.also)
+    wanted = split_name(" ".join(words))
+    if len(wanted) == 1 and not any(letter.isdigit() for letter in wanted[0]):
+        return any(wanted[0] in text.lower() for text in texts)
+    return any(contains_words(split_name(text), wanted) for text in texts)
 
 
 def models_as_dict(models: Sequence[ListedModel]) -> list[dict[str, Any]]:
