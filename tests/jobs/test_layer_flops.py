@@ -19,10 +19,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from flopwatch.jobs.config_readers import READERS
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.flops import count_bytes_by_part, count_flops_by_part
 from flopwatch.jobs.layer_parts import Part, list_layers
-from flopwatch.jobs.model_configs import READERS, read_config
+from flopwatch.jobs.model_configs import read_config
 from flopwatch.jobs.model_shapes import Shape, find_dimensions
 from flopwatch.jobs.parameters import count_parameters, count_weights
 from flopwatch.jobs.training_job import RECOMPUTES, TrainingJob

@@ -14,8 +14,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.architectures import ARCHITECTURES
+from flopwatch.jobs.config_readers import READERS
 from flopwatch.jobs.layer_parts import list_kinds
-from flopwatch.jobs.model_configs import READERS, read_config, read_defaults
+from flopwatch.jobs.model_configs import read_config, read_defaults
 from flopwatch.jobs.model_shapes import SHAPES, Shape, find_shape
 from flopwatch.jobs.model_zoo import load_zoo
 from flopwatch.jobs.parameters import count_parameters
@@ -126,6 +127,11 @@ def test_of_a_model_for_images_the_text_part_is_read() -> None:
     assert read_config(gemma) == ZOO["gemma-3-4b"].shape
     llama = {"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}
     assert read_config(llama).experts == 16
+
+
+def test_a_copied_architecture_is_read_as_what_it_copies() -> None:
+    model = ZOO["kimi-k2"]
+    assert read_config({**model.config, "model_type": "kimi_k2"}) == model.shape
 
 
 @pytest.mark.parametrize(
