@@ -146,7 +146,7 @@ def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="no precision 'fp7'"):
         find_precision("fp7")
     with pytest.raises(UsageError, match="does not follow from its dimensions"):
-        predict(make("qwen2:hidden_size=512:layers=8"), A100, choose_stack(A100))
+        predict(make("stablelm:hidden_size=512:layers=8"), A100, choose_stack(A100))
     split = replace(make(), parallelism=Parallelism(data=4, tensor=2))
     with pytest.raises(UsageError, match="predict does not know tensor parallelism yet"):
         predict(split, A100, choose_stack(A100))

@@ -8,7 +8,10 @@ vocabulary. Conventions agree on neither. Symbols in their formulas:
     V  vocabulary           a  heads         k  key and value heads
     f  feed-forward size    e  experts that a token goes through   P  rows of padding
 
-N has the experts that a token goes through, and no padding.
+N has the experts that a token goes through, and no padding. Where heads are not as wide as the
+hidden size together, L h S of attention is that of the heads: (width of keys + width of values) / 2
+in each layer that has attention. Only exact-causal knows windows and chunks; all others take S
+positions in every layer with attention, as their sources do.
 """
 
 from __future__ import annotations
@@ -17,19 +20,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.architectures import ARCHITECTURES
 from flopwatch.jobs.flops import count_flops_by_part
-from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.layer_parts import Part
 from flopwatch.jobs.parameters import (
-    Part,
+    count_attention_width,
     count_parameters,
-    count_router_weights,
+    count_positions,
     count_weights,
+    list_all_layers,
     require_known,
 )
 from flopwatch.jobs.training_job import TrainingJob
 
 NEEDED = 3
 """Passes that training needs: forward, gradients of inputs, gradients of weights."""
+MULTIPLIED: tuple[Part, ...] = ("qkv", "output", "state-space", "feed-forward", "mtp")
+"""Parts of the blocks that have weights."""
+SCAN_FLOPS = 7
+"""Of a token, for each number of a state: Megatron-LM's count."""
 
 
 Built = int | None
@@ -69,7 +78,7 @@ def count_trained_parameters(
     if not at_length:
         return built
     used = replace(shape, positions=job.seq_len)
-    return built - (_count_positions(shape) - _count_positions(used))
+    return built - (count_positions(shape) - count_positions(used))
 
 
 def _count_padding(job: TrainingJob) -> int:
@@ -78,11 +87,13 @@ def _count_padding(job: TrainingJob) -> int:
     return 2 * NEEDED * shape.padding * (shape.embedding_size or shape.hidden_size)
 
 
-def _count_positions(shape: Shape) -> int:
-    """Learned ones, as parameters; 0 too where it is not known whether there are any."""
-    known = ARCHITECTURES.get(shape.architecture)
-    extra = None if known is None else known.extra_positions
-    return 0 if extra is None else (shape.positions + extra) * shape.hidden_size
+def _count_pair_width(job: TrainingJob) -> int:
+    """2 L h: multiplications of a pair of positions, of scores and of values. Of an architecture
+    whose layers are not known, as if all had attention as wide as the hidden size."""
+    shape = job.shape
+    if shape.architecture not in ARCHITECTURES:
+        return 2 * shape.layers * shape.hidden_size
+    return count_attention_width(shape)
 
 
 def _sum_parts(
@@ -132,8 +143,7 @@ def _make_mosaic(
         return 2 * passes * count_n(job, built)  # 2: multiply and add, once for each parameter
 
     def count_attention_flops(job: TrainingJob, passes: int) -> int:
-        shape = job.shape
-        return passes * attention_flops * shape.layers * shape.hidden_size * job.seq_len
+        return passes * attention_flops * _count_pair_width(job) * job.seq_len // 2
 
     def count_model_star(job: TrainingJob, built: Built) -> float:
         return count_parameter_flops(job, built, NEEDED)
@@ -172,14 +182,13 @@ def _make_mosaic(
 
 def _make_palm(name: str, source: str, *, what: str, with_positions: bool) -> Convention:
     def count_n(job: TrainingJob, built: Built) -> int:
-        left_out = 0 if with_positions else _count_positions(job.shape)
+        left_out = 0 if with_positions else count_positions(job.shape)
         return count_trained_parameters(job, built) - left_out
 
     def count_model(job: TrainingJob, built: Built) -> float:
-        attention = job.shape.layers * job.shape.hidden_size * job.seq_len
-        # 6 = 2 (multiply, add) x 3 (forward, grad input, grad weight);
-        # 12 = 6 x 2 (queries with keys, scores with values).
-        return 2 * NEEDED * count_n(job, built) + 4 * NEEDED * attention
+        # 6 = 2 (multiply, add) x 3 (forward, grad input, grad weight); 12 L h S = 6 (2 L h) S:
+        # queries with keys and scores with values are a matmul each.
+        return 2 * NEEDED * (count_n(job, built) + _count_pair_width(job) * job.seq_len)
 
     def count_hardware(job: TrainingJob, built: Built) -> float:
         _, again = _sum_parts(job, causal=False)
@@ -201,13 +210,22 @@ def _make_palm(name: str, source: str, *, what: str, with_positions: bool) -> Co
 def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
     def count_pass(job: TrainingJob) -> tuple[float, float, float]:
         """Of a forward pass: weights of the blocks, attention's matmuls, the head."""
-        shape = job.shape
-        weights = count_weights(shape)
-        blocks = weights["qkv"] + weights["output"] + weights["feed-forward"]
-        blocks -= shape.layers * count_router_weights(shape)
-        # 4 = 2 (multiply, add) x 2 (queries with keys, scores with values).
-        matmuls = 4 * shape.layers * shape.hidden_size * job.seq_len
-        return 2 * blocks, matmuls / (2 if halved else 1), 2 * weights["head"]
+        layers, weights = list_all_layers(job.shape), count_weights(job.shape)
+        blocks = sum(weights[part] for part in MULTIPLIED)
+        blocks -= sum(
+            layer.count * each.weights
+            for layer in layers
+            for each in layer.linears
+            if each.is_router
+        )
+        scans = sum(layer.count * layer.scan.inner_state for layer in layers if layer.scan)
+        # 2 (multiply, add); _count_pair_width has both, queries with keys and scores with values.
+        matmuls = 2 * _count_pair_width(job) * job.seq_len
+        return (
+            2 * blocks + SCAN_FLOPS * scans,
+            matmuls / (2 if halved else 1),
+            2 * weights["head"],
+        )
 
     def count_model(job: TrainingJob, built: Built) -> float:
         return NEEDED * sum(count_pass(job))
@@ -228,6 +246,8 @@ def _make_megatron(name: str, source: str, *, halved: bool) -> Convention:
             + ("" if halved else ", for GPT 72 L h^2 (1 + S / (6 h) + V / (12 L h))"),
             "hardware = model without recomputation, 4/3 (B + A) + H with full, "
             "B + 2 A + H with selective (as published: only A / 3 is recomputed); + 6 P h",
+            f"layers with a state space, in B: 6 (weights) + {NEEDED * SCAN_FLOPS} (its inner "
+            "size) (its state size), as Megatron-LM counts them",
         ),
         count_model_flops=count_model,
         count_hardware_flops=count_hardware,

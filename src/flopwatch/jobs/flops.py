@@ -8,15 +8,20 @@ The parts are those of a decoder:
     scores          queries with keys
     values          scores with values
     output          attention's output layer
-    feed-forward    its two or three matrices; of experts those that a token goes through, and the
-                    router
+    state-space     the linear layers of state-space and linear-attention layers
+    scan            products of such a layer: within chunks of positions, and with the state
+    feed-forward    its two or three matrices; of experts those that a token goes through, shared
+                    ones and the router
+    mtp             projections of multi-token prediction, whose layers and logits are part of the
+                    others
     head            the logits of every position
     padding         those rows of the head that stand for no token
 
 FLOPs are those of the matmuls, 2 for a multiplication and its addition. Norms, activation
 functions, softmax, lookups and biases are left out, as is usual: they cost time, but next to no
 arithmetic. Nor does it count what a fused attention kernel recomputes of the scores inside its own
-backward pass. A tied head is computed like any other.
+backward pass. A tied head is computed like any other. Of state-space layers, the convolution, the
+decay between chunks and triangular systems are left out, which are no matmuls.
 
 Recomputation (activation checkpointing) is what the backward pass repeats of the forward pass:
 
@@ -29,28 +34,27 @@ Recomputation (activation checkpointing) is what the backward pass repeats of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flopwatch.errors import Unsupported
-from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.layer_parts import PARTS, Layer, Linear, Part
+from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import count_shards
-from flopwatch.jobs.parameters import (
-    PARTS,
-    Part,
-    count_expert_weights,
-    count_qkv_outputs,
-    count_router_weights,
-    count_up_matrices,
-    count_weights,
-)
+from flopwatch.jobs.parameters import count_positions, count_weights, list_all_layers
 from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
-BLOCK: tuple[Part, ...] = ("qkv", "scores", "values", "output", "feed-forward")
-"""What each block has."""
+BLOCK: tuple[Part, ...] = (
+    "qkv", "scores", "values", "output", "state-space", "scan", "feed-forward", "mtp"
+)  # fmt: skip
+"""What blocks have."""
 ATTENTION: tuple[Part, ...] = ("scores", "values")
 """Matmuls of two activations: no weights, and half of them masked."""
+SELECTIVE: tuple[Part, ...] = (*ATTENTION, "scan")
+"""What selective recomputation repeats."""
+OF_ATTENTION: tuple[Part, ...] = ("qkv", *ATTENTION, "output", "state-space", "scan")
+"""What records call attention."""
 GRAD_ACCUM = "grad_accum"
 """The phase of a step that has all micro-batches but the last."""
 FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
@@ -79,17 +83,25 @@ class Passes:
 class Traffic:
     """What one forward pass through a part must read and write, in numbers."""
 
-    weights: int
-    inputs: int
-    outputs: int
+    weights: int = 0
+    inputs: int = 0
+    outputs: int = 0
     rows: int = 0
     """Weights that are looked up: the backward pass only writes their gradients."""
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            weights=self.weights + other.weights,
+            inputs=self.inputs + other.inputs,
+            outputs=self.outputs + other.outputs,
+            rows=self.rows + other.rows,
+        )
+
 
 def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part, Passes]:
-    """Of one micro-batch. Scores and values count in full, as a plain implementation computes them,
-    or with `causal` only where the mask leaves something: for S (S + 1) / 2 of S * S pairs of
-    positions.
+    """Of one micro-batch. Scores, values and scans count in full, as a plain implementation
+    computes them, or with `causal` only where masks leave something: for S (S + 1) / 2 of S * S
+    pairs of positions, and for fewer where attention has a window or chunks.
 
     The backward pass is twice the forward one: each matmul has two operands, and the gradient of
     each is a matmul of the same size.
@@ -98,22 +110,49 @@ def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part,
     >>> parts["feed-forward"].forward, parts["head"].backward
     (57982058496, 79071019008)
     """
-    shape, tokens = job.shape, job.seq_len
-    pairs = tokens * (tokens + 1) // 2 if causal else tokens**2
-    # 2: multiply and add. A pair of positions costs a product of length head_size in each head:
-    # hidden_size in all, for scores and for values alike.
-    scores = 2 * job.micro_batch * pairs * shape.hidden_size * shape.layers
-    weights = count_weights(shape)
+    layers, weights = list_all_layers(job.shape), count_weights(job.shape)
+    # 2: multiply and add.
+    once, token = 2 * job.micro_batch, 2 * job.micro_batch_tokens
+    products = _count_products(layers, job.seq_len, causal=causal)
     forward = {
-        part: scores if part in ATTENTION else 2 * job.micro_batch_tokens * weights[part]
-        for part in PARTS
+        part: once * products[part] if part in products else token * weights[part] for part in PARTS
     }
-    last = count_last_matmuls(shape, forward["feed-forward"])
+    last = {part: token * numbers for part, numbers in _count_last_weights(layers).items()}
     again = _choose_recomputed(forward, last, job.recompute)
     return {
         part: Passes(forward=count, backward=2 * count, recomputed=again.get(part, 0))
         for part, count in forward.items()
     }
+
+
+def _count_products(layers: Sequence[Layer], tokens: int, *, causal: bool) -> dict[Part, int]:
+    """Multiplications of activations with activations, in one sequence. A pair of positions costs a
+    product as long as a head's keys in each head for scores, and as its values for values."""
+    products: dict[Part, int] = dict.fromkeys(SELECTIVE, 0)
+    for layer in layers:
+        attention, scan = layer.attention, layer.scan
+        if attention is not None:
+            pairs = layer.count * attention.count_pairs(tokens, masked=causal)
+            products["scores"] += pairs * attention.key_width
+            products["values"] += pairs * attention.value_width
+            everywhere = replace(attention, window=None).count_pairs(tokens, masked=causal)
+            products["scores"] += layer.count * everywhere * attention.index_width
+        if scan is not None:
+            products["scan"] += layer.count * scan.count_multiplications(tokens, masked=causal)
+    return products
+
+
+def _list_last(layers: Sequence[Layer]) -> list[tuple[int, Linear]]:
+    """The last matmuls of layers whose results are only added to, so that full recomputation leaves
+    them out, and how many there are."""
+    return [(layer.count, layer.linears[-1]) for layer in layers if not layer.keeps_last]
+
+
+def _count_last_weights(layers: Sequence[Layer]) -> dict[Part, int]:
+    last: dict[Part, int] = {}
+    for count, linear in _list_last(layers):
+        last[linear.part] = last.get(linear.part, 0) + count * linear.weights
+    return last
 
 
 def count_bytes_by_part(job: TrainingJob) -> dict[Part, Passes]:
@@ -139,7 +178,10 @@ def count_bytes_by_part(job: TrainingJob) -> dict[Part, Passes]:
         part: (2 * t.weights + t.rows) * weight_bytes + (2 * t.inputs + t.outputs) * number_bytes
         for part, t in moved.items()
     }
-    last = measure(_count_last_traffic(job.shape, job.micro_batch_tokens))
+    last: dict[Part, int] = {}
+    for count, linear in _list_last(list_all_layers(job.shape)):
+        size_bytes = measure(_count_linear(linear, count, job.micro_batch_tokens))
+        last[linear.part] = last.get(linear.part, 0) + size_bytes
     again = _choose_recomputed(forward, last, job.recompute)
     return {
         part: Passes(forward=forward[part], backward=backward[part], recomputed=again.get(part, 0))
@@ -149,7 +191,7 @@ def count_bytes_by_part(job: TrainingJob) -> dict[Part, Passes]:
 
 def spread_by_dtype(parts: Mapping[Part, Passes], dtype: str) -> dict[str, dict[str, float]]:
     """The FLOPs of a step as records have them: by phase and dtype, and those of parts inside, of
-    which ``attention`` is four together. What is recomputed counts in the backward pass. All
+    which ``attention`` is several together. What is recomputed counts in the backward pass. All
     matmuls of a step have one `dtype`."""
     counts: dict[str, dict[str, float]] = {}
     for phase in ("forward", "backward"):
@@ -157,7 +199,7 @@ def spread_by_dtype(parts: Mapping[Part, Passes], dtype: str) -> dict[str, dict[
             part: passes.forward if phase == "forward" else passes.backward + passes.recomputed
             for part, passes in parts.items()
         }
-        attention = sum(done[part] for part in BLOCK if part != "feed-forward")
+        attention = sum(done[part] for part in OF_ATTENTION)
         inside = {f"{phase}/{part}": count for part, count in done.items() if count}
         whole = {phase: sum(done.values()), f"{phase}/attention": attention}
         counts |= {key: {dtype: float(count)} for key, count in {**whole, **inside}.items()}
@@ -265,82 +307,69 @@ class StepFlops(Printed):
         return "\n".join(lines)
 
 
-def count_last_matmuls(shape: Shape, feed_forward: int) -> int:
-    """Of what all feed-forward parts compute, what the last matmuls of the blocks do and full
-    recomputation leaves out: nothing where a norm or an expert's share comes after them."""
-    if shape.experts or not shape.norm_first:
-        return 0
-    return feed_forward // (count_up_matrices(shape) + 1)
-
-
 def _choose_recomputed(
-    forward: Mapping[Part, int], last: int, recompute: Recompute
+    forward: Mapping[Part, int], last: Mapping[Part, int], recompute: Recompute
 ) -> dict[Part, int]:
     """`last` is the share of the last matmuls of the blocks."""
     if recompute == "selective":
-        return {part: forward[part] for part in ATTENTION}
+        return {part: forward[part] for part in SELECTIVE}
     if recompute == "none":
         return {}
-    again = {part: forward[part] for part in BLOCK}
-    return {**again, "feed-forward": forward["feed-forward"] - last}
+    return {part: forward[part] - last.get(part, 0) for part in BLOCK}
 
 
 def _count_traffic(shape: Shape, sequences: int, tokens: int) -> dict[Part, Traffic]:
     all_tokens, weights = sequences * tokens, count_weights(shape)
     embedding = shape.embedding_size or shape.hidden_size
     projected = shape.hidden_size + embedding if shape.embedding_size else 0
-    learned = ARCHITECTURES[shape.architecture].extra_positions is not None
-    positions = tokens * shape.hidden_size if learned else 0
+    positions = tokens * shape.hidden_size if count_positions(shape) else 0
+    heads = 1 + (shape.mtp_layers or 0)
     return {
+        **_count_layer_traffic(list_all_layers(shape), all_tokens),
         "embedding": Traffic(
             rows=all_tokens * embedding + positions,
             weights=weights["embedding"],
             inputs=all_tokens * projected,
             outputs=all_tokens * (embedding + projected),
         ),
-        **_count_block_traffic(shape, all_tokens),
         "head": Traffic(
             weights=weights["head"],
-            inputs=all_tokens * embedding,
-            outputs=all_tokens * shape.vocabulary,
+            inputs=heads * all_tokens * embedding,
+            outputs=heads * all_tokens * shape.vocabulary,
         ),
         # The head reads its input for all of its rows together.
         "padding": Traffic(
-            weights=weights["padding"], inputs=0, outputs=all_tokens * shape.padding
+            weights=weights["padding"], inputs=0, outputs=heads * all_tokens * shape.padding
         ),
     }
 
 
-def _count_block_traffic(shape: Shape, all_tokens: int) -> dict[Part, Traffic]:
-    hidden, weights = shape.hidden_size, count_weights(shape)
-    keys = (shape.key_value_heads or shape.heads) * shape.head_size
-    up, active = count_up_matrices(shape) * shape.feed_forward_size, shape.active_experts or 1
-    reached = min(shape.experts or 1, all_tokens * active)
-    feed_forward = reached * count_expert_weights(shape) + count_router_weights(shape)
-    widths: dict[Part, tuple[int, int]] = {
-        "qkv": (hidden, count_qkv_outputs(shape)),
-        "scores": (hidden + keys, 0),
-        "values": (keys, hidden),
-        "output": (hidden, hidden),
-        "feed-forward": (active * (hidden + up), active * (up + hidden) + (shape.experts or 0)),
-    }
-    return {
-        part: Traffic(
-            weights=shape.layers * feed_forward if part == "feed-forward" else weights[part],
-            inputs=all_tokens * shape.layers * inputs,
-            outputs=all_tokens * shape.layers * outputs,
-        )
-        for part, (inputs, outputs) in widths.items()
-    }
+def _count_layer_traffic(layers: Sequence[Layer], all_tokens: int) -> dict[Part, Traffic]:
+    found: dict[Part, Traffic] = dict.fromkeys(PARTS, Traffic())
+    for layer in layers:
+        for linear in layer.linears:
+            found[linear.part] += _count_linear(linear, layer.count, all_tokens)
+        through = layer.count * all_tokens
+        if (attention := layer.attention) is not None:
+            shared = attention.key_value_heads
+            keys, values = shared * attention.key_dim, shared * attention.value_dim
+            found["scores"] += Traffic(inputs=through * (attention.key_width + keys))
+            found["values"] += Traffic(
+                inputs=through * values, outputs=through * attention.value_width
+            )
+        if (scan := layer.scan) is not None:
+            found["scan"] += Traffic(
+                inputs=through * scan.read_width, outputs=through * scan.written_width
+            )
+    return found
 
 
-def _count_last_traffic(shape: Shape, all_tokens: int) -> Traffic:
-    """Of the matmuls that full recomputation leaves out."""
-    if not count_last_matmuls(shape, count_expert_weights(shape)):
-        return Traffic(weights=0, inputs=0, outputs=0)
-    through_blocks = all_tokens * shape.layers
+def _count_linear(linear: Linear, layers: int, all_tokens: int) -> Traffic:
+    """Of experts, as many are read as tokens can reach."""
+    reached = min(linear.copies, all_tokens * linear.active)
+    through = layers * all_tokens * linear.active
     return Traffic(
-        weights=shape.layers * shape.hidden_size * shape.feed_forward_size,
-        inputs=through_blocks * count_up_matrices(shape) * shape.feed_forward_size,
-        outputs=through_blocks * shape.hidden_size,
+        weights=layers * reached * linear.weights,
+        inputs=through * (linear.inputs if linear.reads is None else linear.reads),
+        outputs=through * linear.outputs,
     )

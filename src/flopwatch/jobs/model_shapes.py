@@ -10,94 +10,31 @@ Dimensions are those that the models were published with:
     opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
                               heads of 64, as in OPT-1.3B, whose own hidden size is 2048
 
-A model of other dimensions is written as a name with what differs, ``small:layers=4``, or as an
-architecture with its dimensions, ``llama:hidden_size=512:layers=8``: one of ours, or any causal
-language model that the library transformers knows.
+Today's models are in `model_zoo`, by the names that they were published with. A model of other
+dimensions is written as a name with what differs, ``small:layers=4``, as the path of a
+configuration of Hugging Face, ``mine/config.json``, or as an architecture with its dimensions,
+``llama:hidden_size=512:layers=8``: one of ours, or any causal language model that the library
+transformers knows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.architectures import ARCHITECTURES, BIASES, Biases
+from flopwatch.jobs.layer_parts import LETTERS
+from flopwatch.jobs.shape_validation import validate_shape
 
+__all__ = [
+    "ARCHITECTURES", "SHAPES", "Activation", "Shape", "find_dimensions", "find_shape",
+    "has_own_experts", "has_usual_vocabulary", "is_config_path", "make_opt", "make_shape",
+    "require_built",
+]  # fmt: skip
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Architecture:
-    """What all sizes of a model family share."""
-
-    feed_forward: str
-    """Glob pattern of the names of the feed-forward linear layers."""
-    blocks: str
-    """Glob pattern that, of all linear layers, only those inside the blocks match."""
-    feed_forward_matrices: int
-    """2: up and down; 3: with a gate."""
-    norm_vectors: int
-    """2: a LayerNorm's weight and bias; 1: an RMSNorm's weight."""
-    has_biases: bool
-    """Whether the linear layers of the blocks have biases."""
-    extra_positions: int | None
-    """Learned positions beyond those that a sequence can have; None: positions are rotary."""
-    is_tied: bool
-    """Whether the LM head is the token embedding."""
-    is_ours: bool = False
-    """Whether it is built by `models.transformer`, not by the library transformers."""
-
-
-ARCHITECTURES = {
-    "decoder": Architecture(
-        feed_forward="*.feed_forward.*",
-        blocks="blocks.*",
-        feed_forward_matrices=3,
-        norm_vectors=1,
-        has_biases=False,
-        extra_positions=None,
-        is_tied=False,
-        is_ours=True,
-    ),
-    "gpt": Architecture(
-        feed_forward="*.feed_forward.*",
-        blocks="blocks.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=0,
-        is_tied=True,
-        is_ours=True,
-    ),
-    "opt": Architecture(
-        feed_forward="*.fc[12]",
-        blocks="*.layers.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=2,
-        is_tied=True,
-    ),
-    "gpt_neox": Architecture(
-        feed_forward="*.mlp.dense_*",
-        blocks="*.layers.*",
-        feed_forward_matrices=2,
-        norm_vectors=2,
-        has_biases=True,
-        extra_positions=None,
-        is_tied=False,
-    ),
-    "llama": Architecture(
-        feed_forward="*.mlp.*_proj",
-        blocks="*.layers.*",
-        feed_forward_matrices=3,
-        norm_vectors=1,
-        has_biases=False,
-        extra_positions=None,
-        is_tied=False,
-    ),
-}
-"""Ours, and some of the library transformers by their `model_type`. ``decoder`` has RMSNorm, rotary
-positions and SwiGLU, as Llama has; ``gpt`` has LayerNorm, learned positions, GELU and biases, as
-GPT-2 has."""
 
 Activation = Literal["swiglu", "gelu"]
 
@@ -127,11 +64,58 @@ class Shape:
     """None: the architecture's own; otherwise ours only."""
     tied: bool | None = None
     """Whether the LM head is the token embedding; None: as the architecture has it."""
+    head_dim: int | None = None
+    """Of a head's queries and keys; None: the hidden size divided by the heads."""
+    window: int | None = None
+    """Positions that one sees in layers with a sliding window or chunks."""
+    pattern: str | None = None
+    """What the layers are, a letter each (`layer_parts.LETTERS`), repeated; None: all have full
+    attention, or with a window a sliding one."""
+    q_lora_rank: int | None = None
+    """Of latent attention, as configurations of DeepSeek call its dimensions; None: queries come
+    from the hidden state itself."""
+    kv_lora_rank: int | None = None
+    """None: attention is not latent."""
+    qk_rope_head_dim: int | None = None
+    """Of `head_dim`, the rotary part, which is the same for all keys of a token."""
+    v_head_dim: int | None = None
+    """Of a head's values; None: as wide as its queries."""
+    index_topk: int | None = None
+    """Of sparse attention, as configurations of DeepSeek call its dimensions: positions that one
+    sees, which narrow heads choose; None: attention is not sparse."""
+    index_heads: int | None = None
+    index_head_dim: int | None = None
     experts: int | None = None
     """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
     all. Such models are accounted for only."""
     active_experts: int | None = None
     """How many of them a token goes through."""
+    expert_size: int | None = None
+    """Feed-forward size of each; None: that of the model."""
+    shared_expert_size: int | None = None
+    """Feed-forward size of what all tokens go through besides, together; None: nothing."""
+    dense_layers: int | None = None
+    """The first layers, without experts."""
+    expert_every: int | None = None
+    """Every so many layers there are experts, and none between; None: in all layers."""
+    state_size: int | None = None
+    """Of a state space, for each number of a head; of linear attention, width of a key."""
+    state_heads: int | None = None
+    """Of a state space; of linear attention, those of values."""
+    state_head_dim: int | None = None
+    state_groups: int | None = None
+    """Groups of heads with the same input and output matrices; of linear attention, heads of
+    keys."""
+    conv_size: int | None = None
+    """Positions that the convolution before it covers."""
+    scan_chunk: int | None = None
+    """Positions that are computed together."""
+    mtp_layers: int | None = None
+    """Modules of multi-token prediction, each of which trains the model to predict one more
+    token."""
+    biases: Biases | None = None
+    """None: as the architecture has them; likewise the norms of a layer."""
+    norms: int | None = None
     padded_vocabulary: int | None = None
     """Rows of the embedding and the LM head, where there are more than tokens, for speed; None: as
     many. Accounted for only."""
@@ -148,7 +132,7 @@ class Shape:
 
     @property
     def head_size(self) -> int:
-        return self.hidden_size // self.heads
+        return self.head_dim or self.hidden_size // self.heads
 
     @property
     def is_tied(self) -> bool:
@@ -236,13 +220,20 @@ def find_shape(text: str) -> Shape:
     8
     """
     shape = find_dimensions(text)
-    for name in ACCOUNTED_ONLY:
-        if getattr(shape, name) is not None:
-            raise UsageError(
-                f"model {text!r}: {name} can be accounted for (flopwatch mfu), but not built; "
-                "leave it out, or take an architecture of transformers that has it, such as mixtral"
-            )
+    require_built(text, shape)
     return shape
+
+
+def require_built(text: str, shape: Shape) -> None:
+    """Refuse what only can be accounted for."""
+    usual = _find_usual(shape.architecture)
+    odd = [name for name in ACCOUNTED_ONLY if getattr(shape, name) != usual.get(name)]
+    if odd or shape.architecture in NEVER_BUILT:
+        what = odd[0] if odd else f"a {shape.architecture!r}"
+        raise UsageError(
+            f"model {text!r}: {what} can be accounted for (flopwatch mfu), but not built; "
+            "leave it out, or take an architecture of transformers that has it, such as mixtral"
+        )
 
 
 def find_dimensions(text: str) -> Shape:
@@ -253,18 +244,72 @@ def find_dimensions(text: str) -> Shape:
     """
     name, *settings = text.split(":")
     changes = dict(_parse_setting(text, setting) for setting in settings)
-    known = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    is_whole = {"hidden_size", "layers"} <= changes.keys()
+    known = _find_known(name, is_whole=is_whole)
     if known is not None:
         shape = replace(known, **changes)
-    elif "hidden_size" in changes and "layers" in changes:
-        shape = make_shape(name, **changes)
+    elif is_whole:
+        shape = make_shape(name, **{**_find_usual(name), **changes})
     else:
-        raise UsageError(
-            f"there is no model {name!r}; choose one of {', '.join(SHAPES)}, or write an "
-            "architecture with its dimensions, as in decoder:hidden_size=512:layers=8:heads=8"
-        )
-    _validate(text, shape)
+        raise UsageError(f"there is no model {name!r}; {_advise(name)}")
+    validate_shape(text, shape)
     return shape
+
+
+def _find_usual(architecture: str) -> dict[str, Any]:
+    """What a configuration of the library transformers has besides dimensions, such as experts."""
+    if architecture not in ARCHITECTURES or ARCHITECTURES[architecture].is_ours:
+        return {}
+    from flopwatch.jobs.model_configs import read_usual
+
+    usual = read_usual(architecture)
+    # Heads of latent attention do not follow from the hidden size.
+    own = ("head_dim",) if "kv_lora_rank" in usual else ()
+    return {name: usual[name] for name in (*ACCOUNTED_ONLY, *own) if name in usual}
+
+
+def has_own_experts(architecture: str) -> bool:
+    """Whether the library transformers builds it with experts."""
+    return "experts" in _find_usual(architecture)
+
+
+def _find_known(name: str, *, is_whole: bool) -> Shape | None:
+    """By its name, or by the path of its configuration. Our own names come first: 7b is gpt-7b.
+    With `is_whole`, there are dimensions enough for an architecture of that name."""
+    own = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    if own is not None:
+        return own
+    if is_config_path(name):
+        from flopwatch.jobs.model_configs import read_config_file
+
+        return read_config_file(Path(name))
+    if is_whole and name in ARCHITECTURES:
+        return None
+    from flopwatch.jobs.model_zoo import find_named
+
+    found = find_named(name, exactly=is_whole)
+    return None if found is None else found.shape
+
+
+def is_config_path(model: str) -> bool:
+    """Whether it is a file, or a folder that has one, which is written with a slash; and no name.
+
+    >>> is_config_path("mine/config.json"), is_config_path("meta-llama/Meta-Llama-3-8B")
+    (True, False)
+    """
+    name = model.partition(":")[0]
+    return name.endswith(".json") or ("/" in name and (Path(name) / "config.json").is_file())
+
+
+def _advise(name: str) -> str:
+    from flopwatch.jobs.model_zoo import suggest
+
+    near = suggest(name, list(SHAPES))
+    return (
+        (f"did you mean {' or '.join(near)}? " if near else "")
+        + "`flopwatch models` lists all names; or give the path of a config.json, or an "
+        "architecture with its dimensions, as in llama:hidden_size=512:layers=8:heads=8"
+    )
 
 
 def has_usual_vocabulary(model: str | Shape) -> bool:
@@ -283,9 +328,16 @@ def has_usual_vocabulary(model: str | Shape) -> bool:
 
 KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Shape)}
 SWITCHES = {"true": True, "false": False}
+WORDS: dict[str, tuple[str, ...]] = {"activation": get_args(Activation), "biases": BIASES}
 MOST_DIGITS = 9
 """Of a dimension: what is counted from them must stay a number."""
-ACCOUNTED_ONLY = ("experts", "active_experts", "padded_vocabulary")
+BUILT = (
+    "architecture", "hidden_size", "feed_forward_size", "layers", "heads", "vocabulary",
+    "positions", "key_value_heads", "embedding_size", "norm_first", "activation", "tied", "head_dim"
+)  # fmt: skip
+ACCOUNTED_ONLY = tuple(name for name in KINDS if name not in BUILT)
+NEVER_BUILT = ("llama4_text", "mamba2", "nemotron_h", "granitemoehybrid")
+"""Whose configurations have other names for what `models.builder` sets."""
 
 
 def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
@@ -295,7 +347,9 @@ def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
         raise UsageError(f"model {text!r}: {setting!r} is not name=value with a name of {known}")
     if "bool" in KINDS[name] and value in SWITCHES:
         return name, SWITCHES[value]
-    if "Activation" in KINDS[name] and value in ("swiglu", "gelu"):
+    if value in WORDS.get(name, ()):
+        return name, value
+    if name == "pattern" and set(value) <= set(LETTERS):
         return name, value
     if KINDS[name].startswith("int") and value.isdecimal():
         if len(value) > MOST_DIGITS:
@@ -305,45 +359,13 @@ def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
             )
         if int(value) > 0:
             return name, int(value)
-    raise UsageError(f"model {text!r}: {value!r} cannot be its {name}")
+        if KINDS[name] == "int | None":
+            return name, None
+    raise UsageError(f"model {text!r}: {value!r} cannot be its {name}" + _list_letters(name))
 
 
-def _validate(text: str, shape: Shape) -> None:
-    if shape.hidden_size % shape.heads:
-        raise UsageError(
-            f"model {text!r}: {shape.heads} heads cannot share a hidden size of "
-            f"{shape.hidden_size}; choose heads that divide it"
-        )
-    if shape.is_ours and shape.key_value_heads:
-        raise UsageError(f"model {text!r}: {shape.architecture} has no key_value_heads; llama has")
-    if shape.heads % (shape.key_value_heads or shape.heads):
-        raise UsageError(
-            f"model {text!r}: {shape.heads} heads cannot share {shape.key_value_heads} "
-            "key_value_heads; choose a number that divides the heads"
-        )
-    if shape.is_ours and shape.architecture == "decoder" and shape.head_size % 2:
-        raise UsageError(
-            f"model {text!r}: its heads are {shape.head_size} wide, and rotary positions need an "
-            "even width; choose other heads"
-        )
-    if shape.activation and not shape.is_ours:
-        raise UsageError(f"model {text!r}: only decoder and gpt have a choice of activation")
-    if shape.embedding_size and shape.architecture != "opt":
-        raise UsageError(f"model {text!r}: only opt has an embedding_size of its own")
-    if not shape.norm_first and shape.architecture != "opt":
-        raise UsageError(f"model {text!r}: only opt can have its norms last")
-    _validate_accounted(text, shape)
-
-
-def _validate_accounted(text: str, shape: Shape) -> None:
-    experts, active = shape.experts, shape.active_experts
-    if (experts is None) != (active is None) or (experts or 0) < (active or 0):
-        raise UsageError(
-            f"model {text!r}: give both experts and active_experts, and no more active ones than "
-            "there are"
-        )
-    if shape.padding < 0:
-        raise UsageError(
-            f"model {text!r}: a padded_vocabulary of {shape.padded_vocabulary} has no room for "
-            f"{shape.vocabulary} tokens; give a larger one"
-        )
+def _list_letters(name: str) -> str:
+    if name != "pattern":
+        return ""
+    letters = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
+    return f"; write a letter for each layer, which are repeated: {letters}"

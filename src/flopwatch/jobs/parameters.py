@@ -3,20 +3,22 @@ predictions and plans share.
 
 All experts are parameters: each is stored, gathered, reduced and updated, whoever has it. A token
 goes through the active ones only, so that FLOPs count those. Rows that pad the vocabulary count,
-and a head that is the embedding counts once.
+and a head that is the embedding counts once. Modules of multi-token prediction count where
+`mtp_layers` asks for them; configurations that mention them do not.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from flopwatch.errors import UsageError
-from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.architectures import ARCHITECTURES
+from flopwatch.jobs.layer_parts import PARTS, Layer, Part, list_layers, list_mtp_layers
+from flopwatch.jobs.model_shapes import Shape
 
-Part = Literal[
-    "embedding", "qkv", "scores", "values", "output", "feed-forward", "head", "padding"
+__all__ = [
+    "PARTS", "Part", "count_attention_width", "count_expert_weights", "count_parameters",
+    "count_positions", "count_router_weights", "count_up_matrices", "count_weights",
+    "list_all_layers", "require_known",
 ]  # fmt: skip
-PARTS: tuple[Part, ...] = get_args(Part)
 
 
 def require_known(shape: Shape) -> None:
@@ -28,6 +30,12 @@ def require_known(shape: Shape) -> None:
         )
 
 
+def list_all_layers(shape: Shape) -> tuple[Layer, ...]:
+    """Each kind once, with those of multi-token prediction."""
+    require_known(shape)
+    return (*list_layers(shape), *list_mtp_layers(shape))
+
+
 def count_parameters(shape: Shape, *, active: bool = False) -> int:
     """All of them; with `active`, only those experts that a token goes through.
 
@@ -35,44 +43,49 @@ def count_parameters(shape: Shape, *, active: bool = False) -> int:
     >>> count_parameters(find_shape("opt-125m"))
     125239296
     """
-    weights = count_weights(shape, active=active)
-    architecture = ARCHITECTURES[shape.architecture]
-    norm = architecture.norm_vectors * shape.hidden_size
-    extra = architecture.extra_positions
+    layers = list_all_layers(shape)
+    known = ARCHITECTURES[shape.architecture]
+    embedding = shape.embedding_size or shape.hidden_size
+    norm = known.norm_vectors * shape.hidden_size
     return (
-        (weights["head"] + weights["padding"]) * (1 if shape.is_tied else 2)
-        + (0 if extra is None else (shape.positions + extra) * shape.hidden_size)
-        + weights["embedding"]
-        + weights["qkv"]
-        + weights["output"]
-        + weights["feed-forward"]
-        + shape.layers * (_count_biases(shape, active=active) + 2 * norm)  # 2: each half has a norm
-        + (norm if shape.norm_first else 0)
+        shape.rows * embedding * (1 if shape.is_tied else 2)
+        + (shape.rows if known.head_bias else 0)
+        + count_positions(shape)
+        + (2 * shape.hidden_size * embedding if shape.embedding_size else 0)
+        + sum(layer.count * layer.count_parameters(active=active) for layer in layers)
+        + norm * (int(shape.norm_first) + int(known.norms_embedding))
     )
+
+
+def count_positions(shape: Shape) -> int:
+    """Parameters of learned ones; 0 too where it is not known whether there are any."""
+    known = ARCHITECTURES.get(shape.architecture)
+    extra = None if known is None else known.extra_positions
+    return 0 if extra is None else (shape.positions + extra) * shape.hidden_size
 
 
 def count_weights(shape: Shape, *, active: bool = True) -> dict[Part, int]:
     """Of the matmuls in the whole model, without biases: those that a token is multiplied with, or
-    without `active`, those of all experts.
+    without `active`, those of all experts. Multi-token prediction goes through the head again.
 
     >>> from flopwatch.jobs.model_shapes import find_shape
     >>> weights = count_weights(find_shape("opt-125m"))
     >>> weights["qkv"], weights["feed-forward"], weights["head"]
     (21233664, 56623104, 38608896)
     """
-    require_known(shape)
+    layers = list_all_layers(shape)
     hidden, embedding = shape.hidden_size, shape.embedding_size or shape.hidden_size
-    experts = _count_experts(shape, active=active)
+    weights: dict[Part, int] = dict.fromkeys(PARTS, 0)
+    for layer in layers:
+        for each in layer.linears:
+            copies = each.active if active else each.copies
+            weights[each.part] += layer.count * copies * each.weights
+    heads = 1 + (shape.mtp_layers or 0 if active else 0)
     return {
+        **weights,
         "embedding": 2 * hidden * embedding if shape.embedding_size else 0,
-        "qkv": shape.layers * hidden * count_qkv_outputs(shape),
-        "scores": 0,
-        "values": 0,
-        "output": shape.layers * hidden**2,
-        "feed-forward": shape.layers
-        * (experts * count_expert_weights(shape) + count_router_weights(shape)),
-        "head": shape.vocabulary * embedding,
-        "padding": shape.padding * embedding,
+        "head": heads * shape.vocabulary * embedding,
+        "padding": heads * shape.padding * embedding,
     }
 
 
@@ -91,19 +104,11 @@ def count_up_matrices(shape: Shape) -> int:
     return 2 if shape.is_gated else 1
 
 
-def count_qkv_outputs(shape: Shape) -> int:
-    """Of one token in one block."""
-    return (shape.heads + 2 * (shape.key_value_heads or shape.heads)) * shape.head_size
-
-
-def _count_experts(shape: Shape, *, active: bool) -> int:
-    return (shape.active_experts if active else shape.experts) or 1
-
-
-def _count_biases(shape: Shape, *, active: bool) -> int:
-    """Of one block's linear layers."""
-    if not ARCHITECTURES[shape.architecture].has_biases:
-        return 0
-    expert = count_up_matrices(shape) * shape.feed_forward_size + shape.hidden_size
-    attention = 4 * shape.hidden_size  # of queries, keys, values and the output
-    return attention + _count_experts(shape, active=active) * expert
+def count_attention_width(shape: Shape) -> int:
+    """Multiplications of a pair of positions over all layers with attention, for scores and for
+    values: 2 L h, where heads are as wide as the hidden size and all layers have attention."""
+    return sum(
+        layer.count * (layer.attention.key_width + layer.attention.value_width)
+        for layer in list_all_layers(shape)
+        if layer.attention is not None
+    )
