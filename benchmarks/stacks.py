@@ -94,7 +94,7 @@ def main() -> None:
     )
     content = {}
     for name in SOURCES:
-        own = [each for each in observations if each.stack == name or name == TYPICAL]
+        own = [each for each in observations if name in (each.stack, TYPICAL)]
         parameters = found.parameters.get(name, found.common)
         content[name] = describe_stack(name, parameters, own, find_bounds(name, sizes, sources))
         print(

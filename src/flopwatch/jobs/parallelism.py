@@ -147,9 +147,9 @@ def is_data_only(parallelism: Parallelism) -> bool:
 def require_data_only(parallelism: Parallelism, who: str) -> None:
     """Refuse the kinds of parallelism that `who`, a command or a function, does not honour yet.
 
-    >>> require_data_only(Parallelism(tensor=8), "predict")
+    >>> require_data_only(Parallelism(tensor=8), "training")
     Traceback (most recent call last):
-    flopwatch.errors.UsageError: predict does not know tensor parallelism yet; leave tensor=8 out
+    flopwatch.errors.UsageError: training does not know tensor parallelism yet; leave tensor=8 out
     """
     for name in ("tensor", "sequence", "pipeline", "context", "expert"):
         value = getattr(parallelism, name)
