@@ -65,6 +65,14 @@ class Prediction(PredictedSpeed):
 
 
 class PlannedJob(PredictedSpeed):
+    tensor: int
+    sequence: bool
+    pipeline: int
+    virtual_stages: int
+    schedule: str
+    context: int
+    expert: int
+    data: int
     sharding: Sharding
     recompute: Recompute
     micro_batch: int

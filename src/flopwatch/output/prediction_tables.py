@@ -227,7 +227,20 @@ def describe_errors(rows: Sequence[Predicted]) -> str | None:
     )
 
 
-CHOICES = {"sharding": "sharding", "recompute": "recompute", "micro_batch": "micro-batch"}
+CHOICES = {
+    "tensor": "tensor",
+    "sequence": "sequence parallel",
+    "pipeline": "pipeline",
+    "virtual_stages": "virtual stages",
+    "schedule": "schedule",
+    "context": "context",
+    "expert": "expert",
+    "sharding": "sharding",
+    "recompute": "recompute",
+    "micro_batch": "micro-batch",
+}
+SPLITS = ("tensor", "pipeline", "context", "expert", "data")
+"""Columns of a plan, where any of its configurations has them."""
 
 
 def list_plan_sheets(plan: Plan) -> list[Sheet]:
@@ -236,6 +249,11 @@ def list_plan_sheets(plan: Plan) -> list[Sheet]:
 
 def _make_best(plan: Plan) -> Sheet:
     columns: list[Column[Prediction]] = [
+        *(
+            _split_column(name)
+            for name in SPLITS
+            if any(getattr(each.job.parallelism, name) > 1 for each in plan.best)
+        ),
         Column("sharding", lambda p: p.job.sharding, "word"),
         Column("recompute", lambda p: p.job.recompute, "word"),
         Column("micro-batch", lambda p: str(p.job.micro_batch)),
@@ -256,11 +274,22 @@ def _make_best(plan: Plan) -> Sheet:
         f"{format_count(plan.train_tokens)} in all",
         columns=columns,
         items=[plan.best],
-        conditions=f"software stack {plan.stack.name}; {plan.fitting} of {plan.tried} "
+        conditions=f"software stack {plan.stack.name}; {plan.fitting:,} of {plan.tried:,} "
         "configurations that were tried fit, with "
-        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
+        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare; tensor +sp: with sequence "
+        "parallelism, pipeline 8x5: of 5 virtual stages each",
         remarks=[*([plan.remark] if plan.remark else []), *plan.best[0].warnings],
     )
+
+
+def _split_column(name: str) -> Column[Prediction]:
+    def show(prediction: Prediction) -> str:
+        split = prediction.job.parallelism
+        chunks = f"x{split.virtual_stages}" if split.virtual_stages > 1 else ""
+        more = {"tensor": "+sp" if split.sequence else "", "pipeline": chunks}
+        return f"{getattr(split, name)}{more.get(name, '')}"
+
+    return Column(name, show, value=lambda p: getattr(p.job.parallelism, name))
 
 
 def _make_losers(plan: Plan) -> Sheet:

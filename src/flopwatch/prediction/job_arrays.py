@@ -8,7 +8,7 @@ measured steps, and the search of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,8 @@ COLUMN, ROW, WHOLE = 0.0, 1.0, 2.0
 """How tensor parallelism divides a weight: by its outputs, by its inputs, not at all."""
 MOST_LINEARS = 16
 """Kinds of linear layers that a model can have here; those of all further ones are joined."""
+GATHERS: Mapping[str, int] = {"zero2": 1, "full": 2, "hybrid": 2}
+"""How often a block is gathered in a micro-batch, by sharding."""
 UPDATE_PASSES = {"adamw": 7, "adamw-unfused": 16, "sgd": 3}
 """Reads and writes of a parameter's worth of numbers in an update. Fused AdamW reads parameter,
 gradient and both moments, and writes all but the gradient; SGD has no moments; unfused, every
@@ -379,8 +381,8 @@ def _describe(placed: Placed) -> dict[str, float]:
         "expert": split.expert,
         "data": split.data,
         "is_none": sharding == "none",
-        "is_sharded": sharding in ("zero2", "full", "hybrid"),
-        "gathers": 1 if sharding == "zero2" else 2,
+        "is_sharded": sharding in GATHERS,
+        "gathers": GATHERS.get(sharding, 2),
         "is_zero1": sharding == "zero1",
         "shard_group": find_shard_group(job, machine),
         "scatters": habits.scatters or split.sequence,

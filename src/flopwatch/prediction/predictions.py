@@ -33,7 +33,7 @@ from flopwatch.prediction.cost import (
 from flopwatch.prediction.hardware import Machine
 from flopwatch.prediction.job_arrays import NO_HABITS, Habits, Placed, make_arrays
 from flopwatch.prediction.layer_cost import ALIGNED
-from flopwatch.prediction.software_stacks import Stack
+from flopwatch.prediction.software_stacks import TYPICAL, Stack
 from flopwatch.prediction.stage_memory import LIBRARIES_BYTES, estimate_stage_memory
 
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
@@ -48,7 +48,7 @@ WORTH_PADDING = 1.1
 """Times as long."""
 PADDED = 64
 """Multiples of it are usual for vocabularies."""
-PUBLISHED_ROWS = {"llm-foundry": {50_257: 50_368}}
+PUBLISHED_ROWS = {"llm-foundry": {50_257: 50_368}, TYPICAL: {50_257: 50_304}}
 """What the published jobs of a family of stacks padded vocabularies to. Those of MosaicGPT did not,
 and their heads took almost four times as long."""
 FARTHEST = 4
