@@ -63,8 +63,9 @@ def plan(  # noqa: PLR0913  all but two are given by name
     network_gbit: float | None = None,
 ) -> Plan:
     """The fastest ways to train a model on the hardware that fit into its memory: all kinds of
-    parallelism, sharding, recomputation and micro-batches are searched. `job` may be a model's name, which `seq_len` goes
-    with. `price` is that of a device for an hour.
+    parallelism, sharding, recomputation and micro-batches are searched, but for what the job has of
+    them. `job` may be a model's name, which `seq_len` goes with. `price` is that of a device for an
+    hour.
 
     >>> found = plan("1b", "8xA100-80GB", global_batch_tokens=5e5)
     >>> found.best[0].job.recompute, len(found.best)

@@ -20,7 +20,7 @@ from flopwatch.prediction.cost import Cost, estimate_cost
 from flopwatch.prediction.fit import find_family, load_sharded
 from flopwatch.prediction.hardware import Machine, describe_device, find_machine, share_among
 from flopwatch.prediction.job_arrays import list_weights
-from flopwatch.prediction.plans import SHARDINGS
+from flopwatch.prediction.plan_search import SHARDINGS
 from flopwatch.prediction.predictions import estimate_memory, find_pressure, predict
 from flopwatch.prediction.software_stacks import (
     EARLY,

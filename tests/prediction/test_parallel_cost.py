@@ -72,7 +72,7 @@ def test_tensor_parallel_ranks_compute_less_and_wait_for_each_other() -> None:
     assert time_of(one, "tensor-parallel communication") == 0
     inside = time_of(eight, "tensor-parallel communication")
     across = time_of(make(tensor=16), "tensor-parallel communication")
-    assert across > 2 * inside > 0
+    assert across > 1.3 * inside > 0
     # A rack of NVLink is one node.
     assert time_of(make(tensor=16), "tensor-parallel communication", RACK) < inside
     divided = time_of(make(tensor=8, sequence=True), "element-wise")

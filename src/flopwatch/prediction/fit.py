@@ -60,6 +60,7 @@ from flopwatch.prediction.software_stacks import (
     OLD,
     OWN,
     PRIORS,
+    SHARDED,
     Parameters,
     Prior,
     find_origin,
@@ -79,7 +80,7 @@ DOUBTFUL = 0.25
 """What a row counts that its source calls uncertain."""
 DIFFERENCE = 0.6
 """How far a stack's parameter may lie from the common one, in units of how far that may lie from
-what is expected."""
+what is expected; 1 among stacks of data parallelism alone."""
 MOST_ROUNDS = 20
 """Of a fit: further ones change next to nothing."""
 NUDGE = 1e-4
@@ -195,6 +196,10 @@ class Unknown:
     is_common: bool = True
     """False: by how much these stacks differ from what is common to all."""
 
+    @property
+    def key(self) -> tuple[str, tuple[str, ...]]:
+        return self.name, () if self.is_common else self.stacks
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
@@ -216,6 +221,11 @@ class Fit:
     common: Parameters
     """Of a stack that no data are from."""
     found: tuple[Found, ...]
+    point: Mapping[tuple[str, tuple[str, ...]], float]
+    """Where each unknown came out, by its name and the stacks that differ, if any do: where another
+    fit may start."""
+    sharded: Fit | None = None
+    """Of stacks of data parallelism alone, by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +244,8 @@ class _Problem:
     spreads: Array
     """By stack and unknown: how far a step of it moves the stack's parameter."""
     priors: Mapping[str, Prior]
+    idle: frozenset[str] = frozenset()
+    """Parameters that none of the jobs depends on."""
 
     def place(self, point: Array) -> Array:
         """By stack and parameter, on the scale that they are fitted on."""
@@ -271,8 +283,11 @@ class _Problem:
 
         places = self.place(point)
         start = self.predict(places)
-        slopes = {}
+        slopes: dict[str, Array | float] = {}
         for column, name in enumerate(self.priors):
+            if name in self.idle:
+                slopes[name] = 0.0
+                continue
             nudged = places.copy()
             nudged[:, column] += NUDGE
             slopes[name] = (self.predict(nudged) - start) / NUDGE
@@ -297,17 +312,35 @@ def fit(
     *,
     priors: Mapping[str, Prior] = PRIORS,
     free: Sequence[str] = tuple(PRIORS),
+    start: Fit | None = None,
 ) -> Fit:
-    """`free` are the parameters to be fitted; the others are as expected."""
+    """`free` are the parameters to be fitted; the others are as expected. `start` is a fit to
+    similar data, which saves time. Stacks of data parallelism alone are also fitted by themselves:
+    what others add blurs them."""
+    found = _fit_together(observations, priors, free, start)
+    alone = [each for each in observations if each.stack in SHARDED]
+    if not alone or len(alone) == len(observations):
+        return found
+    own = _fit_together(alone, priors, free, start and start.sharded)
+    return replace(found, parameters={**found.parameters, **own.parameters}, sharded=own)
+
+
+def _fit_together(
+    observations: Sequence[Observation],
+    priors: Mapping[str, Prior],
+    free: Sequence[str],
+    start: Fit | None,
+) -> Fit:
     require("scipy")
     import numpy as np
     from scipy.optimize import least_squares
 
     stacks = list(dict.fromkeys(each.stack for each in observations))
     problem = _pose(observations, stacks, priors, free)
+    known = {} if start is None else start.point
     solved = least_squares(
         problem.measure,
-        np.zeros(len(problem.unknowns)),
+        np.array([known.get(unknown.key, 0.0) for unknown in problem.unknowns]),
         jac=problem.differentiate,
         max_nfev=MOST_ROUNDS,
         ftol=1e-4,
@@ -323,6 +356,9 @@ def fit(
         },
         common=_read_places(common, priors),
         found=tuple(_describe(problem, stacks, solved.x, covariance)),
+        point={
+            unknown.key: float(x) for unknown, x in zip(problem.unknowns, solved.x, strict=True)
+        },
     )
 
 
@@ -347,16 +383,17 @@ def _pose(
         * (DOUBTFUL if each.is_doubtful else 1.0)
         for each in observations
     ]
+    difference = 1.0 if set(stacks) <= set(SHARDED) else DIFFERENCE
     spreads = [
         [
-            (unknown.prior.spread * (1.0 if unknown.is_common else DIFFERENCE))
+            (unknown.prior.spread * (1.0 if unknown.is_common else difference))
             if stack in unknown.stacks
             else 0.0
             for unknown in unknowns
         ]
         for stack in stacks
     ]
-    return _Problem(
+    problem = _Problem(
         jobs=make_arrays([each.placed for each in observations]),
         phases=np.array(
             [[phase in each.phases for phase in WHOLE] for each in observations], float
@@ -368,6 +405,20 @@ def _pose(
         spreads=np.array(spreads),
         priors=priors,
     )
+    return replace(problem, idle=_find_idle(problem))
+
+
+def _find_idle(problem: _Problem) -> frozenset[str]:
+    import numpy as np
+
+    places = problem.place(np.zeros(len(problem.unknowns)))
+    start, idle = problem.predict(places), set()
+    for column, name in enumerate(problem.priors):
+        nudged = places.copy()
+        nudged[:, column] += 1.0
+        if np.array_equal(problem.predict(nudged), start):
+            idle.add(name)
+    return frozenset(idle)
 
 
 def _mark_phases(observations: Sequence[Observation]) -> Array:

@@ -171,7 +171,7 @@ def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro
     )
     kernels = [sum(getattr(each, name) for each in layer) for name in ("forward_s", "backward_s")]
     both = np.hypot(kernels[0] + kernels[1], forward + backward) - kernels[0] - kernels[1]
-    share = forward / (forward + backward)
+    share = forward / np.maximum(forward + backward, 1e-12)
     return Micro("overhead", share * both, (1 - share) * both, 0.0, 0.0, "overhead")
 
 

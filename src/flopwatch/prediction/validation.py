@@ -147,10 +147,11 @@ def is_slow(observation: Observation) -> bool:
 def hold_out(observations: Sequence[Observation], group: Group) -> list[Trial]:
     """Of stacks that none of the others is from, predicted as typical."""
     trials = []
+    everything = fit(observations)
     for name in dict.fromkeys(map(group, observations)):
         if name is None:
             continue
-        found = fit([each for each in observations if group(each) != name])
+        found = fit([each for each in observations if group(each) != name], start=everything)
         chosen = [each for each in observations if group(each) == name]
         is_known = group is not group_by_source
         parameters = [
