@@ -64,7 +64,7 @@ def test_a_record_says_what_it_needs() -> None:
     "record",
     [
         make_job("ddp+dyad:auto:4"),
-        make_job(model="qwen2:hidden_size=64:layers=2"),
+        make_job(model="stablelm:hidden_size=64:layers=2"),
     ],
 )
 def test_what_parts_do_not_know_is_counted_by_parameters_only(record: Record) -> None:

@@ -282,7 +282,7 @@ def test_mosaic_sizes_need_no_prefix(size: str) -> None:
 
 
 def test_what_is_unknown_says_how_to_write_it() -> None:
-    job = TrainingJob("qwen2:hidden_size=64:layers=2", 8)
+    job = TrainingJob("stablelm:hidden_size=64:layers=2", 8)
     for convention in CONVENTIONS.values():
         with pytest.raises(UsageError, match="write it as one of decoder, gpt, opt"):
             convention.count_model_flops(job, None)

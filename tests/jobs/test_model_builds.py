@@ -256,8 +256,8 @@ def test_building_is_silent_and_needs_no_network() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_an_unknown_name_lists_the_names() -> None:
-    words = r"^there is no model 'gpt-5'; choose one of small, .*opt-125m, .*"
+def test_an_unknown_name_gets_names_like_it() -> None:
+    words = r"^there is no model 'gpt-5'; did you mean gpt-.*`flopwatch models` lists all names"
     with pytest.raises(UsageError, match=words):
         build_from_transformers("gpt-5")
 

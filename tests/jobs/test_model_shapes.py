@@ -34,8 +34,8 @@ def test_the_sizes_of_the_course_are_as_its_handouts_have_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("huge", "there is no model 'huge'; choose one of small, "),
-        ("llama", "there is no model 'llama'"),
+        ("huge", "there is no model 'huge'; `flopwatch models` lists all names"),
+        ("llama", "there is no model 'llama' alone; llama-7b, "),
         ("small:depth=3", "'depth=3' is not name=value with a name of hidden_size, "),
         ("small:layers", "'layers' is not name=value"),
         ("small:layers=0", "'0' cannot be its layers"),

@@ -87,6 +87,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("mfu", "mfu", *JOB, "8xA100-80GB", "--tokens-per-s", "25651"),
     ("mfu", "mfu", "--model", "7b", "--seq-len", "2048", "--tokens-per-s", "25651"),
     ("mfu-formula", "mfu", "--formula"),
+    ("models", "models", "deepseek"),
     ("validate-results", "validate", "predicted.jsonl"),
     ("calibrate", "calibrate", "calibrating.jsonl", "--out", "calibration.jsonl"),
     ("doctor", "doctor"),

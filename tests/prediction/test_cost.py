@@ -161,7 +161,7 @@ def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="no precision 'fp7'"):
         find_precision("fp7")
     with pytest.raises(UsageError, match="does not follow from its dimensions"):
-        predict(make("abacus:hidden_size=512:layers=8"), A100, choose_stack(A100))
+        predict(make("stablelm:hidden_size=512:layers=8"), A100, choose_stack(A100))
     deep = replace(make(), parallelism=Parallelism(pipeline=48))
     with pytest.raises(UsageError, match="48 pipeline stages cannot share 24 layers"):
         predict(deep, A100, choose_stack(A100))

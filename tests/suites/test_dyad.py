@@ -167,7 +167,7 @@ def test_int8_layers_take_part_in_what_costs_loss_only(suite: Suite) -> None:
     [
         (["--set", "variant=dyad:it"], "is not of the form dyad:VARIANT:BLOCKS"),
         (["--set", "variant=sparse"], "no layer is called 'sparse'"),
-        (["--set", "model=opt-9"], "there is no model 'opt-9'; choose one of small"),
+        (["--set", "model=opt-9"], "there is no model 'opt-9'; did you mean opt-"),
         (["--set", "dtype=float8"], "accepts only its own values of 'dtype'; use --filter"),
         (["--set", "shape=768"], "shape is 768, but takes 2 whole numbers from 1 on"),
         (["--set", "tokens=0"], "tokens is 0, but takes a whole number from 1 on"),

@@ -129,8 +129,8 @@ def test_models_of_transformers_take_part(model: str) -> None:
 
 
 def test_layers_of_an_unknown_architecture_must_be_named_by_a_pattern() -> None:
-    job = replace(JOB, model="qwen2:hidden_size=64:layers=1:heads=4:vocabulary=256")
-    with pytest.raises(Unsupported, match="which layers of qwen2 are feed-forward is not known"):
+    job = replace(JOB, model="stablelm:hidden_size=64:layers=1:heads=4:vocabulary=256")
+    with pytest.raises(Unsupported, match="which layers of stablelm are feed-forward is not known"):
         make_workload(parse_variant(job, "dyad:auto:4"), "cpu")
     made = make_workload(parse_variant(job, "dyad:auto:4@*.mlp.*"), "cpu")
     assert made.phases

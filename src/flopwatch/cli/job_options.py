@@ -26,7 +26,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def list_models() -> Iterable[str]:
-    return [*SHAPES, *(f"{name}:" for name in ARCHITECTURES)]
+    from flopwatch.jobs.model_zoo import load_zoo
+
+    return [*SHAPES, *load_zoo(), *(f"{name}:" for name in ARCHITECTURES)]
 
 
 class Hardware(Word):
@@ -58,7 +60,8 @@ def _choice(help_text: str, *known: str) -> JobOption:
 
 
 JOB = {
-    "--model": JobOption("A model's name, or an architecture with its dimensions.",
+    "--model": JobOption("A model's name (`flopwatch models` lists them), the path of a "
+                         "config.json, or an architecture with its dimensions.",
                          list_known=list_models, metavar="MODEL"),
     "--seq-len": JobOption("Tokens of a sequence.", read_count),
     "--micro-batch": JobOption("Sequences that a rank computes at once.", read_count),

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from flopwatch import __version__
-from flopwatch.cli import ab, exchange, judge, look, machine, measure, options, predict
+from flopwatch.cli import ab, exchange, judge, look, machine, measure, models, options, predict
 from flopwatch.cli.help_texts import write_help_text
 from flopwatch.errors import FlopwatchError, UsageError
 
@@ -113,7 +113,7 @@ cli.add_section("Look", look.show, look.explain, look.plot, look.report, look.qu
 cli.add_section("Judge", judge.compare, ab.ab, judge.check)
 cli.add_section(
     "Predict", predict.predict, predict.plan, predict.memory, predict.mfu, predict.validate,
-    predict.calibrate,
+    predict.calibrate, models.models,
 )  # fmt: skip
 cli.add_section("Machine", machine.doctor, machine.peaks)
 cli.add_section("Exchange", exchange.import_files, exchange.export, exchange.schema)

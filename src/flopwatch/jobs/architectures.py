@@ -17,7 +17,8 @@ all heads together."""
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     feed_forward: str
-    """Glob pattern of the names of the feed-forward linear layers; empty: they are no modules."""
+    """Glob pattern of the names of the feed-forward linear layers; empty: they are no plain
+    nn.Linear, so that no other layers can take their place."""
     blocks: str = "*.layers.*"
     """Glob pattern that, of all linear layers, only those inside the blocks match."""
     feed_forward_matrices: int = 3
@@ -76,20 +77,21 @@ ARCHITECTURES = {
     "qwen3": Architecture(feed_forward=_LLAMA, qk_norm="head"),
     "olmo2": Architecture(feed_forward=_LLAMA, qk_norm="all", norms_after=True),
     "olmo3": Architecture(feed_forward=_LLAMA, qk_norm="all", norms_after=True),
+    "gemma": Architecture(feed_forward=_LLAMA, is_tied=True),
     "gemma2": Architecture(feed_forward=_LLAMA, norms=4, norms_after=True, is_tied=True),
     "gemma3_text": Architecture(
         feed_forward=_LLAMA, norms=4, norms_after=True, is_tied=True, qk_norm="head"
     ),
     "granite": Architecture(feed_forward=_LLAMA),
     "smollm3": Architecture(feed_forward=_LLAMA, is_tied=True),
-    "phi3": Architecture(feed_forward="*.mlp.*_proj"),
+    "phi3": Architecture(feed_forward=_LLAMA),
     "phi": Architecture(
         feed_forward="*.mlp.fc[12]", feed_forward_matrices=2, norm_vectors=2, norms=1,
         biases="all", head_bias=True,
     ),
     "nemotron": Architecture(feed_forward=_LLAMA, feed_forward_matrices=2, norm_vectors=2),
     "gpt2": Architecture(
-        feed_forward="*.mlp.*", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
+        feed_forward="", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
         biases="all", extra_positions=0, is_tied=True,
     ),
     "bloom": Architecture(
@@ -100,25 +102,26 @@ ARCHITECTURES = {
         feed_forward="*.ffn.*_proj", blocks="*.blocks.*", feed_forward_matrices=2, is_tied=True
     ),
     "falcon": Architecture(
-        feed_forward="*.mlp.dense_*", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
+        feed_forward="", blocks="*.h.*", feed_forward_matrices=2, norm_vectors=2,
         is_tied=True,
     ),
     "mixtral": Architecture(feed_forward=""),
     "qwen2_moe": Architecture(feed_forward="", biases="qkv", gates_shared_expert=True),
     "qwen3_moe": Architecture(feed_forward="", qk_norm="head"),
     "olmoe": Architecture(feed_forward="", qk_norm="all"),
-    "granitemoe": Architecture(feed_forward="", is_tied=True),
+    "granitemoe": Architecture(feed_forward=""),
     "gpt_oss": Architecture(feed_forward="", biases="all", has_sinks=True, router_bias=True),
     "llama4_text": Architecture(feed_forward=""),
     "deepseek_v2": Architecture(feed_forward=""),
     "deepseek_v3": Architecture(feed_forward=""),
+    "deepseek_v32": Architecture(feed_forward=""),
     "qwen3_next": Architecture(
         feed_forward="", qk_norm="head", gates_attention=True, gates_shared_expert=True,
         conv_bias=False,
     ),
     "mamba2": Architecture(feed_forward="", splits_layers=True),
     "nemotron_h": Architecture(feed_forward="", feed_forward_matrices=2, splits_layers=True),
-    "granitemoehybrid": Architecture(feed_forward="", is_tied=True),
+    "granitemoehybrid": Architecture(feed_forward=""),
 }  # fmt: skip
 """``decoder`` has RMSNorm, rotary positions and SwiGLU, as Llama has; ``gpt`` has LayerNorm,
 learned positions, GELU and biases, as GPT-2 has."""

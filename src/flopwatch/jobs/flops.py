@@ -35,7 +35,7 @@ Recomputation (activation checkpointing) is what the backward pass repeats of th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flopwatch.errors import Unsupported
@@ -135,6 +135,8 @@ def _count_products(layers: Sequence[Layer], tokens: int, *, causal: bool) -> di
             pairs = layer.count * attention.count_pairs(tokens, masked=causal)
             products["scores"] += pairs * attention.key_width
             products["values"] += pairs * attention.value_width
+            everywhere = replace(attention, window=None).count_pairs(tokens, masked=causal)
+            products["scores"] += layer.count * everywhere * attention.index_width
         if scan is not None:
             products["scan"] += layer.count * scan.count_multiplications(tokens, masked=causal)
     return products

@@ -33,7 +33,7 @@ LETTERS = {
     "s": "attention in a sliding window",
     "c": "attention within chunks",
     "m": "Mamba 2",
-    "l": "linear attention (gated delta rule)",
+    "l": "linear attention by the gated delta rule",
     "d": "feed-forward alone",
     "e": "experts alone",
 }
@@ -89,6 +89,9 @@ class Attention:
     """Most positions that one sees, itself included; None: all before it."""
     is_chunked: bool = False
     """Whether windows lie side by side, and do not slide."""
+    index_width: int = 0
+    """Multiplications of a pair of positions that choose which ones are seen: of sparse attention,
+    where `window` says how many."""
 
     @property
     def key_width(self) -> int:
@@ -111,7 +114,7 @@ class Attention:
         """
         if not masked:
             return tokens**2
-        window = min(self.window or tokens, tokens)
+        window = min(self.window or tokens, tokens)  # which ones sparse attention sees is no matter
         if self.is_chunked:
             whole, rest = divmod(tokens, window)
             return whole * _sum_to(window) + _sum_to(rest)
@@ -240,6 +243,8 @@ def _make_layer(shape: Shape, kind: str, count: int) -> Layer:
         linears += _list_experts(shape, known) if feed_forward == "e" else _list_dense(shape, known)
     norms = known.norms if shape.norms is None else shape.norms
     halves = 2 if mixer and feed_forward else 1
+    # What a router weighs is needed for its gradient; a shared expert comes last, and is added.
+    is_added = feed_forward != "e" or (shape.shared_expert_size and not known.gates_shared_expert)
     vectors += _count_norm(shape) * (norms * halves // 2)
     return Layer(
         kind=kind,
@@ -248,7 +253,7 @@ def _make_layer(shape: Shape, kind: str, count: int) -> Layer:
         vectors=vectors,
         attention=attention,
         scan=scan,
-        keeps_last=feed_forward == "e" or known.norms_after or not shape.norm_first,
+        keeps_last=not is_added or known.norms_after or not shape.norm_first,
     )
 
 
@@ -257,13 +262,16 @@ def _count_norm(shape: Shape) -> int:
 
 
 def _make_attention(shape: Shape, letter: str) -> Attention:
+    index_heads = (shape.index_heads or 0) if shape.index_topk else 0
     return Attention(
         heads=shape.heads,
         key_value_heads=shape.heads if shape.kv_lora_rank else shape.key_value_heads or shape.heads,
         key_dim=shape.head_size,
         value_dim=shape.v_head_dim or shape.head_size,
-        window=shape.window if letter in WINDOWED else None,
+        window=shape.window if letter in WINDOWED else shape.index_topk,
         is_chunked=letter == "c",
+        # A product for each head, and the sum over heads.
+        index_width=index_heads * ((shape.index_head_dim or 0) + 1),
     )
 
 
@@ -311,8 +319,13 @@ def _list_latent(shape: Shape, attention: Attention) -> tuple[list[Linear], int]
         *([(hidden, query_rank), (query_rank, attention.key_width)] if query_rank else []),
         *([] if query_rank else [(hidden, attention.key_width)]),
     ]
+    vectors = rank + (query_rank or 0)
+    if shape.index_topk:
+        heads, width = shape.index_heads or 0, shape.index_head_dim or 0
+        widths += [(query_rank or hidden, heads * width), (hidden, width), (hidden, heads)]
+        vectors += 2 * width  # a LayerNorm of its keys
     linears = [Linear(part="qkv", inputs=inputs, outputs=outputs) for inputs, outputs in widths]
-    return linears, rank + (query_rank or 0)
+    return linears, vectors
 
 
 def _make_recurrent(
@@ -368,10 +381,12 @@ def _list_gated(
 ) -> list[Linear]:
     has_bias = (shape.biases or known.biases) in ("feed-forward", "all")
     up = (2 if shape.is_gated else 1) * size
-    common = {"copies": copies, "active": active}
-    return [
-        Linear(part="feed-forward", inputs=shape.hidden_size, outputs=up, has_bias=has_bias,
-               **common),
-        Linear(part="feed-forward", inputs=size, outputs=shape.hidden_size, has_bias=has_bias,
-               reads=up, **common),
-    ]  # fmt: skip
+    raised = Linear(
+        part="feed-forward",
+        inputs=shape.hidden_size,
+        outputs=up,
+        copies=copies,
+        active=active,
+        has_bias=has_bias,
+    )
+    return [raised, replace(raised, inputs=size, outputs=shape.hidden_size, reads=up)]

@@ -10,15 +10,18 @@ Dimensions are those that the models were published with:
     opt-6l-H                  OPT-1.3B cut to 6 layers, at hidden size H: feed-forward size 4 H and
                               heads of 64, as in OPT-1.3B, whose own hidden size is 2048
 
-A model of other dimensions is written as a name with what differs, ``small:layers=4``, or as an
-architecture with its dimensions, ``llama:hidden_size=512:layers=8``: one of ours, or any causal
-language model that the library transformers knows.
+Today's models are in `model_zoo`, by the names that they were published with. A model of other
+dimensions is written as a name with what differs, ``small:layers=4``, as the path of a
+configuration of Hugging Face, ``mine/config.json``, or as an architecture with its dimensions,
+``llama:hidden_size=512:layers=8``: one of ours, or any causal language model that the library
+transformers knows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
@@ -27,7 +30,8 @@ from flopwatch.jobs.layer_parts import LETTERS, RECURRENT, WINDOWED, find_patter
 
 __all__ = [
     "ARCHITECTURES", "SHAPES", "Activation", "Shape", "find_dimensions", "find_shape",
-    "has_usual_vocabulary", "make_opt", "make_shape",
+    "has_own_experts", "has_usual_vocabulary", "is_config_path", "make_opt", "make_shape",
+    "require_built", "validate_shape",
 ]  # fmt: skip
 
 
@@ -75,6 +79,11 @@ class Shape:
     """Of `head_dim`, the rotary part, which is the same for all keys of a token."""
     v_head_dim: int | None = None
     """Of a head's values; None: as wide as its queries."""
+    index_topk: int | None = None
+    """Of sparse attention, as configurations of DeepSeek call its dimensions: positions that one
+    sees, which narrow heads choose; None: attention is not sparse."""
+    index_heads: int | None = None
+    index_head_dim: int | None = None
     experts: int | None = None
     """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
     all. Such models are accounted for only."""
@@ -210,13 +219,20 @@ def find_shape(text: str) -> Shape:
     8
     """
     shape = find_dimensions(text)
-    for name in ACCOUNTED_ONLY:
-        if getattr(shape, name) is not None:
-            raise UsageError(
-                f"model {text!r}: {name} can be accounted for (flopwatch mfu), but not built; "
-                "leave it out, or take an architecture of transformers that has it, such as mixtral"
-            )
+    require_built(text, shape)
     return shape
+
+
+def require_built(text: str, shape: Shape) -> None:
+    """Refuse what only can be accounted for."""
+    usual = _find_usual(shape.architecture)
+    odd = [name for name in ACCOUNTED_ONLY if getattr(shape, name) != usual.get(name)]
+    if odd or shape.architecture in NEVER_BUILT:
+        what = odd[0] if odd else f"a {shape.architecture!r}"
+        raise UsageError(
+            f"model {text!r}: {what} can be accounted for (flopwatch mfu), but not built; "
+            "leave it out, or take an architecture of transformers that has it, such as mixtral"
+        )
 
 
 def find_dimensions(text: str) -> Shape:
@@ -227,18 +243,72 @@ def find_dimensions(text: str) -> Shape:
     """
     name, *settings = text.split(":")
     changes = dict(_parse_setting(text, setting) for setting in settings)
-    known = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    is_whole = {"hidden_size", "layers"} <= changes.keys()
+    known = _find_known(name, is_whole=is_whole)
     if known is not None:
         shape = replace(known, **changes)
-    elif "hidden_size" in changes and "layers" in changes:
-        shape = make_shape(name, **changes)
+    elif is_whole:
+        shape = make_shape(name, **{**_find_usual(name), **changes})
     else:
-        raise UsageError(
-            f"there is no model {name!r}; choose one of {', '.join(SHAPES)}, or write an "
-            "architecture with its dimensions, as in decoder:hidden_size=512:layers=8:heads=8"
-        )
-    _validate(text, shape)
+        raise UsageError(f"there is no model {name!r}; {_advise(name)}")
+    validate_shape(text, shape)
     return shape
+
+
+def _find_usual(architecture: str) -> dict[str, Any]:
+    """What a configuration of the library transformers has besides dimensions, such as experts."""
+    if architecture not in ARCHITECTURES or ARCHITECTURES[architecture].is_ours:
+        return {}
+    from flopwatch.jobs.model_configs import read_usual
+
+    usual = read_usual(architecture)
+    # Heads of latent attention do not follow from the hidden size.
+    own = ("head_dim",) if "kv_lora_rank" in usual else ()
+    return {name: usual[name] for name in (*ACCOUNTED_ONLY, *own) if name in usual}
+
+
+def has_own_experts(architecture: str) -> bool:
+    """Whether the library transformers builds it with experts."""
+    return "experts" in _find_usual(architecture)
+
+
+def _find_known(name: str, *, is_whole: bool) -> Shape | None:
+    """By its name, or by the path of its configuration. Our own names come first: 7b is gpt-7b.
+    With `is_whole`, there are dimensions enough for an architecture of that name."""
+    own = SHAPES.get(name) or SHAPES.get(f"gpt-{name}")
+    if own is not None:
+        return own
+    if is_config_path(name):
+        from flopwatch.jobs.model_configs import read_config_file
+
+        return read_config_file(Path(name))
+    if is_whole and name in ARCHITECTURES:
+        return None
+    from flopwatch.jobs.model_zoo import find_named
+
+    found = find_named(name, exactly=is_whole)
+    return None if found is None else found.shape
+
+
+def is_config_path(model: str) -> bool:
+    """Whether it is a file, or a folder that has one, which is written with a slash; and no name.
+
+    >>> is_config_path("mine/config.json"), is_config_path("meta-llama/Meta-Llama-3-8B")
+    (True, False)
+    """
+    name = model.partition(":")[0]
+    return name.endswith(".json") or ("/" in name and (Path(name) / "config.json").is_file())
+
+
+def _advise(name: str) -> str:
+    from flopwatch.jobs.model_zoo import suggest
+
+    near = suggest(name, list(SHAPES))
+    return (
+        (f"did you mean {' or '.join(near)}? " if near else "")
+        + "`flopwatch models` lists all names; or give the path of a config.json, or an "
+        "architecture with its dimensions, as in llama:hidden_size=512:layers=8:heads=8"
+    )
 
 
 def has_usual_vocabulary(model: str | Shape) -> bool:
@@ -265,6 +335,8 @@ BUILT = (
     "positions", "key_value_heads", "embedding_size", "norm_first", "activation", "tied", "head_dim"
 )  # fmt: skip
 ACCOUNTED_ONLY = tuple(name for name in KINDS if name not in BUILT)
+NEVER_BUILT = ("llama4_text", "mamba2", "nemotron_h", "granitemoehybrid")
+"""Whose configurations have other names for what `models.builder` sets."""
 
 
 def _parse_setting(text: str, setting: str) -> tuple[str, Any]:
@@ -298,7 +370,7 @@ def _list_letters(name: str) -> str:
     return f"; write a letter for each layer, which are repeated: {letters}"
 
 
-def _validate(text: str, shape: Shape) -> None:
+def validate_shape(text: str, shape: Shape) -> None:
     if shape.head_dim is None and shape.hidden_size % shape.heads:
         raise UsageError(
             f"model {text!r}: {shape.heads} heads cannot share a hidden size of "
@@ -355,12 +427,15 @@ STATE_FIELDS = ("state_size", "state_heads", "state_head_dim", "conv_size", "sca
 
 def _list_needs(shape: Shape) -> list[tuple[str, tuple[str, ...], bool]]:
     """What a shape has, which dimensions that needs, and whether it has it."""
-    letters = set(find_pattern(shape))
+    letters, known = set(find_pattern(shape)), ARCHITECTURES.get(shape.architecture)
     return [
         ("its pattern", ("window",), bool(letters & set(WINDOWED))),
         ("its pattern", STATE_FIELDS, bool(letters & set(RECURRENT))),
         ("its pattern", ("experts",), "e" in letters),
         ("latent attention", ("head_dim", "qk_rope_head_dim", "v_head_dim"),
          shape.kv_lora_rank is not None),
+        ("sparse attention", ("index_heads", "index_head_dim", "q_lora_rank"),
+         shape.index_topk is not None),
         ("q_lora_rank", ("kv_lora_rank",), shape.q_lora_rank is not None),
+        (f"a {shape.architecture!r}", ("pattern",), known is not None and known.splits_layers),
     ]  # fmt: skip

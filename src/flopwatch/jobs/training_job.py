@@ -18,14 +18,14 @@ A variant of a suite is the same job computed in another way, written as words j
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from html import escape
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.model_shapes import Shape, find_dimensions
+from flopwatch.jobs.model_shapes import Shape, find_dimensions, is_config_path
 from flopwatch.jobs.parallelism import (
     SHARDING_SPELLINGS,
     Parallelism,
@@ -73,7 +73,8 @@ class TrainingJob:
     """
 
     model: str | Shape
-    """A name, an architecture with its dimensions (`jobs.model_shapes`), or a shape."""
+    """A name, the path of a config.json, an architecture with its dimensions
+    (`jobs.model_shapes`), or a shape."""
     seq_len: int
     """Tokens of a sequence."""
     _: KW_ONLY
@@ -114,7 +115,10 @@ class TrainingJob:
         object.__setattr__(self, "precision", find_precision(str(self.precision)))
         if not isinstance(self.model, str | Shape):
             raise UsageError(f"model is {str(self.model)[:40]!r}; give a name, or a Shape")
-        object.__setattr__(self, "shape", _find_shape(self.model, self.seq_len))
+        is_path = isinstance(self.model, str) and is_config_path(self.model)
+        # A file may change.
+        find: Callable[[str | Shape, int], Shape] = _read_shape if is_path else _find_shape
+        object.__setattr__(self, "shape", find(self.model, self.seq_len))
 
     @property
     def arithmetic(self) -> Precision:
@@ -237,10 +241,14 @@ def _require(name: str, value: object, known: Sequence[str]) -> None:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
 
 
-@lru_cache(maxsize=256)  # fits make thousands of jobs of a few models
-def _find_shape(model: str | Shape, seq_len: int) -> Shape:
+def _read_shape(model: str | Shape, seq_len: int) -> Shape:
     shape = find_dimensions(model) if isinstance(model, str) else model
     return shape.stretch(seq_len)
+
+
+@lru_cache(maxsize=256)  # fits make thousands of jobs of a few models
+def _find_shape(model: str | Shape, seq_len: int) -> Shape:
+    return _read_shape(model, seq_len)
 
 
 _count_parameters = cache(count_parameters)  # fits ask for it thousands of times

@@ -21,7 +21,7 @@ from torch.utils import swap_tensors
 
 from flopwatch.devices.kinds import HOST
 from flopwatch.errors import FlopwatchError, UsageError
-from flopwatch.jobs.model_shapes import Shape, find_shape
+from flopwatch.jobs.model_shapes import Shape, find_shape, require_built
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.models import transformer
 from flopwatch.models.transformer import Transformer
@@ -114,6 +114,7 @@ def build_from_transformers(
     import torch
 
     shape = find_shape(model) if isinstance(model, str) else model
+    require_built(shape.architecture, shape)
     with torch.device(device), _single_initialisation(), explained(shape):
         make = partial(transformers.AutoModelForCausalLM.from_config, make_config(shape))
         try:
@@ -211,7 +212,7 @@ def _find_implied(aliases: Sequence[str], shape: Shape) -> Any:
     implied = {
         FEED_FORWARD_NAMES: 4 * shape.hidden_size,
         ("num_key_value_heads",): shape.heads,
-        ("head_dim",): shape.head_size,
+        ("head_dim",): shape.hidden_size // shape.heads,
         ("max_position_embeddings", "max_seq_len"): shape.positions,  # without a limit
     }
     return implied.get(tuple(aliases))

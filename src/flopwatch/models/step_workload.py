@@ -318,7 +318,7 @@ def find_parts(job: TrainingJob, shared: SharedModel) -> dict[str, list[str]]:
         }
         return {**found, "head": ["head"]}
     known = ARCHITECTURES.get(job.shape.architecture)
-    if known is None:
+    if known is None or not known.feed_forward:
         return {}
     shared.swap_in({})  # the names are those of the model's own layers
     if job.swapped == "linear":
@@ -343,6 +343,8 @@ def _make_layers(job: TrainingJob, shared: SharedModel) -> dict[str, nn.Module]:
 def find_pattern(job: TrainingJob) -> str:
     """Of the names of the layers that are swapped."""
     known = ARCHITECTURES.get(job.shape.architecture)
+    if known is not None and not known.feed_forward:
+        known = None
     if known is None and job.swapped in ("feed-forward", "linear"):
         raise Unsupported(
             f"which layers of {job.shape.architecture} are {job.swapped} is not known; name them "

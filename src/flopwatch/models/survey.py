@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flopwatch.devices.kinds import HOST
 from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.expert_memory import Growth, count_expert_growth
-from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
+from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape, has_own_experts
 from flopwatch.jobs.step_memory import (
     MOMENTS,
     Moment,
@@ -65,17 +65,14 @@ def estimate(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
     """By running steps on fake tensors; for models of the library transformers, and to check what
     `jobs.activation_memory` says about ours."""
     # What can only be accounted for: padding is built as tokens, and experts are added to a model
-    # with one feed-forward part.
-    shape = replace(
-        job.shape,
-        vocabulary=job.shape.rows,
-        padded_vocabulary=None,
-        experts=None,
-        active_experts=None,
-    )
+    # with one feed-forward part, unless its architecture has them.
+    shape = replace(job.shape, vocabulary=job.shape.rows, padded_vocabulary=None)
+    are_added = job.shape.experts is not None and not has_own_experts(job.shape.architecture)
+    if are_added:
+        shape = replace(shape, experts=None, active_experts=None)
     with _explained(job.shape):
         one, two = (run_step(replace(job, model=replace(shape, layers=n))) for n in (1, 2))
-    if job.shape.experts is not None:
+    if are_added:
         growth = count_expert_growth(job, on_host=on_host)
         _add_experts(one, job, growth, 1)
         _add_experts(two, job, growth, 2)

@@ -14,6 +14,7 @@ from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.jobs.utilisation import MOST_SHARE, JobUtilisation, Utilisation
+from flopwatch.output.model_tables import describe_feed_forward
 from flopwatch.output.tables import Column, Kind, Sheet, number
 from flopwatch.output.units import format_bytes, format_count, format_rate, plural
 
@@ -117,7 +118,7 @@ def _describe_shape(answer: JobUtilisation) -> str:
         f"{shape.hidden_size:,} wide",
         f"{shape.layers} layers",
         f"{shape.heads} heads",
-        f"feed-forward {shape.feed_forward_size:,}",
+        f"feed-forward {describe_feed_forward(shape) or 'none'}",
         f"vocabulary {shape.vocabulary:,}"
         + (f" padded to {shape.rows:,}" if shape.padding else ""),
     ]

@@ -162,6 +162,28 @@ class Formulas(TypedDict):
     formulas: list[str]
 
 
+class ListedModel(TypedDict):
+    name: str
+    also: list[str]
+    """Other names; most other spellings are known, too."""
+    family: str
+    source: str
+    architecture: str
+    parameters: int
+    active_parameters: int
+    """That a token goes through."""
+    published_parameters: float | None
+    """As its authors say."""
+    layers: int
+    hidden_size: int
+    attention: str
+    other_layers: str
+    """Than those with full attention."""
+    feed_forward: str
+    vocabulary: int
+    positions: int
+
+
 class Validation(TypedDict):
     jobs: list[Score]
 

@@ -78,6 +78,7 @@ OUTPUTS = {
     "memory": Output("memory", list[jobs.PredictedMemory]),
     "mfu": Output("mfu", jobs.ComputedMfu),
     "mfu-formula": Output("mfu --formula", list[jobs.Formulas]),
+    "models": Output("models", list[jobs.ListedModel]),
     "validate": Output("validate", jobs.Validation),
     "validate-results": Output("validate RESULTS", jobs.Scores),
     "calibrate": Output("calibrate RESULTS", jobs.FittedCalibration),
