@@ -20,6 +20,7 @@ from flopwatch.prediction.software_stacks import (
     LATE,
     MEGATRON,
     OLD,
+    SHARDED,
     TYPICAL,
     ZERO3,
     Parameters,
@@ -52,13 +53,15 @@ DIGITS = 4
 def describe_stack(
     name: str, parameters: Parameters, own: Sequence[Observation], bounds: tuple[float, float]
 ) -> dict[str, object]:
+    together = [each for each in load_published() if each.stack in SHARDED]
+    near = together if name in SHARDED else own  # by one team, with one software
     return {
         "family": find_family(name),
         "source": SOURCES[name],
         "rows": len(own),
         "devices": sorted({observation.machine.name for observation in own}),
         "precisions": sorted({observation.job.precision for observation in own}),
-        "most_ranks": max(observation.job.ranks for observation in own),
+        "most_ranks": max(observation.job.ranks for observation in near),
         "kinds": [kind for kind in KINDS if any(has_kind(each.job, kind) for each in own)],
         "low": round(bounds[0], DIGITS),
         "high": round(bounds[1], DIGITS),

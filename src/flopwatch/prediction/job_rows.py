@@ -230,7 +230,7 @@ def _read_parallelism(cells: Mapping[str, str]) -> Parallelism:
         context=context,
         # Experts may be divided among tensor-parallel ranks, too; what is left is data parallel.
         expert=math.gcd(_read_count(cells, "expert_parallel", 1), data * context),
-        sharding=find_sharding(sharding if ranks > 1 else "none"),
+        sharding=find_sharding(sharding),
         shard_group=group,
     )
 
