@@ -8,37 +8,75 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.fit import EARLY, LATE, OLD, Fit, find_family, fit, load_published
-from flopwatch.prediction.validation import Trial, find_interval, group_by_size, hold_out
+from flopwatch.prediction.fit import Observation, find_family, fit, load_published
+from flopwatch.prediction.predictions import KINDS, has_kind
+from flopwatch.prediction.software_stacks import (
+    EARLY,
+    LATE,
+    MEGATRON,
+    OLD,
+    SHARDED,
+    TYPICAL,
+    ZERO3,
+    Parameters,
+)
+from flopwatch.prediction.validation import (
+    Trial,
+    find_balanced_interval,
+    find_interval,
+    group_by_size,
+    group_by_source,
+    hold_out,
+)
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
 SOURCES = {
     OLD: "MosaicGPT throughput tables, 2023 (published:mosaic)",
     EARLY: "llm-foundry throughput tables, rows on A100 of 40 GB",
     LATE: "llm-foundry throughput tables, rows on A100 of 80 GB",
+    "megatron-deepspeed-2021": "bigscience, experiments/tr3m-1B3.md and gpt2.md (Apache 2.0)",
+    "megatron-deepspeed-2022": "bigscience, chronicles-prequel.md of tr11-176B-ml (Apache 2.0)",
+    "megatron-deepspeed-2023": "VIA-Research/vTrain, data/ (MIT)",
+    ZERO3: "bigscience, experiments/gpt2.md; Narayanan et al. 2021, table 2",
+    MEGATRON: "Narayanan et al. 2021, tables 1 and 2; Korthikanti et al. 2022, table 5",
+    "internevo-2024": "InternLM/InternEvo, doc/en/train_performance.md (Apache 2.0)",
+    TYPICAL: "what all of these have in common",
 }
 DIGITS = 4
 
 
-def describe_stack(name: str, found: Fit, trials: list[Trial]) -> dict[str, object]:
-    """Of the intervals of a family's stacks, one: few rows make poor quantiles."""
-    relatives = [t for t in trials if find_family(t.observation.stack) == find_family(name)]
-    own = [trial.observation for trial in trials if trial.observation.stack == name]
-    low, high = find_interval(trial.surprise for trial in relatives)
-    parameters = asdict(found.parameters[name])
+def describe_stack(
+    name: str, parameters: Parameters, own: Sequence[Observation], bounds: tuple[float, float]
+) -> dict[str, object]:
+    together = [each for each in load_published() if each.stack in SHARDED]
+    near = together if name in SHARDED else own  # by one team, with one software
     return {
         "family": find_family(name),
         "source": SOURCES[name],
         "rows": len(own),
         "devices": sorted({observation.machine.name for observation in own}),
-        "low": round(low, DIGITS),
-        "high": round(high, DIGITS),
-        "parameters": {key: float(f"{value:.{DIGITS}g}") for key, value in parameters.items()},
+        "precisions": sorted({observation.job.precision for observation in own}),
+        "most_ranks": max(observation.job.ranks for observation in near),
+        "kinds": [kind for kind in KINDS if any(has_kind(each.job, kind) for each in own)],
+        "low": round(bounds[0], DIGITS),
+        "high": round(bounds[1], DIGITS),
+        "parameters": {
+            key: float(f"{value:.{DIGITS}g}") for key, value in asdict(parameters).items()
+        },
     }
+
+
+def find_bounds(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> tuple[float, float]:
+    """Of the intervals of a family's stacks, one: few rows make poor quantiles."""
+    if name == TYPICAL:
+        return find_balanced_interval(sources)
+    relatives = [t for t in sizes if find_family(t.observation.stack) == find_family(name)]
+    return find_interval(trial.surprise for trial in relatives)
 
 
 def main() -> None:
@@ -48,16 +86,23 @@ def main() -> None:
     observations = load_published()
     found = fit(observations)
     for one in found.found:
-        whose = "all" if len(one.unknown.stacks) == len(SOURCES) else ", ".join(one.unknown.stacks)
+        whose = "all" if one.unknown.is_common else ", ".join(one.unknown.stacks)
         print(
             f"{one.unknown.name:22} {one.value:9.4g}  ±{100 * one.error:3.0f} %  "
             f"{100 * one.determined:3.0f} % determined  {whose}"
         )
-    trials = hold_out(observations, group_by_size)
-    content = {name: describe_stack(name, found, trials) for name in SOURCES}
-    for name, stack in content.items():
+    sizes, sources = (
+        [trial for trial in hold_out(observations, group) if not trial.observation.is_doubtful]
+        for group in (group_by_size, group_by_source)
+    )
+    content = {}
+    for name in SOURCES:
+        own = [each for each in observations if name in (each.stack, TYPICAL)]
+        parameters = found.parameters.get(name, found.common)
+        content[name] = describe_stack(name, parameters, own, find_bounds(name, sizes, sources))
         print(
-            f"{name}: measured / predicted tokens/s of 9 in 10: {stack['low']} to {stack['high']}"
+            f"{name}: measured / predicted tokens/s of 9 in 10: {content[name]['low']} to "
+            f"{content[name]['high']}"
         )
     if is_written:
         PATH.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

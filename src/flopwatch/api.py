@@ -62,9 +62,10 @@ def plan(  # noqa: PLR0913  all but two are given by name
     stack: str | None = None,
     network_gbit: float | None = None,
 ) -> Plan:
-    """The fastest ways to train a model on the hardware that fit into its memory: sharding,
-    recomputation and micro-batch are searched. `job` may be a model's name, which `seq_len` goes
-    with. `price` is that of a device for an hour.
+    """The fastest ways to train a model on the hardware that fit into its memory: all kinds of
+    parallelism, sharding, recomputation and micro-batches are searched, but for what the job has of
+    them. `job` may be a model's name, which `seq_len` goes with. `price` is that of a device for an
+    hour.
 
     >>> found = plan("1b", "8xA100-80GB", global_batch_tokens=5e5)
     >>> found.best[0].job.recompute, len(found.best)
@@ -73,12 +74,15 @@ def plan(  # noqa: PLR0913  all but two are given by name
     from flopwatch.prediction.job_lists import find_hardware, place_on
     from flopwatch.prediction.plans import make_plan
     from flopwatch.prediction.predictions import pad_as_published
+    from flopwatch.prediction.software_stacks import SHARDED, TYPICAL, find_stack
 
     wanted = TrainingJob(job, seq_len) if isinstance(job, str) else job
     hardware = hardware or wanted.hardware
     if hardware is None:
         raise UsageError("a plan is for some hardware; give it, as in 64xA100-80GB")
     devices, machine, chosen = find_hardware(hardware, stack, network_gbit)
+    if stack is None and chosen.name in SHARDED:  # which know data parallelism alone
+        chosen = find_stack(TYPICAL)
     padded = pad_as_published(replace(wanted, hardware=hardware), chosen)
     placed = place_on(padded, devices)
     return make_plan(

@@ -15,8 +15,9 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import SHAPES
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.prediction.batch_shares import choose_share, list_shares
 from flopwatch.prediction.job_lists import share_batch
-from flopwatch.prediction.plans import Plan, choose_share, list_shares
+from flopwatch.prediction.plans import Plan
 from flopwatch.prediction.software_stacks import load_stacks
 
 SEVEN = ["--model", "7b", "--seq-len", "2048", "--hardware", "8xA100-80GB", "--micro-batch", "4"]

@@ -16,12 +16,22 @@ from flopwatch.jobs.model_shapes import find_dimensions, find_shape
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.precision import find_precision
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost import Cost, estimate_cost, list_weights
-from flopwatch.prediction.fit import EARLY, LATE, OLD, find_family, load_published
+from flopwatch.prediction.cost import Cost, estimate_cost
+from flopwatch.prediction.fit import find_family, load_sharded
 from flopwatch.prediction.hardware import Machine, describe_device, find_machine, share_among
-from flopwatch.prediction.plans import SHARDINGS
+from flopwatch.prediction.job_arrays import list_weights
+from flopwatch.prediction.plan_search import SHARDINGS
 from flopwatch.prediction.predictions import estimate_memory, find_pressure, predict
-from flopwatch.prediction.software_stacks import EXPECTED, choose_stack, find_stack, load_stacks
+from flopwatch.prediction.software_stacks import (
+    EARLY,
+    EXPECTED,
+    LATE,
+    OLD,
+    TYPICAL,
+    choose_stack,
+    find_stack,
+    load_stacks,
+)
 
 A100 = find_machine("A100-80GB")[1]
 H100 = find_machine("h100_80gb")[1]
@@ -56,7 +66,12 @@ def test_matmuls_at_the_peak_are_the_flops_that_accounts_count(model: str) -> No
 def test_experts_that_a_token_goes_through_are_matmuls() -> None:
     dense = find_dimensions("llama:hidden_size=256:layers=2")
     experts = replace(dense, experts=8, active_experts=2)
-    assert len(list_weights(experts)) == len(list_weights(dense)) + 3
+    own = [each for each in list_weights(experts) if each.copies == 8]
+    assert [(each.inputs, each.outputs, each.active) for each in own] == [
+        (256, 2048, 2),
+        (1024, 256, 2),
+    ]
+    assert len(list_weights(experts)) == len(list_weights(dense)) + 1  # the router
 
 
 @settings(max_examples=60)
@@ -147,9 +162,12 @@ def test_what_a_device_lacks_is_refused_in_a_sentence() -> None:
         find_precision("fp7")
     with pytest.raises(UsageError, match="does not follow from its dimensions"):
         predict(make("stablelm:hidden_size=512:layers=8"), A100, choose_stack(A100))
-    split = replace(make(), parallelism=Parallelism(data=4, tensor=2))
-    with pytest.raises(UsageError, match="predict does not know tensor parallelism yet"):
-        predict(split, A100, choose_stack(A100))
+    deep = replace(make(), parallelism=Parallelism(pipeline=48))
+    with pytest.raises(UsageError, match="48 pipeline stages cannot share 24 layers"):
+        predict(deep, A100, choose_stack(A100))
+    without = replace(make(), parallelism=Parallelism(data=8, expert=8))
+    with pytest.raises(UsageError, match="8 expert-parallel ranks cannot share 0 experts"):
+        predict(without, A100, choose_stack(A100))
     with pytest.raises(UsageError, match="no device is called 'abacus'"):
         find_machine("8xabacus")
 
@@ -178,7 +196,9 @@ def test_a_device_without_a_bandwidth_is_refused() -> None:
 
 
 def test_stacks_have_names() -> None:
-    assert list(load_stacks()) == [OLD, EARLY, LATE]
+    stacks = load_stacks()
+    assert {OLD, EARLY, LATE, TYPICAL} < set(stacks)
+    assert all(stack.low < 1 < stack.high for stack in stacks.values())
     with pytest.raises(UsageError, match="no stack 'nope'"):
         find_stack("nope")
 
@@ -187,6 +207,8 @@ def test_stacks_are_chosen_by_the_device_and_unseen_ones_have_wider_intervals() 
     late = choose_stack(A100)
     assert (late.name, choose_stack(H100).name) == (LATE, LATE)
     assert choose_stack(find_machine("a100_40gb")[1]).name == EARLY
+    divided = replace(make(), parallelism=Parallelism(data=4, tensor=2))
+    assert choose_stack(A100, divided).name == TYPICAL
     near, far = late.find_interval(0), late.find_interval(1)
     assert near == (late.low, late.high)
     assert far[0] < near[0] < 1 < near[1] < far[1]
@@ -207,7 +229,7 @@ def test_whatever_no_data_are_from_widens_the_interval_and_is_said() -> None:
 
 
 def test_all_published_jobs_are_said_to_fit_since_they_ran() -> None:
-    observations = load_published()
+    observations = load_sharded()
     assert len(observations) == 184
     for each in observations:
         memory = estimate_memory(each.job, each.machine, find_family(each.stack))
@@ -216,7 +238,7 @@ def test_all_published_jobs_are_said_to_fit_since_they_ran() -> None:
 
 def test_jobs_that_are_twice_as_large_are_not() -> None:
     """Those that were as large as fits, of the later tables, on 40 GB."""
-    early = [each for each in load_published() if each.stack == EARLY]
+    early = [each for each in load_sharded() if each.stack == EARLY]
     full = [
         each
         for each in early
@@ -228,7 +250,7 @@ def test_jobs_that_are_twice_as_large_are_not() -> None:
 
 
 def test_only_what_nearly_fills_the_memory_is_pressed() -> None:
-    pressed = [each for each in load_published() if each.pressed_gb]
+    pressed = [each for each in load_sharded() if each.pressed_gb]
     assert {(e.stack, e.size, e.machine.name) for e in pressed} == {
         (OLD, "760m", "A100-SXM-40GB"),
         (EARLY, "350m", "A100-SXM-40GB"),
@@ -240,6 +262,6 @@ def test_only_what_nearly_fills_the_memory_is_pressed() -> None:
 
 
 def test_shapes_of_the_published_jobs_have_the_published_parameters() -> None:
-    seven = [each for each in load_published() if each.size == "7b" and each.job.seq_len == 2048]
+    seven = [each for each in load_sharded() if each.size == "7b" and each.job.seq_len == 2048]
     assert {each.job.parameters for each in seven if each.stack == OLD} == {6658404352}
     assert find_shape("7b").hidden_size == 4096

@@ -14,8 +14,9 @@ from flopwatch.analysis.record_job import Layer, Subject
 from flopwatch.errors import FlopwatchError, Unsupported
 from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.prediction.cost import Cost, Part, estimate_cost, list_weights
+from flopwatch.prediction.cost import Cost, Part, estimate_cost
 from flopwatch.prediction.hardware import Machine
+from flopwatch.prediction.job_arrays import list_weights
 
 PROJECTIONS = 2
 """The first of a block's layers belong to attention: queries, keys and values, and its output."""
@@ -83,7 +84,7 @@ def _expect_attention(job: TrainingJob, limits: Limits, machine: Machine, cost: 
     found = [part for part in cost.parts if part.name == "attention"]
     parts = count_flops_by_part(job)
     batches = job.grad_accum * job.ranks
-    around = list_weights(job.shape)[:PROJECTIONS]
+    around = [(each.inputs, each.outputs) for each in list_weights(job.shape)[:PROJECTIONS]]
     passes = PASSES + (1 if job.recompute == "full" else 0)
     traffic_s = passes * sum(
         _move_s(limits, machine, job.micro_batch_tokens, sizes, job.arithmetic.element_bytes)
@@ -123,7 +124,7 @@ def _move_s(
     limits: Limits,
     machine: Machine,
     rows: int,
-    sizes: tuple[int, int],
+    sizes: tuple[float, float],
     element_bytes: int,
     density: float = 1.0,
 ) -> float:

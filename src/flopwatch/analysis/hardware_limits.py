@@ -39,8 +39,6 @@ from flopwatch.jobs.parameters import Part
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import make_stack
-from flopwatch.prediction.cost import UPDATE_PASSES
-from flopwatch.prediction.fit import OLD
 from flopwatch.prediction.hardware import (
     Machine,
     describe_device,
@@ -48,7 +46,8 @@ from flopwatch.prediction.hardware import (
     is_rate,
     share_among,
 )
-from flopwatch.prediction.software_stacks import Parameters, choose_stack, find_stack
+from flopwatch.prediction.job_arrays import UPDATE_PASSES
+from flopwatch.prediction.software_stacks import OLD, Parameters, choose_stack, find_stack
 from flopwatch.records.record import Record
 
 GB = 1e9

@@ -18,7 +18,7 @@ from flopwatch.cli.options import (
 )
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES
-from flopwatch.jobs.parallelism import SHARDINGS, Parallelism
+from flopwatch.jobs.parallelism import SCHEDULES, SHARDINGS, Parallelism
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import ATTENTIONS, OPTIMIZERS, RECOMPUTES, TrainingJob
 
@@ -81,13 +81,19 @@ JOB = {
                           "them, zero2 shards gradients and optimizer state, full parameters too, "
                           "hybrid within groups of ranks.", *SHARDINGS),
     "--tp": JobOption("Tensor-parallel ranks.", read_count),
+    "--sequence-parallel": _choice("Whether tensor-parallel ranks divide norms and residuals by "
+                                   "tokens, too.", "yes", "no"),
     "--pp": JobOption("Pipeline stages.", read_count),
+    "--virtual-stages": JobOption("Model chunks of a pipeline's rank, interleaved.", read_count),
+    "--schedule": _choice("Of the pipeline.", *SCHEDULES),
     "--cp": JobOption("Context-parallel ranks.", read_count),
-    "--ep": JobOption("Expert-parallel ranks.", read_count),
+    "--ep": JobOption("Expert-parallel ranks, of the data-parallel ones.", read_count),
     "--hardware": JobOption("Number and kind of devices, as in 8xA100-80GB.",
                             list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
 }  # fmt: skip
 PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
+IN_DETAIL = ("--sequence-parallel", "--virtual-stages", "--schedule")
+"""How tensor and pipeline parallelism do it."""
 SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 
@@ -163,7 +169,14 @@ def make_job(given: dict[str, Any]) -> TrainingJob:
 
 def read_split(given: dict[str, Any]) -> dict[str, Any]:
     """The fields of `Parallelism` that divide the model."""
-    return {field: given.get(name) or 1 for name, field in SPLIT.items()}
+    split = {field: given.get(name) or 1 for name, field in SPLIT.items()}
+    stages, schedule = given.get("virtual_stages") or 1, given.get("schedule")
+    return {
+        **split,
+        "sequence": given.get("sequence_parallel") == "yes",
+        "virtual_stages": stages,
+        "schedule": schedule or ("interleaved" if stages > 1 else "1f1b"),
+    }
 
 
 def require(given: dict[str, Any], *options: str) -> None:

@@ -13,6 +13,7 @@ import click
 from flopwatch.cli import options
 from flopwatch.cli.help_texts import Command
 from flopwatch.cli.job_options import (
+    IN_DETAIL,
     PARALLELISM,
     JobCommand,
     job_options,
@@ -47,7 +48,7 @@ FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 @job_options(
     "--model", "--seq-len", "--micro-batch", "--hardware", "--grad-accum", "--global-batch",
     "--global-batch-tokens", "--precision", "--optimizer", "--recompute", "--sharding",
-    *PARALLELISM, many=LISTS,
+    *PARALLELISM, *IN_DETAIL, many=LISTS,
     grad_accum=1, precision="bf16-mixed", optimizer="adamw", recompute="none", sharding="full",
 )  # fmt: skip
 @stack
@@ -148,7 +149,10 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
         print_json(rows)
     else:
         sys.stdout.write(write_rows(rows))
-    for warning in report.list_warnings([each.prediction for each in predicted]):
+    for each in predicted:
+        if each.reason:
+            click.echo(f"{each.row.place}: {each.reason}", err=True)
+    for warning in report.list_warnings([p for each in predicted if (p := each.prediction)]):
         click.echo(warning, err=True)
     if summary := report.describe_errors(predicted):
         click.echo(summary, err=True)
@@ -215,7 +219,8 @@ def plan(
 @click.command(cls=JobCommand)
 @job_options(
     "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
-    "--recompute", "--attention", "--hardware", "--sharding", *PARALLELISM, many=["--model"],
+    "--recompute", "--attention", "--hardware", "--sharding", *PARALLELISM, *IN_DETAIL,
+    many=["--model"],
     seq_len=128, micro_batch=4, grad_accum=1, precision="fp32", optimizer="adamw",
     recompute="none", attention="sdpa", sharding="full",
 )  # fmt: skip

@@ -78,14 +78,17 @@ class Parallelism:
     expert: int = 1
     """Data-parallel ranks that divide experts."""
     sharding: Sharding = "none"
+    shard_group: int | None = None
+    """Data-parallel ranks that divide what is sharded, where not all of them do."""
     ranks_per_node: int | None = None
     """None: as many as the hardware has devices in a node."""
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "virtual_stages", "context", "expert"):
             require_count(name, getattr(self, name), MOST_RANKS)
-        if self.ranks_per_node is not None:
-            require_count("ranks_per_node", self.ranks_per_node, MOST_RANKS)
+        for name in ("ranks_per_node", "shard_group"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name), MOST_RANKS)
         if not isinstance(self.sequence, bool):
             raise UsageError(f"sequence is {self.sequence!r}; write True or False")
         object.__setattr__(self, "sharding", find_sharding(str(self.sharding)))
@@ -134,12 +137,19 @@ def require_count(name: str, value: object, most: int, least: int = 1) -> None:
 _USUAL = Parallelism()
 
 
+def is_data_only(parallelism: Parallelism) -> bool:
+    """Whether every rank computes with all of the model."""
+    names = ("tensor", "sequence", "pipeline", "context", "expert", "shard_group")
+    is_usual = all(getattr(parallelism, name) == getattr(_USUAL, name) for name in names)
+    return is_usual and parallelism.sharding != "zero1"
+
+
 def require_data_only(parallelism: Parallelism, who: str) -> None:
     """Refuse the kinds of parallelism that `who`, a command or a function, does not honour yet.
 
-    >>> require_data_only(Parallelism(tensor=8), "predict")
+    >>> require_data_only(Parallelism(tensor=8), "training")
     Traceback (most recent call last):
-    flopwatch.errors.UsageError: predict does not know tensor parallelism yet; leave tensor=8 out
+    flopwatch.errors.UsageError: training does not know tensor parallelism yet; leave tensor=8 out
     """
     for name in ("tensor", "sequence", "pipeline", "context", "expert"):
         value = getattr(parallelism, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flopwatch.errors import UsageError
 
 DTYPE_BYTES = {
-    "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1
+    "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float4": 1, "int8": 1
 }  # fmt: skip
 
 
@@ -72,6 +72,8 @@ PRECISIONS = {
     "fp16": Precision(dtype="float16"),
     "tf32": Precision(dtype="float32", narrow="tf32"),
     "fp8": Precision(dtype="float32", autocast="bfloat16", narrow="float8"),
+    "mxfp8": Precision(dtype="float32", autocast="bfloat16", narrow="float8"),
+    "nvfp4": Precision(dtype="float32", autocast="bfloat16", narrow="float4"),
     "int8": Precision(dtype="float32", autocast="bfloat16", narrow="int8"),
 }
 BUILT = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
@@ -84,7 +86,6 @@ SPELLINGS = {
     "amp_fp8": "fp8",
 }
 """What published tables and other tools call them."""
-NOT_YET = ("mxfp8", "nvfp4")
 
 
 def name_precision(dtype: str, autocast: str | None = None) -> str:
@@ -123,8 +124,6 @@ def find_precision(name: str) -> str:
     'bf16-mixed'
     """
     found = SPELLINGS.get(name, name)
-    if found in NOT_YET:
-        raise UsageError(f"precision {name!r} is not supported yet; choose fp8 or bf16-mixed")
     if found not in PRECISIONS:
         known = ", ".join([*PRECISIONS, *SPELLINGS])
         raise UsageError(f"there is no precision {name!r}; choose one of {known}")

@@ -11,7 +11,7 @@ from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.utilisation import JobUtilisation
 from flopwatch.output.prediction_tables import list_asked
 from flopwatch.output.units import format_bytes, format_ratio, format_share, format_time, plural
-from flopwatch.prediction.plans import DAY_S, Plan
+from flopwatch.prediction.plans import DAY_S, Plan, describe_choice
 from flopwatch.prediction.predictions import Prediction
 
 MOST_GAINS = 2
@@ -64,8 +64,8 @@ def answer_plan(plan: Plan) -> list[str]:
     job, cost = best.job, plan.find_cost(best)
     price = "" if cost is None else f" for {cost:,.0f}"
     return [
-        f"Fastest: sharding {job.sharding}, recompute {job.recompute}, micro-batch "
-        f"{job.micro_batch}: {_describe_speed(best)}; {plan.find_time_s(best) / DAY_S:,.1f} days, "
+        f"Fastest: {describe_choice(job)}: {_describe_speed(best)}; "
+        f"{plan.find_time_s(best) / DAY_S:,.1f} days, "
         f"{plan.find_device_hours(best):,.0f} GPU-hours{price}."
     ]
 

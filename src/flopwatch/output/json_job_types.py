@@ -14,7 +14,7 @@ from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.jobs.utilisation import Utilisation
 from flopwatch.output.json_types import Base, Params
-from flopwatch.prediction import cost, plans
+from flopwatch.prediction import layer_cost, plans
 from flopwatch.prediction.calibration import Calibration
 from flopwatch.prediction.validation import Score, Tally
 
@@ -27,7 +27,7 @@ class PredictedPart(TypedDict):
     name: str
     time_s: float
     ideal_s: float
-    bound: cost.Bound
+    bound: layer_cost.Bound
 
 
 class PredictedSpeed(TypedDict):
@@ -65,6 +65,14 @@ class Prediction(PredictedSpeed):
 
 
 class PlannedJob(PredictedSpeed):
+    tensor: int
+    sequence: bool
+    pipeline: int
+    virtual_stages: int
+    schedule: str
+    context: int
+    expert: int
+    data: int
     sharding: Sharding
     recompute: Recompute
     micro_batch: int

@@ -80,14 +80,15 @@ def render_prediction(prediction: Prediction) -> str:
 
 
 def render_plan(plan: Plan) -> str:
+    from flopwatch.prediction.plans import describe_choice
+
     best = plan.best[0]
     days = plan.find_time_s(best) / DAY_S
     answer = (
-        f"{plan.job.name} on {plan.job.ranks} x {plan.machine.name}: sharding {best.job.sharding}, "
-        f"recompute {best.job.recompute}, micro-batch {best.job.micro_batch}: "
+        f"{plan.job.name} on {plan.job.ranks} x {plan.machine.name}: {describe_choice(best.job)}: "
         f"{best.tokens_per_s:,.0f} tokens/s, {days:.1f} days"
     )
-    headings = ["<sharding", "<recompute", "micro-batch", "grad-accum", "tokens/s", "90 % interval"]
+    headings = ["<configuration", "grad-accum", "tokens/s", "90 % interval"]
     headings += ["MFU", "memory", "days", "GPU-hours", *(["cost"] if plan.price else [])]
     others = [f"not {each.axis} {each.value}: {each.reason}" for each in plan.losers]
     return render(
@@ -104,11 +105,11 @@ def render_plan(plan: Plan) -> str:
 
 
 def _list_cells(plan: Plan, prediction: Prediction) -> list[str]:
+    from flopwatch.prediction.plans import describe_choice
+
     job, cost = prediction.job, plan.find_cost(prediction)
     return [
-        job.sharding,
-        job.recompute,
-        str(job.micro_batch),
+        describe_choice(job),
         str(job.grad_accum),
         f"{prediction.tokens_per_s:,.0f}",
         f"{prediction.low:,.0f} to {prediction.high:,.0f}",

@@ -5,7 +5,7 @@ held out and of your own records."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,6 +27,12 @@ BREAKDOWN = {
     "element-wise": "norms, activations, residuals",
     "loss": "the loss",
     "communication": "exposed communication",
+    "tensor-parallel communication": "tensor-parallel communication",
+    "context-parallel communication": "context-parallel communication",
+    "expert-parallel communication": "expert-parallel communication",
+    "pipeline communication": "sending to the next stage",
+    "pipeline bubble": "pipeline bubble, uneven stages",
+    "slow ranks": "waiting for slow ranks",
     "optimizer": "optimizer",
     "overhead": "kernel launches, fixed overhead",
     "memory pressure": "freeing and allocating again, memory nearly full",
@@ -191,26 +197,28 @@ def list_asked(prediction: Prediction) -> dict[str, Any]:
 
 
 def row_as_dict(predicted: Predicted) -> dict[str, Any]:
-    """The row, with what was predicted of it."""
-    prediction = predicted.prediction
+    """The row, with what was predicted of it, or why nothing was."""
+    found = predicted.prediction
     return {
         **predicted.row.cells,
-        "predicted_tokens_per_s": round(prediction.tokens_per_s, 1),
-        "low": round(prediction.low, 1),
-        "high": round(prediction.high, 1),
-        "fits": prediction.memory.fits,
+        "predicted_tokens_per_s": None if found is None else round(found.tokens_per_s, 1),
+        "low": None if found is None else round(found.low, 1),
+        "high": None if found is None else round(found.high, 1),
+        "fits": None if found is None else found.memory.fits,
+        "reason": predicted.reason,
     }
 
 
 def describe_errors(rows: Sequence[Predicted]) -> str | None:
     """One line; None where nothing was measured."""
-    measured = [each for each in rows if each.error is not None]
+    measured = [(each, each.prediction) for each in rows if each.error is not None]
     if not measured:
         return None
-    errors = [abs(each.error or 0.0) for each in measured]
+    errors = [abs(each.error or 0.0) for each, _ in measured]
     inside = sum(
-        each.prediction.low <= (each.row.tokens_per_s or 0.0) <= each.prediction.high
-        for each in measured
+        found.low <= (each.row.tokens_per_s or 0.0) <= found.high
+        for each, found in measured
+        if found is not None
     )
     return (
         f"{plural(len(errors), 'row')} with a measured speed: mean absolute error "
@@ -219,7 +227,20 @@ def describe_errors(rows: Sequence[Predicted]) -> str | None:
     )
 
 
-CHOICES = {"sharding": "sharding", "recompute": "recompute", "micro_batch": "micro-batch"}
+CHOICES = {
+    "tensor": "tensor",
+    "sequence": "sequence parallel",
+    "pipeline": "pipeline",
+    "virtual_stages": "virtual stages",
+    "schedule": "schedule",
+    "context": "context",
+    "expert": "expert",
+    "sharding": "sharding",
+    "recompute": "recompute",
+    "micro_batch": "micro-batch",
+}
+SPLITS = ("tensor", "pipeline", "context", "expert", "data")
+"""Columns of a plan, where any of its configurations has them."""
 
 
 def list_plan_sheets(plan: Plan) -> list[Sheet]:
@@ -228,6 +249,11 @@ def list_plan_sheets(plan: Plan) -> list[Sheet]:
 
 def _make_best(plan: Plan) -> Sheet:
     columns: list[Column[Prediction]] = [
+        *(
+            _split_column(name)
+            for name in SPLITS
+            if any(getattr(each.job.parallelism, name) > 1 for each in plan.best)
+        ),
         Column("sharding", lambda p: p.job.sharding, "word"),
         Column("recompute", lambda p: p.job.recompute, "word"),
         Column("micro-batch", lambda p: str(p.job.micro_batch)),
@@ -248,11 +274,22 @@ def _make_best(plan: Plan) -> Sheet:
         f"{format_count(plan.train_tokens)} in all",
         columns=columns,
         items=[plan.best],
-        conditions=f"software stack {plan.stack.name}; {plan.fitting} of {plan.tried} "
+        conditions=f"software stack {plan.stack.name}; {plan.fitting:,} of {plan.tried:,} "
         "configurations that were tried fit, with "
-        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare",
+        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare; tensor +sp: with sequence "
+        "parallelism, pipeline 8x5: of 5 virtual stages each",
         remarks=[*([plan.remark] if plan.remark else []), *plan.best[0].warnings],
     )
+
+
+def _split_column(name: str) -> Column[Prediction]:
+    def show(prediction: Prediction) -> str:
+        split = prediction.job.parallelism
+        chunks = f"x{split.virtual_stages}" if split.virtual_stages > 1 else ""
+        more = {"tensor": "+sp" if split.sequence else "", "pipeline": chunks}
+        return f"{getattr(split, name)}{more.get(name, '')}"
+
+    return Column(name, show, value=lambda p: getattr(p.job.parallelism, name))
 
 
 def _make_losers(plan: Plan) -> Sheet:
@@ -286,11 +323,16 @@ TOO_EFFICIENT = 1.3
 def list_validation_sheets(scores: Sequence[Score]) -> list[Sheet]:
     columns: list[Column[Score]] = [
         Column("left out", lambda score: score.split, "word"),
-        Column("table", lambda score: score.table, "word"),
+        Column("source", lambda score: score.table, "word"),
         number("jobs", "integer", lambda score: score.rows),
         number("mean error", "share", lambda score: score.mean_error),
+        number("median", "share", lambda score: score.median_error),
         number("largest", "share", lambda score: score.largest_error),
         number("in interval", "share", lambda score: score.coverage),
+        _optional("rank correlation", lambda score: score.rank_correlation),
+        _optional("share of the best", lambda score: score.best_share),
+        number("constant MFU", "share", lambda score: score.constant_mfu_error),
+        number("FLOPs + bandwidth", "share", lambda score: score.roofline_error),
     ]
     splits = dict.fromkeys(score.split for score in scores)
     return [
@@ -298,10 +340,28 @@ def list_validation_sheets(scores: Sequence[Score]) -> list[Sheet]:
             title="tokens/s of training jobs that the fit has not seen",
             columns=columns,
             items=[[score for score in scores if score.split == split] for split in splits],
-            conditions="published on A100; errors of predicted over measured tokens/s, less 1; "
-            "90 % should be inside their interval",
+            conditions="published on A100 and V100; errors of predicted over measured tokens/s, "
+            "less 1; 90 % should be inside their interval. Constant MFU, the best for each source "
+            "in hindsight, and FLOPs + bandwidth, with every efficiency at 1, are the mean errors "
+            "of baselines",
+            remarks=[_describe_split(scores, split) for split in splits],
         ),
     ]
+
+
+def _optional(name: str, find: Callable[[Score], float | None]) -> Column[Score]:
+    def show(score: Score) -> str:
+        value = find(score)
+        return "" if value is None else f"{value:.2f}"
+
+    return Column(name, show, value=find)
+
+
+def _describe_split(scores: Sequence[Score], split: str) -> str:
+    """Over the sources, of which a part of one does not count again."""
+    own = [score for score in scores if score.split == split and ", " not in score.table]
+    mean = sum(score.mean_error for score in own) / len(own)
+    return f"{split}: {100 * mean:.1f} % mean error over {plural(len(own), 'source')}"
 
 
 def validation_as_dict(scores: Sequence[Score]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from flopwatch.devices.device_specs import USUAL_NODE, Device
 from flopwatch.devices.kinds import is_host
 from flopwatch.devices.measured_peaks import Peaks
 from flopwatch.errors import UsageError
+from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.settings import Device as DeviceKind
 
 UNKNOWN_SHARE = 0.75
@@ -34,6 +35,25 @@ SLOWEST, FASTEST = 1.0, 1e30
 """In a second: what lies outside was measured nowhere, and would spoil the arithmetic."""
 
 
+USUAL_PROCESSORS = 128
+PROCESSORS = {
+    "V100": 80, "T4": 40, "A100": 108, "A800": 108, "A40": 84, "L40": 142, "H100-PCIe": 114,
+    "H100": 132, "H200": 132, "H800": 132, "GH200": 132, "H20": 78, "B200": 148, "GB200": 148,
+    "B300": 148, "GB300": 148, "MI250": 104, "MI300A": 228, "MI300X": 304, "MI308X": 80,
+    "MI325X": 304, "MI350X": 256, "MI355X": 256, "RTX-4090": 128, "RTX-5090": 170,
+}  # fmt: skip
+"""By the beginning of a device's name; from data sheets and whitepapers, from memory."""
+POWER_W = {
+    "V100": 300, "A100-PCIe": 300, "A100": 400, "A800": 400, "H100-PCIe": 350, "H100": 700,
+    "H200": 700, "H800": 700, "GH200": 700, "H20": 400, "B200": 1000, "GB200": 1200, "B300": 1400,
+    "GB300": 1400, "MI250": 560, "MI300X": 750, "MI325X": 1000, "MI350X": 1000, "MI355X": 1400,
+}  # fmt: skip
+"""That a device may draw, likewise."""
+POWER_EXPONENT = 0.5
+"""Of power, that the rate of large matmuls grows with where power limits it: chosen by hand.
+Voltage falls with the clock, so that half of the power is more than half of the clock."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     name: str
@@ -43,6 +63,9 @@ class Machine:
     sustained: Mapping[str, float] = field(default_factory=dict)
     """What large matmuls reach of it, by dtype; 1 where the peak was measured."""
     attention_share: float = 1.0
+    """What attention kernels can have of the peak that are not written for its instructions."""
+    power_share: float = 1.0
+    """What a limit of its power leaves of all rates."""
     bandwidth_bytes_per_s: float
     memory_bytes: float | None
     """That a process can have; None: not known."""
@@ -54,6 +77,8 @@ class Machine:
     """To other machines, in one direction."""
     per_node: int = USUAL_NODE.devices
     """Devices that their own links join."""
+    processors: int = USUAL_PROCESSORS
+    """Streaming multiprocessors or compute units; 0 of a CPU, whose matmuls have no waves."""
     device: DeviceKind
     is_measured: bool = False
     sources: tuple[str, ...] = ()
@@ -66,6 +91,43 @@ class Machine:
         """FLOP/s of large matmuls; None where the device has no such arithmetic."""
         peak = self.peak_flops_per_s.get(dtype)
         return None if peak is None else peak * self.sustained.get(dtype, UNKNOWN_SHARE)
+
+    def require_rate(self, dtype: str) -> float:
+        rate = self.find_rate(dtype)
+        if rate is None:
+            known = [n for n, a in PRECISIONS.items() if a.matmul_dtype in self.peak_flops_per_s]
+            raise UsageError(
+                f"{self.name} has no known peak in {dtype}; choose one of the precisions "
+                f"{', '.join(known)}"
+            )
+        return rate
+
+
+def find_by_beginning(table: Mapping[str, int], name: str) -> int | None:
+    """The entry whose key is the longest beginning of a device's name."""
+    fitting = [key for key in table if name.startswith(key)]
+    return table[max(fitting, key=len)] if fitting else None
+
+
+def limit_power(machine: Machine, power_w: float) -> Machine:
+    """The same where its devices may not draw more than that.
+
+    >>> limited = limit_power(find_machine("H100-SXM")[1], 500)
+    >>> round(limited.find_rate("bfloat16") / 1e12)
+    609
+    """
+    usual = find_by_beginning(POWER_W, machine.name)
+    if usual is None or power_w >= usual:
+        return machine
+    share = (power_w / usual) ** POWER_EXPONENT
+    return replace(
+        machine,
+        sustained={
+            dtype: share * machine.sustained.get(dtype, UNKNOWN_SHARE)
+            for dtype in machine.peak_flops_per_s
+        },
+        power_share=share,
+    )
 
 
 def find_machine(hardware: str, network_gbit: float | None = None) -> tuple[int, Machine]:
@@ -116,6 +178,7 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
         bridge_bytes_per_s=device.bridge.gb_per_s / 2 * GB if device.bridge else None,
         network_bytes_per_s=(network_gbit or practice.node.network_gbit) * GIGABIT,
         per_node=practice.node.devices,
+        processors=find_by_beginning(PROCESSORS, device.name) or USUAL_PROCESSORS,
         device=device.kind,
         sources=tuple(dict.fromkeys(sources)),
     )
@@ -147,6 +210,9 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
         memory_bytes=memory_bytes,
         link_bytes_per_s=reach,
         network_bytes_per_s=reach,
+        processors=0
+        if is_host(peaks.setup.device)
+        else find_by_beginning(PROCESSORS, sheet.name if sheet else "") or USUAL_PROCESSORS,
         device=peaks.setup.device,
         is_measured=True,
         sources=tuple(dict.fromkeys(peak.source for peak in rates.values())),

@@ -9,13 +9,21 @@ from typing import Any
 
 from flopwatch.devices.device_names import split_hardware
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.jobs.parallelism import Parallelism, require_data_only
+from flopwatch.jobs.parallelism import Parallelism, is_data_only
+from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.calibration import HERE, describe_here, find_device_stack
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import Row
 from flopwatch.prediction.predictions import Prediction, pad_as_published, predict
-from flopwatch.prediction.software_stacks import Stack, choose_stack, find_stack
+from flopwatch.prediction.row_hardware import find_row_machine
+from flopwatch.prediction.software_stacks import (
+    SHARDED,
+    Stack,
+    choose_row_stack,
+    choose_stack,
+    find_stack,
+)
 
 MOST = 2000
 """Combinations of one question."""
@@ -74,30 +82,38 @@ def _make_job(
     devices, _ = split_hardware(given["hardware"])
     sharding = given.pop("sharding")
     parallelism = Parallelism(**split, sharding=sharding if devices > 1 else "none")
-    require_data_only(parallelism, "predict")
-    if global_batch_tokens is not None:
-        at_once = given["micro_batch"] * given["seq_len"] * devices
-        given["grad_accum"] = share_batch(global_batch_tokens, at_once)
-    return TrainingJob(**given, parallelism=replace(parallelism, data=devices))
+    job = place_on(TrainingJob(**given, parallelism=parallelism), devices)
+    if global_batch_tokens is None:
+        return job
+    at_once = job.micro_batch_tokens * job.parallelism.data
+    return replace(job, grad_accum=share_batch(global_batch_tokens, at_once))
 
 
 def predict_job(
     job: TrainingJob, stack: str | None = None, network_gbit: float | None = None
 ) -> Prediction:
-    """On its hardware, whose devices are the job's ranks: a job of one rank is taken for one of
-    each of them."""
+    """On its hardware, whose devices are the job's ranks: a job of one data-parallel rank is taken
+    for one of as many as there are devices for."""
     if job.hardware is None:
         raise UsageError("what hardware the job runs on is not known; give it, as in 8xA100-80GB")
-    devices, machine, chosen = find_hardware(job.hardware, stack, network_gbit)
+    devices, machine, chosen = find_hardware(job.hardware, stack, network_gbit, job)
     return _predict(place_on(pad_as_published(job, chosen), devices), machine, chosen)
 
 
 def place_on(job: TrainingJob, devices: int) -> TrainingJob:
-    """With a rank on each device; a job of one rank becomes data parallel."""
+    """With a rank on each device; a job of one data-parallel rank gets as many as there is room
+    for."""
+    split = job.parallelism
     if job.ranks == devices:
         return job
-    if job.ranks == 1:
-        return job.on_ranks(devices)
+    if split.data == 1 and devices % job.ranks == 0:
+        placed = replace(split, data=devices // job.ranks)
+        return replace(job, parallelism=placed)
+    if split.data == 1:
+        raise UsageError(
+            f"tensor, pipeline and context parallelism divide the job among {job.ranks} ranks, and "
+            f"{devices} devices are no multiple of that; change one of them"
+        )
     raise UsageError(
         f"the job has {job.ranks} ranks and the hardware {devices} devices; a rank needs one each: "
         "change the hardware, or the parallelism"
@@ -112,10 +128,13 @@ def _predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
 
 
 def find_hardware(
-    text: str, stack: str | None, network_gbit: float | None
+    text: str,
+    stack: str | None,
+    network_gbit: float | None,
+    job: TrainingJob | None = None,
 ) -> tuple[int, Machine, Stack]:
     """How many devices, what one of them can do, and how near to that software comes: as named, or
-    else as is known of the device."""
+    else as is known of the device, and of jobs like this one."""
     count, name = split_hardware(text)
     if name == HERE:
         if count > 1:
@@ -123,14 +142,9 @@ def find_hardware(
         here, own = describe_here()
         return 1, here, find_stack(stack) if stack else own
     count, machine = find_machine(text, network_gbit)
-    return count, machine, _find_stack(stack, machine)
-
-
-def _find_stack(name: str | None, machine: Machine) -> Stack:
-    """As named; else what records of the device were calibrated to, or published data."""
-    if name:
-        return find_stack(name)
-    return find_device_stack(machine) or choose_stack(machine)
+    if stack:
+        return count, machine, find_stack(stack)
+    return count, machine, find_device_stack(machine) or choose_stack(machine, job)
 
 
 def share_batch(batch_tokens: float, at_once: int) -> int:
@@ -147,25 +161,55 @@ class Predicted:
     """A row of a table, and what was predicted of it."""
 
     row: Row
-    prediction: Prediction
+    prediction: Prediction | None
+    """None: nothing, for this reason."""
+    reason: str | None = None
 
     @property
     def error(self) -> float | None:
-        """Of tokens/s, relatively; None where nothing was measured."""
+        """Of tokens/s, relatively; None where nothing was measured, or predicted."""
         measured = self.row.tokens_per_s
-        return None if measured is None else self.prediction.tokens_per_s / measured - 1
+        if measured is None or self.prediction is None:
+            return None
+        return self.prediction.tokens_per_s / measured - 1
 
 
 def predict_rows(
     rows: Sequence[Row], stack: str | None, network_gbit: float | None
 ) -> list[Predicted]:
-    """A row may name a stack of its own, in a column."""
-    found = []
-    for row in rows:
-        try:
-            machine = find_machine(row.device, network_gbit)[1]
-            chosen = _find_stack(stack or row.cells.get("stack"), machine)
-            found.append(Predicted(row=row, prediction=_predict(row.job, machine, chosen)))
-        except UsageError as error:
-            raise UsageError(f"{row.place}: {error}") from None
-    return found
+    """A row may name a stack of its own, in a column. What cannot be predicted says why."""
+    return [_predict_row(row, stack, network_gbit) for row in rows]
+
+
+def _predict_row(row: Row, stack: str | None, network_gbit: float | None) -> Predicted:
+    if row.job is None:
+        return Predicted(row=row, prediction=None, reason=row.reason)
+    try:
+        machine = find_row_machine(row.cells, network_gbit)
+        job = choose_known_precision(row.job, machine)
+        chosen = find_stack(stack) if stack else choose_row_stack(row.cells, machine, job)
+        if network_gbit is None and chosen.habits.network_gbit:
+            machine = find_row_machine(row.cells, chosen.habits.network_gbit)
+        if not stack and chosen.name in SHARDED and is_data_only(job.parallelism):
+            chosen = find_device_stack(machine) or chosen
+        return Predicted(row=row, prediction=_predict(job, machine, chosen))
+    except UsageError as error:
+        return Predicted(row=row, prediction=None, reason=str(error))
+
+
+def choose_known_precision(job: TrainingJob, machine: Machine) -> TrainingJob:
+    """The same in the next wider precision that the device has arithmetic for: what a framework
+    falls back to.
+
+    >>> job = TrainingJob("1b", 2048, precision="fp8")
+    >>> choose_known_precision(job, find_machine("A100-80GB")[1]).precision
+    'bf16-mixed'
+    """
+    for name in (job.precision, *WIDER):
+        tried = PRECISIONS[name]
+        if {tried.matmul_dtype, tried.activation_dtype} <= set(machine.peak_flops_per_s):
+            return replace(job, precision=name)
+    return job
+
+
+WIDER = ("fp8", "bf16-mixed", "fp16-mixed", "tf32", "fp32")

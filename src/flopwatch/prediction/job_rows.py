@@ -1,19 +1,28 @@
 """Tables of training jobs: a row each, with the columns that published tables have.
 
-    d_model, n_layers, n_heads, vocab_size    dimensions of a GPT-like decoder; `n_heads` may be
-                                              missing, and is d_model / 128 then, and `vocab_size`,
-                                              and is 50257 then, padded to 50368 as in the
-                                              published tables of llm-foundry
+    model                                     a name, where dimensions are not given
+    d_model, n_layers, n_heads, n_kv_heads,   dimensions of a decoder. `n_heads` may be missing, and
+    head_dim, d_ff, gated, vocab_size, tied   is d_model / 128 then; `d_ff`, and is 4 x d_model
+                                              then; `vocab_size`, and is 50257 then, padded to 50368
+                                              as in the published tables of llm-foundry
+    n_experts, active_experts, expert_d_ff,   mixtures of experts
+    n_shared_experts, n_dense_layers
     seq_len, micro_batch_seqs, grad_accum     or global_batch_seqs in the place of grad_accum, which
                                               counts where both are given
-    n_gpus, gpu_type                          as in a100_80gb, or a name that
-                                              `flopwatch peaks --list` has
+    n_gpus, gpu_type, gpus_per_node,          as in a100_80gb, or a name that `flopwatch peaks
+    network_gbit                              --list` has; h100_500w is limited to that power
     precision, mp_mode                        amp_bf16 or bf16, DEFAULT or PURE
-    shard_strategy, act_ckpt                  FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD, or
-                                              our own words; 0, 1 or selective
+    tensor_parallel, pipeline_parallel,       how ranks divide the job: 1 where nothing is said.
+    virtual_stages, schedule,                 `data_parallel` follows from the GPUs
+    context_parallel, expert_parallel,
+    sequence_parallel, data_parallel
+    sharding or shard_strategy, shard_group   none ... hybrid, or FULL_SHARD, SHARD_GRAD_OP,
+                                              HYBRID_SHARD, NO_SHARD; full where nothing is said
+    recompute or act_ckpt                     none, selective, full, or 0, 1
     tokens_per_s                              of all GPUs, where it was measured
+    source, stack                             where it was measured, and by which framework
 
-Other columns are passed on as they are.
+Other columns are passed on as they are. A row that is no job has a reason, and the others are read.
 """
 
 from __future__ import annotations
@@ -21,14 +30,15 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.parallelism import Parallelism, find_sharding
+from flopwatch.jobs.model_shapes import Shape, find_dimensions
+from flopwatch.jobs.parallelism import SCHEDULES, Parallelism, find_sharding
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.prediction.cost import require_predictable
 from flopwatch.records.foreign import ForeignError, read_text
@@ -37,14 +47,23 @@ MODES: Mapping[str, int | None] = {"pure": 2, "default": None, "full": 4, "": No
 """Of mixed precision: bytes of a gradient where it is summed up; None: as is usual. Pure mixed
 precision sums gradients up in 16 bits, too."""
 RECOMPUTES: Mapping[str, Recompute] = {
-    **dict.fromkeys(("1", "true", "yes", "full"), "full"),
-    **dict.fromkeys(("0", "false", "no", "none", ""), "none"),
-    "selective": "selective",
+    **dict.fromkeys(("1", "1.0", "true", "yes", "full"), "full"),
+    **dict.fromkeys(("0", "0.0", "false", "no", "none", ""), "none"),
+    **dict.fromkeys(("selective", "partial"), "selective"),
 }
+SWITCHES: Mapping[str, bool] = {
+    **dict.fromkeys(("1", "1.0", "true", "yes"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no", ""), False),
+}
+MASTER_WEIGHTS = {"bf16": "bf16-mixed", "fp16": "fp16-mixed"}
+"""Tables of jobs in all kinds of parallelism name the precision of matmuls; their optimizers keep
+weights in 32 bits."""
 USUAL_HEAD = 128
 USUAL_VOCABULARY, USUAL_ROWS = 50_257, 50_368
 Value = TypeVar("Value")
-NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type", "micro_batch_seqs")
+NEEDED = ("d_model", "n_layers", "seq_len", "n_gpus", "gpu_type")
+BY_NAME = ("model", "seq_len", "n_gpus", "gpu_type")
+"""Columns that a table needs, or these in their place."""
 LONGEST_CELL = 40
 """Characters of what an error is about."""
 
@@ -55,10 +74,15 @@ class Row:
     """In which file and line it stands."""
     cells: Mapping[str, str]
     """As they were read."""
-    job: TrainingJob
-    device: str
-    tokens_per_s: float | None
+    job: TrainingJob | None
+    """None: it is none, for this reason."""
+    reason: str | None = None
+    tokens_per_s: float | None = None
     """Measured; None where the table does not say."""
+
+    @property
+    def device(self) -> str:
+        return self.cells.get("gpu_type", "")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -74,8 +98,9 @@ def parse_rows(text: str, name: str) -> list[Row]:
         lines = [(reader.line_num, line) for line in reader]
     except csv.Error as error:
         raise UsageError(f"{name} is not CSV ({error}); give a comma-separated table") from None
-    missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
-    if missing:
+    columns = reader.fieldnames or ()
+    missing = [column for column in NEEDED if column not in columns]
+    if missing and not all(column in columns for column in BY_NAME):
         raise UsageError(
             f"{name} has no column {', '.join(missing)}; the table needs {', '.join(NEEDED)}"
         )
@@ -92,47 +117,121 @@ def _read_row(cells: Mapping[str, str | None], place: str) -> Row:
         if isinstance(key, str) and not isinstance(value, list)
     }
     try:
-        job = _make_job(known)
-        require_predictable(job)
         speed = None
         if known.get("tokens_per_s"):
             wanted = "a positive number, or nothing"
             speed = _read_number(known, "tokens_per_s", lambda n: 0 < n < 1e15, wanted)
-        device = known["gpu_type"]
-        return Row(place=place, cells=known, job=job, device=device, tokens_per_s=speed)
+        job = _make_job(known)
+        require_predictable(job)
+        return Row(place=place, cells=known, job=job, tokens_per_s=speed)
     except UsageError as error:
-        raise UsageError(f"{place}: {error}") from None
+        return Row(place=place, cells=known, job=None, reason=str(error))
+
+
+def is_parallel(cells: Mapping[str, str]) -> bool:
+    """Whether the table is one of jobs in all kinds of parallelism."""
+    return "tensor_parallel" in cells or "sharding" in cells
 
 
 def _make_job(cells: Mapping[str, str]) -> TrainingJob:
+    tokens = _read_count(cells, "seq_len")
+    micro_batch = _read_count(cells, "micro_batch_seqs", 1)
+    split = _read_parallelism(cells)
+    precision = (cells.get("precision") or "amp_bf16").lower()
+    if is_parallel(cells) and not cells.get("mp_mode"):
+        precision = MASTER_WEIGHTS.get(precision, precision)
+    recompute = "recompute" if cells.get("recompute") else "act_ckpt"
+    return TrainingJob(
+        _read_shape(cells, tokens),
+        tokens,
+        micro_batch=micro_batch,
+        grad_accum=_find_grad_accum(cells, micro_batch * split.data),
+        recompute=_choose(cells, recompute, RECOMPUTES, "write 1, 0 or selective"),
+        precision=precision,
+        parallelism=split,
+        reduced_bytes=_choose(
+            cells, "mp_mode", MODES, "choose one of PURE, DEFAULT, FULL, or leave it out"
+        ),
+    )
+
+
+def _read_shape(cells: Mapping[str, str], tokens: int) -> Shape:
+    if not cells.get("d_model") and cells.get("model"):
+        return find_dimensions(cells["model"])
     hidden, layers = _read_count(cells, "d_model"), _read_count(cells, "n_layers")
     heads = _read_count(cells, "n_heads", max(hidden // USUAL_HEAD, 1))
-    if hidden % heads:
-        raise UsageError(f"n_heads={heads} does not divide d_model={hidden}; mend one of them")
-    tokens, ranks = _read_count(cells, "seq_len"), _read_count(cells, "n_gpus")
+    width = _read_count(cells, "head_dim") if cells.get("head_dim") else None
+    if width is None and hidden % heads:
+        raise UsageError(
+            f"n_heads={heads} does not divide d_model={hidden}; mend one of them, or give head_dim"
+        )
+    is_gated = _choose(cells, "gated", SWITCHES, "write 1 or 0")
     shape = Shape(
-        architecture="gpt",
+        architecture="llama" if is_gated else "gpt",
         hidden_size=hidden,
-        feed_forward_size=4 * hidden,
+        feed_forward_size=_read_count(cells, "d_ff", 4 * hidden),
         layers=layers,
         heads=heads,
         vocabulary=_read_count(cells, "vocab_size", USUAL_VOCABULARY),
         padded_vocabulary=None if cells.get("vocab_size") else USUAL_ROWS,
         positions=tokens,
+        key_value_heads=_read_key_value_heads(cells, heads),
+        head_dim=None if width == hidden // heads else width,
+        tied=_choose(cells, "tied", SWITCHES, "write 1 or 0") if cells.get("tied") else None,
     )
-    micro_batch = _read_count(cells, "micro_batch_seqs")
-    sharding = find_sharding(cells.get("shard_strategy") or "FULL_SHARD")
-    return TrainingJob(
+    return _add_experts(shape, cells)
+
+
+def _read_key_value_heads(cells: Mapping[str, str], heads: int) -> int | None:
+    found = _read_count(cells, "n_kv_heads", heads)
+    return None if found >= heads else found
+
+
+def _add_experts(shape: Shape, cells: Mapping[str, str]) -> Shape:
+    experts = _read_count(cells, "n_experts", 1, least=0)
+    if experts <= 1:
+        return shape
+    size = _read_count(cells, "expert_d_ff", shape.feed_forward_size)
+    shared = _read_count(cells, "n_shared_experts", 0, least=0)
+    dense = _read_count(cells, "n_dense_layers", 0, least=0)
+    return replace(
         shape,
-        tokens,
-        micro_batch=micro_batch,
-        grad_accum=_find_grad_accum(cells, micro_batch * ranks),
-        recompute=_choose(cells, "act_ckpt", RECOMPUTES, "write 1, 0 or selective"),
-        precision=cells.get("precision") or "amp_bf16",
-        parallelism=Parallelism(data=ranks, sharding=sharding),
-        reduced_bytes=_choose(
-            cells, "mp_mode", MODES, "choose one of PURE, DEFAULT, FULL, or leave it out"
-        ),
+        experts=experts,
+        active_experts=min(_read_count(cells, "active_experts", 2), experts),
+        expert_size=size,
+        shared_expert_size=shared * size or None,
+        dense_layers=min(dense, shape.layers) or None,
+    )
+
+
+def _read_parallelism(cells: Mapping[str, str]) -> Parallelism:
+    ranks = _read_count(cells, "n_gpus")
+    tensor, pipeline, context = (
+        _read_count(cells, f"{name}_parallel", 1) for name in ("tensor", "pipeline", "context")
+    )
+    together = tensor * pipeline * context
+    if ranks % together:
+        raise UsageError(
+            f"n_gpus={ranks} is no multiple of tensor x pipeline x context, {together}; mend one "
+            "of them"
+        )
+    data = ranks // together
+    sharding = cells.get("sharding") or cells.get("shard_strategy") or "FULL_SHARD"
+    schedule = cells.get("schedule", "").lower().replace("_", "-") or "1f1b"
+    stages = _read_count(cells, "virtual_stages", 1) if pipeline > 1 else 1
+    group = _read_count(cells, "shard_group") if cells.get("shard_group") else None
+    return Parallelism(
+        data=data,
+        tensor=tensor,
+        sequence=tensor > 1 and _choose(cells, "sequence_parallel", SWITCHES, "write 1 or 0"),
+        pipeline=pipeline,
+        virtual_stages=stages,
+        schedule=schedule if schedule in SCHEDULES else "1f1b",
+        context=context,
+        # Experts may be divided among tensor-parallel ranks, too; what is left is data parallel.
+        expert=math.gcd(_read_count(cells, "expert_parallel", 1), data * context),
+        sharding=find_sharding(sharding),
+        shard_group=group,
     )
 
 
@@ -142,10 +241,23 @@ def _find_grad_accum(cells: Mapping[str, str], at_once: int) -> int:
     batch = _read_count(cells, "global_batch_seqs")
     if batch % at_once:
         raise UsageError(
-            f"global_batch_seqs={batch} is not a multiple of n_gpus times micro_batch_seqs, "
-            f"{at_once}; mend one of them"
+            f"global_batch_seqs={batch} is not a multiple of the data-parallel GPUs times "
+            f"micro_batch_seqs, {at_once}; mend one of them"
         )
     return batch // at_once
+
+
+POWER = re.compile(r"[\s_-]*(\d{3,4})\s*w(?:att)?s?$", re.IGNORECASE)
+
+
+def split_power(device: str) -> tuple[str, float | None]:
+    """The name of a device, and the power that it is limited to.
+
+    >>> split_power("h100_500w"), split_power("h100_80gb")
+    (('h100', 500.0), ('h100_80gb', None))
+    """
+    found = POWER.search(device)
+    return (device[: found.start()], float(found[1])) if found else (device, None)
 
 
 def _choose(cells: Mapping[str, str], column: str, table: Mapping[str, Value], hint: str) -> Value:
@@ -155,11 +267,13 @@ def _choose(cells: Mapping[str, str], column: str, table: Mapping[str, Value], h
     return table[text.lower()]
 
 
-def _read_count(cells: Mapping[str, str], column: str, usual: int | None = None) -> int:
+def _read_count(
+    cells: Mapping[str, str], column: str, usual: int | None = None, least: int = 1
+) -> int:
     if not cells.get(column) and usual is not None:
         return usual
-    wanted = "a whole number from 1 to 1e9"
-    return int(_read_number(cells, column, lambda n: 1 <= n < 1e9 and n == int(n), wanted))
+    wanted = f"a whole number from {least} to 1e9"
+    return int(_read_number(cells, column, lambda n: least <= n < 1e9 and n == int(n), wanted))
 
 
 def _read_number(

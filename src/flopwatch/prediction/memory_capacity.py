@@ -13,11 +13,15 @@ import msgspec
 from flopwatch.devices import environment
 from flopwatch.devices.kinds import HOST, find_kind, is_host
 from flopwatch.errors import UsageError
-from flopwatch.jobs.parallelism import UNSHARDED
+from flopwatch.jobs.parallelism import UNSHARDED, is_data_only
 from flopwatch.jobs.rank_memory import Memory, estimate_rank_memory
 from flopwatch.jobs.step_memory import StepMemory
 from flopwatch.jobs.training_job import TrainingJob, read_job
 from flopwatch.models.job_estimates import estimate_step
+from flopwatch.prediction.cost import require_predictable
+from flopwatch.prediction.hardware import find_machine
+from flopwatch.prediction.job_arrays import Placed, make_arrays
+from flopwatch.prediction.stage_memory import estimate_stage_memory
 from flopwatch.runner import session
 from flopwatch.runner.host import MEMORY_SHARE
 from flopwatch.runner.memory_fit import PROCESS_BYTES
@@ -27,6 +31,7 @@ SHORTEST = 2
 """Tokens of a sequence: one alone has no next one to be learnt."""
 UTMOST = 2**24
 """Nobody asks for larger micro-batches or longer sequences."""
+ANY_DEVICE = "A100-80GB"
 GROWTH = 4
 """From one trial to the next, until something does not fit."""
 
@@ -51,7 +56,10 @@ def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
 
 
 def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
-    """Models of the library transformers need torch, and are estimated in a process that has it."""
+    """Models of the library transformers need torch, and are estimated in a process that has it;
+    where ranks divide the model, it is estimated by `stage_memory`."""
+    if not is_data_only(job.parallelism):
+        return estimate_divided(job, available_bytes)
     if job.shape.is_ours:
         return estimate_capacity(job, device, available_bytes)
     arguments = {"job": job.to_dict(), "target": device, "available_bytes": available_bytes}
@@ -87,6 +95,29 @@ def estimate_capacity(job: TrainingJob, device: Device, available_bytes: int) ->
         ),
         largest_seq_len=find_largest(
             lambda seq_len: count(job.micro_batch, seq_len), available_bytes, SHORTEST
+        ),
+    )
+
+
+def estimate_divided(job: TrainingJob, available_bytes: int) -> Memory:
+    """Of the fullest pipeline stage. What a device can do does not matter for its memory, so that
+    any will do."""
+    require_predictable(job, "memory")
+    machine = find_machine(ANY_DEVICE)[1]
+
+    def count(**changes: int) -> dict[str, float]:
+        sizes = estimate_stage_memory(make_arrays([Placed(replace(job, **changes), machine)]))
+        return {name: float(size[0]) for name, size in sizes.items() if size[0]}
+
+    return Memory(
+        job=job,
+        parts=count(),
+        available_bytes=available_bytes,
+        largest_micro_batch=find_largest(
+            lambda number: int(sum(count(micro_batch=number).values())), available_bytes
+        ),
+        largest_seq_len=find_largest(
+            lambda number: int(sum(count(seq_len=number).values())), available_bytes, SHORTEST
         ),
     )
 

@@ -1,43 +1,47 @@
 """The fastest way to train a model on given hardware: which of all configurations fit, and what
-each of the others loses.
-
-Searched are sharding, recomputation and the micro-batch. Gradient accumulation follows from the
-global batch, which may differ from the one asked for by up to 5 %, so that micro-batches divide it.
-Otherwise 61 sequences of a device, say, could be computed one at a time or all at once, and nothing
-in between. A device's share of the global batch is
-
-    the one asked for, where that is a whole number of sequences on every device,
-    else that within 5 % which has most factors of two, and of several the nearest: 4M tokens, which
-    are 15.3 sequences of 4,096 tokens on each of 64 devices, become 16, and so 2**22 tokens,
-    and for micro-batches that do not divide it, their multiple that is nearest to the one asked
-    for, within 5 % too.
-"""
+each of the others loses. What is searched, `plan_search` has; what global batches are taken,
+`batch_shares`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from flopwatch.errors import Unsupported, UsageError
-from flopwatch.jobs.parallelism import Sharding
-from flopwatch.jobs.training_job import RECOMPUTES, Printed, TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob
 from flopwatch.prediction.cost import require_predictable
 from flopwatch.prediction.hardware import GIB, Machine
+from flopwatch.prediction.plan_search import Searched, search
 from flopwatch.prediction.predictions import Prediction, find_pressure, predict
 from flopwatch.prediction.software_stacks import Stack
 
-SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero2", "full", "hybrid")
+if TYPE_CHECKING:
+    import numpy as np
+
+    Places = np.ndarray[Any, np.dtype[np.intp]]
+
 TOKENS_PER_PARAMETER = 20
 """That a model is usually trained on, where you do not say how many."""
-NEAR = 0.05
-"""By how much a batch may differ from what was asked for."""
-FINE = 16
-"""Micro-batches above are tried in steps of a sixteenth to an eighth of them."""
+SPARE = 0.95
+"""Of the memory: what memory a job takes is predicted, too."""
 HOUR_S, DAY_S = 3600.0, 86400.0
-Axis = Literal["sharding", "recompute", "micro_batch"]
+Axis = Literal[
+    "tensor", "sequence", "pipeline", "virtual_stages", "schedule", "context", "expert", "sharding",
+    "recompute", "micro_batch",
+]  # fmt: skip
+FIELDS: Mapping[Axis, str] = {
+    "tensor": "tensor",
+    "sequence": "is_sequence",
+    "pipeline": "pipeline",
+    "virtual_stages": "virtual_stages",
+    "schedule": "schedule",
+    "context": "context",
+    "expert": "expert",
+    "sharding": "sharding",
+    "recompute": "recompute",
+}
+"""What a configuration calls each axis but the micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +72,7 @@ class Plan(Printed):
     losers: tuple[Loser, ...]
     tried: int
     fitting: int
+    searched: Searched
 
     def find_time_s(self, prediction: Prediction) -> float:
         """To train on all tokens."""
@@ -108,14 +113,24 @@ class Plan(Printed):
         change = job.tokens_per_step / self.global_batch_tokens - 1
         return (
             f"the best has a global batch of {job.global_batch:,} sequences, "
-            f"{job.tokens_per_step:,} tokens, which {job.ranks} x {job.micro_batch} divides: "
+            f"{job.tokens_per_step:,} tokens, which {job.parallelism.data} x {job.micro_batch} "
+            f"divides: "
             f"{100 * abs(change):.1f} % {'more' if change > 0 else 'less'} than the "
             f"{self.global_batch_tokens:,.0f} asked for"
         )
 
     def _describe(self, prediction: Prediction) -> dict[str, Any]:
         job = prediction.job
+        split = job.parallelism
         return {
+            "tensor": split.tensor,
+            "sequence": split.sequence,
+            "pipeline": split.pipeline,
+            "virtual_stages": split.virtual_stages,
+            "schedule": split.schedule,
+            "context": split.context,
+            "expert": split.expert,
+            "data": split.data,
             "sharding": job.sharding,
             "recompute": job.recompute,
             "micro_batch": job.micro_batch,
@@ -135,8 +150,7 @@ class Plan(Printed):
             f"{self.train_tokens:,.0f} in all: {self.fitting} of {self.tried} configurations fit",
             *(
                 f"  {each.tokens_per_s:12,.0f} tokens/s  {self.find_time_s(each) / DAY_S:8.1f} days"
-                f"  sharding {each.job.sharding}, recompute {each.job.recompute}, micro-batch "
-                f"{each.job.micro_batch}, grad-accum {each.job.grad_accum}"
+                f"  {describe_choice(each.job)}, grad-accum {each.job.grad_accum}"
                 for each in self.best
             ),
             *([f"  {self.remark}"] if self.remark else []),
@@ -150,6 +164,28 @@ class Plan(Printed):
         return render_plan(self)
 
 
+def describe_choice(job: TrainingJob) -> str:
+    """
+    >>> from flopwatch.jobs.parallelism import Parallelism
+    >>> split = Parallelism(data=8, tensor=2, sequence=True, sharding="zero1")
+    >>> describe_choice(TrainingJob("7b", 2048, parallelism=split))
+    'tensor 2 with sequence, data 8, sharding zero1, recompute none, micro-batch 1'
+    """
+    split = job.parallelism
+    more = {
+        "tensor": " with sequence" if split.sequence else "",
+        "pipeline": f" ({split.schedule}"
+        + (f", {split.virtual_stages} virtual stages)" if split.virtual_stages > 1 else ")"),
+    }
+    divided = [
+        f"{name} {getattr(split, name)}{more.get(name, '')}"
+        for name in ("tensor", "pipeline", "context", "expert", "data")
+        if getattr(split, name) > 1
+    ]
+    rest = [f"sharding {job.sharding}", f"recompute {job.recompute}"]
+    return ", ".join([*divided, *rest, f"micro-batch {job.micro_batch}"])
+
+
 def make_plan(
     job: TrainingJob,
     machine: Machine,
@@ -160,8 +196,9 @@ def make_plan(
     price: float | None = None,
     shown: int = 5,
 ) -> Plan:
-    """Of the job's model, sequence length, precision, optimizer and ranks; all else is searched.
-    Without `train_tokens`, it trains on TOKENS_PER_PARAMETER for each parameter."""
+    """Of the job's model, sequence length, precision, optimizer and ranks; all else is searched,
+    but for the kinds of parallelism that it has. Without `train_tokens`, it trains on
+    TOKENS_PER_PARAMETER for each parameter."""
     require_predictable(job, "plan")
     if train_tokens is not None and train_tokens < global_batch_tokens:
         raise UsageError(
@@ -173,10 +210,15 @@ def make_plan(
             f"how much memory {machine.name} has is not known, and so not what fits; choose a "
             "device that says, as A100-80GB does"
         )
-    tried = list(_try_all(job, machine, stack, global_batch_tokens / (job.seq_len * job.ranks)))
-    fitting = sorted(filter(_has_room, tried), key=lambda each: -each.tokens_per_s)
-    if not fitting:
-        raise UsageError(_describe_misfit(machine, tried))
+    searched = search(job, machine, stack, global_batch_tokens)
+    if not len(searched):
+        raise UsageError(
+            f"{job.ranks} ranks cannot be divided so; leave out one of --tp, --pp, --cp and --ep"
+        )
+    order = _sort(searched)
+    best = list(_list_best(searched, order, shown))
+    if not best:
+        raise UsageError(_describe_misfit(searched))
     return Plan(
         job=job,
         machine=machine,
@@ -184,118 +226,120 @@ def make_plan(
         global_batch_tokens=global_batch_tokens,
         price=price,
         train_tokens=train_tokens or float(TOKENS_PER_PARAMETER * job.parameters),
-        best=tuple(fitting[:shown]),
-        losers=tuple(_list_losers(fitting[0], tried)),
-        tried=len(tried),
-        fitting=len(fitting),
+        best=tuple(prediction for _, prediction in best),
+        losers=tuple(_list_losers(searched, order, *best[0])),
+        tried=len(searched),
+        fitting=len(order),
+        searched=searched,
     )
 
 
-def _has_room(prediction: Prediction) -> bool:
-    """Whether it fits, and not just so: what memory it takes is predicted, too."""
-    return bool(prediction.memory.fits) and not find_pressure(prediction.memory)
+def _sort(searched: Searched) -> Places:
+    """Those that fit, the fastest first."""
+    import numpy as np
+
+    fits = searched.memory_bytes <= SPARE * (searched.machine.memory_bytes or np.inf)
+    places = np.flatnonzero(fits & (searched.tokens_per_s > 0))
+    return places[np.argsort(-searched.tokens_per_s[places], kind="stable")]
 
 
-def choose_share(asked: float) -> int:
-    """Sequences of a device in a step, where so many are asked for: see above.
-
-    >>> [choose_share(asked) for asked in (4e6 / (4096 * 64), 4e6 / (2048 * 8), 100, 0.3)]
-    [16, 256, 100, 1]
-    """
-    if asked == int(asked):
-        return max(1, int(asked))
-    low, high = math.ceil((1 - NEAR) * asked), math.floor((1 + NEAR) * asked)
-    factor = 1 << max(high, 1).bit_length()
-    while factor > 1:
-        nearest = factor * max(1, round(asked / factor))
-        if low <= nearest <= high:
-            return nearest
-        factor //= 2
-    return max(1, round(asked))
+def _predict(searched: Searched, place: int) -> Prediction | None:
+    """None where it does not fit, and not just so: of some jobs, memory is known more exactly than
+    the search knows it."""
+    try:
+        found = predict(searched.pick(place).apply(searched.job), searched.machine, searched.stack)
+    except Unsupported:  # so few ranks cannot be divided in two ways
+        return None
+    return found if found.memory.fits and not find_pressure(found.memory) else None
 
 
-def list_shares(asked: float) -> Iterator[tuple[int, int]]:
-    """Micro-batches with how many of them a step has: those whose multiples come near to what is
-    asked for, finely as long as they are small.
-
-    >>> [micro_batch for micro_batch, _ in list_shares(4e6 / (4096 * 64))]
-    [1, 2, 3, 4, 5, 8, 15, 16]
-    >>> list(list_shares(7))
-    [(1, 7), (7, 1)]
-    """
-    share, micro_batch = choose_share(asked), 1
-    while micro_batch <= max(share, (1 + NEAR) * asked):
-        times = share // micro_batch if share % micro_batch == 0 else round(asked / micro_batch)
-        if micro_batch * times == share or abs(micro_batch * times - asked) <= NEAR * asked:
-            yield micro_batch, times
-        micro_batch += max(1, 2 ** (micro_batch.bit_length() - FINE.bit_length()))
-
-
-def _try_all(
-    job: TrainingJob, machine: Machine, stack: Stack, asked: float
-) -> Iterator[Prediction]:
-    """`asked` are sequences of a device in a step."""
-    shardings: Sequence[Sharding] = SHARDINGS if job.ranks > 1 else ("none",)
-    for sharding, recompute in product(shardings, RECOMPUTES):
-        for micro_batch, grad_accum in list_shares(asked):
-            tried = replace(
-                job,
-                micro_batch=micro_batch,
-                grad_accum=grad_accum,
-                recompute=recompute,
-                parallelism=replace(job.parallelism, sharding=sharding),
-            )
-            try:
-                prediction = predict(tried, machine, stack)
-            except Unsupported:  # so few ranks cannot be divided in two ways
-                break
-            yield prediction
-            if not _has_room(prediction):  # nor do larger ones
-                break
+def _list_best(searched: Searched, order: Places, shown: int) -> Iterator[tuple[int, Prediction]]:
+    """Of those that differ in details of their schedule and their micro-batch alone, the best."""
+    seen = set()
+    for place in map(int, order):
+        choice = searched.pick(place)
+        split = choice.split
+        key = (split.tensor, split.pipeline, split.context, split.expert, split.sharding,
+               choice.recompute)  # fmt: skip
+        if key in seen:
+            continue
+        found = _predict(searched, place)
+        if found is not None:
+            seen.add(key)
+            yield place, found
+        if len(seen) == shown:
+            return
 
 
-def _describe_misfit(machine: Machine, tried: Sequence[Prediction]) -> str:
-    least = min(tried, key=lambda each: each.memory.total_bytes)
-    needed, available = least.memory.total_bytes / GIB, (machine.memory_bytes or 0) / GIB
-    devices = f"each of {least.job.ranks} devices" if least.job.ranks > 1 else "one device"
+def _describe_misfit(searched: Searched) -> str:
+    least = int(searched.memory_bytes.argmin())
+    needed, available = (
+        size / GIB for size in (searched.memory_bytes[least], searched.machine.memory_bytes or 0.0)
+    )
+    ranks = searched.job.ranks
+    devices = f"each of {ranks} devices" if ranks > 1 else "one device"
     return (
         f"nothing fits: the smallest configuration needs {needed:.1f} GiB on {devices} with "
         f"{available:.1f} GiB; take more or larger devices, or a smaller model"
     )
 
 
-def _list_losers(winner: Prediction, tried: Sequence[Prediction]) -> Iterator[Loser]:
+def _list_losers(
+    searched: Searched, order: Places, place: int, winner: Prediction
+) -> Iterator[Loser]:
     """For each value of each axis that is not the winner's, the best with it; of micro-batches, the
     next smaller and the next larger one, with all else as the winner has it."""
-    job = winner.job
-    axes: Mapping[Axis, Sequence[str]] = {
-        "sharding": SHARDINGS if job.ranks > 1 else (),
-        "recompute": RECOMPUTES,
-    }
-    for axis, values in axes.items():
-        for value in values:
-            alike = [each for each in tried if getattr(each.job, axis) == value]
-            if alike and value != getattr(job, axis):
-                yield _judge(axis, value, alike, winner)
-    alike = [each for each in tried if all(getattr(each.job, a) == getattr(job, a) for a in axes)]
-    smaller = [each for each in alike if each.job.micro_batch < job.micro_batch]
-    larger = [each for each in alike if each.job.micro_batch > job.micro_batch]
-    for each in (*smaller[-1:], *larger[:1]):
-        yield _judge("micro_batch", str(each.job.micro_batch), [each], winner)
+    import numpy as np
+
+    chosen = searched.pick(place)
+    speeds = np.zeros(len(searched))
+    speeds[order] = searched.tokens_per_s[order]
+    for axis, field in FIELDS.items():
+        own = chosen.recompute if field == "recompute" else getattr(chosen.split, field)
+        for value in sorted(searched.list_values(field), key=_sort_value):
+            if value != own:
+                yield _judge(
+                    searched, axis, value, searched.find_places(field, value), speeds, winner
+                )
+    alike = np.flatnonzero(
+        (searched.split_places == searched.split_places[place])
+        & (searched.recompute_places == searched.recompute_places[place])
+    )
+    sizes = searched.micro_batch[alike]
+    for near in (alike[sizes < chosen.micro_batch][-1:], alike[sizes > chosen.micro_batch][:1]):
+        if len(near):
+            size = int(searched.micro_batch[near[0]])
+            yield _judge(searched, "micro_batch", size, near, speeds, winner)
 
 
-def _judge(axis: Axis, value: str, alike: Sequence[Prediction], winner: Prediction) -> Loser:
-    fitting = list(filter(_has_room, alike))
-    if not fitting:
-        least = min(alike, key=lambda each: each.memory.total_bytes).memory
-        most = max(least.parts.items(), key=lambda part: part[1])
-        reason = (
-            f"does not fit: {least.total_bytes / GIB:.0f} GiB at the least, of which "
-            f"{most[1] / GIB:.0f} {most[0]}"
-        )
-        return Loser(axis=axis, value=value, best=None, reason=reason)
-    best = max(fitting, key=lambda each: each.tokens_per_s)
-    return Loser(axis=axis, value=value, best=best, reason=_compare(best, winner))
+def _sort_value(value: object) -> tuple[int, str]:
+    return (value, "") if isinstance(value, int) else (0, str(value))
+
+
+def _judge(
+    searched: Searched,
+    axis: Axis,
+    value: object,
+    places: Places,
+    speeds: Places,
+    winner: Prediction,
+) -> Loser:
+    """`speeds` are 0 where something does not fit."""
+    shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+    best = int(places[speeds[places].argmax()])
+    found = _predict(searched, best) if speeds[best] > 0 else None
+    if found is not None:
+        return Loser(axis=axis, value=str(shown), best=found, reason=_compare(found, winner))
+    least = int(places[searched.memory_bytes[places].argmin()])
+    memory = predict(
+        searched.pick(least).apply(searched.job), searched.machine, searched.stack
+    ).memory
+    most = max(memory.parts.items(), key=lambda part: part[1])
+    reason = (
+        f"does not fit: {memory.total_bytes / GIB:.0f} GiB at the least, of which "
+        f"{most[1] / GIB:.0f} {most[0]}"
+    )
+    return Loser(axis=axis, value=str(shown), best=None, reason=reason)
 
 
 def _compare(loser: Prediction, winner: Prediction) -> str:
@@ -307,7 +351,8 @@ def _compare(loser: Prediction, winner: Prediction) -> str:
     slower = {name: mine[name] - best.get(name, 0.0) for name in mine}
     name = max(slower, key=lambda part: slower[part])
     whole = winner.cost.step_s / winner.job.tokens_per_step
-    batch = f"micro-batch {loser.job.micro_batch}"
     if slower[name] <= 0.001 * whole:
-        return f"as fast, at {batch}"
-    return f"{100 * slower[name] / whole:.1f} % of a step more for {name}, at {batch}"
+        return f"as fast, with {describe_choice(loser.job)}"
+    return f"{100 * slower[name] / whole:.1f} % of a step more for {name}, with " + (
+        describe_choice(loser.job)
+    )

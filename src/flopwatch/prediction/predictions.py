@@ -17,13 +17,13 @@ from typing import Any
 from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.conventions import CONVENTIONS
 from flopwatch.jobs.model_shapes import has_usual_vocabulary
+from flopwatch.jobs.parallelism import is_data_only
 from flopwatch.jobs.precision import Peak
 from flopwatch.jobs.rank_memory import GIB, Memory, estimate_rank_memory
 from flopwatch.jobs.training_job import Printed, TrainingJob
 from flopwatch.jobs.utilisation import Utilisation, compute_utilisations
 from flopwatch.models.job_estimates import estimate_step
 from flopwatch.prediction.cost import (
-    ALIGNED,
     Cost,
     Part,
     count_job_shards,
@@ -31,14 +31,15 @@ from flopwatch.prediction.cost import (
     require_predictable,
 )
 from flopwatch.prediction.hardware import Machine
-from flopwatch.prediction.software_stacks import Stack
+from flopwatch.prediction.job_arrays import NO_HABITS, Habits, Placed, make_arrays
+from flopwatch.prediction.layer_cost import ALIGNED
+from flopwatch.prediction.software_stacks import TYPICAL, Stack
+from flopwatch.prediction.stage_memory import LIBRARIES_BYTES, estimate_stage_memory
 
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
 """Of what our own transformer keeps for the backward pass."""
 TEMPORARY = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.75}
 """Of what it holds for a moment only."""
-LIBRARIES_BYTES = 1.0e9
-"""Of CUDA and NCCL: a context, kernels, buffers."""
 NEARLY_FULL = 0.95
 """Of the memory: from there on it may have to be given back and asked for again."""
 
@@ -47,11 +48,9 @@ WORTH_PADDING = 1.1
 """Times as long."""
 PADDED = 64
 """Multiples of it are usual for vocabularies."""
-PUBLISHED_ROWS = {"llm-foundry": {50_257: 50_368}}
+PUBLISHED_ROWS = {"llm-foundry": {50_257: 50_368}, TYPICAL: {50_257: 50_304}}
 """What the published jobs of a family of stacks padded vocabularies to. Those of MosaicGPT did not,
 and their heads took almost four times as long."""
-MOST_RANKS = 128
-"""Of the published jobs."""
 FARTHEST = 4
 """Times as many are near enough."""
 
@@ -153,8 +152,9 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     (True, True)
     """
     require_predictable(job)
-    memory = estimate_memory(job, machine, stack.family)
-    cost = estimate_cost(job, machine, stack.parameters, find_pressure(memory))
+    memory = estimate_memory(job, machine, stack.family, stack.habits)
+    pressed_gb = find_pressure(memory) if has_exact_memory(job) else 0.0
+    cost = estimate_cost(job, machine, stack.parameters, pressed_gb, stack.habits)
     speed = job.tokens_per_step / cost.step_s
     unseen = _list_unseen(job, machine, stack)
     low, high = stack.find_interval(len(unseen))
@@ -170,17 +170,34 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     )
 
 
-def estimate_memory(job: TrainingJob, machine: Machine, family: str | None) -> Memory:
+def has_exact_memory(job: TrainingJob) -> bool:
+    """Whether it is a job of our own transformer in data parallelism, of which every tensor is
+    known."""
+    shape = job.shape
+    is_ours = shape.is_ours and not shape.experts and not shape.key_value_heads
+    return is_ours and shape.head_dim is None and is_data_only(job.parallelism)
+
+
+def estimate_memory(
+    job: TrainingJob, machine: Machine, family: str | None, habits: Habits = NO_HABITS
+) -> Memory:
     """That each rank needs. `family` is that of the software stack; None: our own."""
+    if not has_exact_memory(job):
+        sizes = estimate_stage_memory(make_arrays([Placed(job, machine, habits)]))
+        return Memory(
+            job=job,
+            parts={name: float(size[0]) for name, size in sizes.items() if size[0]},
+            available_bytes=machine.memory_bytes,
+        )
     shards = count_job_shards(job, machine)
     placed = replace(job, parallelism=replace(job.parallelism, ranks_per_node=shards))
     on_host = is_host(machine.device)
-    sizes = estimate_rank_memory(placed, on_host=on_host, estimate=estimate_step)
+    exact = estimate_rank_memory(placed, on_host=on_host, estimate=estimate_step)
     scales = {
         "activations": KEPT.get(family or "", 1.0),
         "temporary": TEMPORARY.get(family or "", 1.0),
     }
-    parts = {name: size * scales.get(name, 1.0) for name, size in sizes.items()}
+    parts = {name: size * scales.get(name, 1.0) for name, size in exact.items()}
     if not on_host:
         parts["libraries"] = LIBRARIES_BYTES
     return Memory(
@@ -211,18 +228,37 @@ def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> list[str]:
             f"no data are in {job.precision}: how near it comes to its peak is a guess, with a "
             "wider interval"
         )
-    if not stack.is_here and job.ranks > FARTHEST * MOST_RANKS:
+    if not stack.is_here and job.ranks > FARTHEST * stack.most_ranks:
         unseen.append(
-            f"no data are from more than {MOST_RANKS} devices: what latencies and slow ones cost "
-            "among so many is left out, with a wider interval"
+            f"no data are from more than {stack.most_ranks} devices: what latencies and slow ones "
+            "cost among so many is a guess, with a wider interval"
+        )
+    kinds = [name for name in KINDS if has_kind(job, name) and name not in stack.kinds]
+    if kinds:
+        unseen.append(
+            f"no data of {stack.name} have {' and '.join(KINDS[name] for name in kinds)}: it is "
+            "predicted from how it works, with a wider interval"
         )
     return unseen
 
 
+KINDS = {
+    "tensor": "tensor parallelism",
+    "pipeline": "pipeline parallelism",
+    "context": "context parallelism",
+    "experts": "experts",
+}
+"""Of what a job may have, and data may not."""
+
+
+def has_kind(job: TrainingJob, kind: str) -> bool:
+    if kind == "experts":
+        return job.shape.experts is not None
+    return bool(getattr(job.parallelism, kind) > 1)
+
+
 def _list_warnings(job: TrainingJob, machine: Machine, memory: Memory) -> list[str]:
     warnings = []
-    if job.shape.experts:
-        warnings.append("how experts are shared among ranks, and their tokens sent, is left out")
     if memory.fits is None:
         warnings.append(f"how much memory {machine.name} has is not known")
     elif not memory.fits:

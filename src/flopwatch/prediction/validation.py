@@ -3,12 +3,22 @@
 Random halves of the published tables would be too easy: many rows are near-duplicates. So whole
 groups are left out of the fit and predicted by the rest:
 
-    a size      each model size in turn
-    a memory    all jobs on GPUs of 40 GB, then all on 80 GB
-    the large   sizes up to 1b predict those from 3b on
+    a size      each model size of each source in turn (of `vtrain_single`, each width and depth; of
+                `internevo`, which has one model, each number of GPUs)
+    a source    each source in turn, predicted as one whose software stack is not known
+    a device    all jobs of each device in turn
+    the large   models up to a width of 2,048 predict the others
 
 An error is that of tokens/s: predicted over measured, less 1. The interval's coverage is held out
-as well: the interval of a size is made from the errors of the other sizes.
+as well: the interval of a group is made from the errors of the other groups. Rows that their source
+calls doubtful count in no error.
+
+Beside each stand two baselines: a constant MFU, the best for the source in hindsight, and the cost
+model with every efficiency at 1 and no overhead, which is FLOPs plus bandwidth.
+
+Of configurations of the same job (model, sequence length, batch and GPUs), how well their order is
+predicted (Spearman's correlation), and what share of the best measured throughput the predicted
+best one reaches.
 
 How good the predictions were that records carry: made before each was measured.
 """
@@ -17,19 +27,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from flopwatch.analysis.statistics import estimate_total_ns, median
 from flopwatch.errors import UsageError
-from flopwatch.prediction.fit import OLD, Observation, find_family, fit, load_published, predict_s
-from flopwatch.prediction.software_stacks import Parameters
+from flopwatch.jobs.flops import count_flops_by_part
+from flopwatch.prediction.fit import (
+    Observation,
+    find_family,
+    fit,
+    load_published,
+    predict_all,
+)
+from flopwatch.prediction.software_stacks import OLD, Parameters
 from flopwatch.records.record import Record
 
 LARGEST_SMALL = 2048
 """Hidden size of 1b."""
 CONFIDENCE = 0.9
 """Of an interval."""
+FEWEST = 3
+"""Configurations of a job whose order says something."""
+IDEAL = Parameters(
+    **{
+        **{each.name: 1.0 for each in fields(Parameters)},
+        **dict.fromkeys(
+            (
+                *("matmul_traffic", "wave_tail", "cast_bytes", "loss_bytes", "score_bytes"),
+                *("block_s", "micro_batch_s", "step_s", "collective_s", "hop_s", "scale_loss"),
+                "pressure_s_per_gb",
+            ),
+            0.0,
+        ),
+    }
+)
+"""FLOPs plus bandwidth: all at the rate of large matmuls, of memory, links and network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +90,16 @@ class Score:
     split: str
     rows: int
     mean_error: float
+    median_error: float
     largest_error: float
     coverage: float | None = None
-    """Share of rows inside their interval; None where it was not asked for."""
+    """Share of rows inside their interval; None where there are no other groups to make it of."""
+    rank_correlation: float | None = None
+    """Among configurations of the same job; None where no job has several."""
+    best_share: float | None = None
+    """Of the best measured throughput, what the predicted best configuration reaches."""
+    constant_mfu_error: float | None = None
+    roofline_error: float | None = None
 
 
 Group = Callable[[Observation], str | None]
@@ -66,10 +107,18 @@ Group = Callable[[Observation], str | None]
 
 
 def group_by_size(observation: Observation) -> str:
-    return observation.size
+    job, source = observation.job, observation.source
+    if source == "internevo":
+        return f"{source} {job.ranks}"
+    depth = f"x{job.shape.layers}" if source == "vtrain_single" else ""
+    return f"{source} {job.shape.hidden_size}{depth}"
 
 
-def group_by_memory(observation: Observation) -> str:
+def group_by_source(observation: Observation) -> str:
+    return observation.source
+
+
+def group_by_device(observation: Observation) -> str:
     return observation.machine.name
 
 
@@ -79,7 +128,8 @@ def group_large(observation: Observation) -> str | None:
 
 SPLITS: Mapping[str, Group] = {
     "a size left out": group_by_size,
-    "a memory left out": group_by_memory,
+    "a source left out": group_by_source,
+    "a device left out": group_by_device,
     "small predict large": group_large,
 }
 
@@ -95,23 +145,30 @@ def is_slow(observation: Observation) -> bool:
 
 
 def hold_out(observations: Sequence[Observation], group: Group) -> list[Trial]:
+    """Of stacks that none of the others is from, predicted as typical."""
     trials = []
+    everything = fit(observations)
     for name in dict.fromkeys(map(group, observations)):
         if name is None:
             continue
-        found = fit([each for each in observations if group(each) != name]).parameters
+        found = fit([each for each in observations if group(each) != name], start=everything)
+        chosen = [each for each in observations if group(each) == name]
+        is_known = group is not group_by_source
+        parameters = [
+            _choose(found.parameters, each.stack) if is_known else found.common for each in chosen
+        ]
+        times = predict_all(chosen, [each or found.common for each in parameters])
         trials += [
-            Trial(observation=each, predicted_s=predict_s(each, _choose(found, each.stack)))
-            for each in observations
-            if group(each) == name
+            Trial(observation=each, predicted_s=float(time_s))
+            for each, time_s in zip(chosen, times, strict=True)
         ]
     return trials
 
 
-def _choose(found: Mapping[str, Parameters], stack: str) -> Parameters:
+def _choose(found: Mapping[str, Parameters], stack: str) -> Parameters | None:
     """Those of a stack, or where none of its jobs was there, of another of its family."""
     relatives = [other for other in found if find_family(other) == find_family(stack)]
-    return found[stack if stack in found else (relatives or list(found))[0]]
+    return found.get(stack) or (found[relatives[0]] if relatives else None)
 
 
 def find_interval(
@@ -125,15 +182,48 @@ def find_interval(
     return math.exp(ordered[low]), math.exp(ordered[len(ordered) - 1 - low])
 
 
-def find_coverage(trials: Sequence[Trial], group: Group = group_by_size) -> float:
-    """Of each group by the interval that the others make."""
-    inside = 0
+def find_balanced_interval(
+    trials: Sequence[Trial], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """The same where each source counts alike, however many rows it has."""
+    counts: dict[str, int] = {}
     for trial in trials:
-        name = group(trial.observation)
-        low, high = find_interval(
-            other.surprise for other in trials if group(other.observation) != name
+        counts[trial.observation.source] = counts.get(trial.observation.source, 0) + 1
+    ordered = sorted((trial.surprise, 1 / counts[trial.observation.source]) for trial in trials)
+    return tuple(
+        math.exp(_find_quantile(ordered, share))
+        for share in ((1 - confidence) / 2, (1 + confidence) / 2)
+    )  # type: ignore[return-value]
+
+
+def _find_quantile(ordered: Sequence[tuple[float, float]], share: float) -> float:
+    total, passed = sum(weight for _, weight in ordered), 0.0
+    for value, weight in ordered:
+        passed += weight
+        if passed >= share * total:
+            return value
+    return ordered[-1][0]
+
+
+def find_coverage(trials: Sequence[Trial], others: Sequence[Trial], group: Group) -> float | None:
+    """Of each group of trials by the interval that the other groups among `others` make; None where
+    there are none."""
+    inside = 0
+    for name in dict.fromkeys(group(trial.observation) for trial in trials):
+        rest = [other for other in others if group(other.observation) != name]
+        if not rest:
+            return None
+        is_own = len({other.observation.source for other in rest}) == 1
+        low, high = (
+            find_interval(other.surprise for other in rest)
+            if is_own
+            else find_balanced_interval(rest)
         )
-        inside += low <= math.exp(trial.surprise) <= high
+        inside += sum(
+            low <= math.exp(trial.surprise) <= high
+            for trial in trials
+            if group(trial.observation) == name
+        )
     return inside / len(trials)
 
 
@@ -142,32 +232,125 @@ def validate(observations: Sequence[Observation] | None = None) -> list[Score]:
     known = load_published() if observations is None else observations
     scores = []
     for split, group in SPLITS.items():
-        trials = hold_out(known, group)
-        with_intervals = group is group_by_size
-        for table, chosen in _list_tables(trials).items():
-            errors = [abs(trial.error) for trial in chosen]
-            scores.append(
-                Score(
-                    table=table,
-                    split=split,
-                    rows=len(chosen),
-                    mean_error=sum(errors) / len(errors),
-                    largest_error=max(errors),
-                    coverage=find_coverage(chosen) if with_intervals else None,
-                )
-            )
+        trials = [each for each in hold_out_known(known, group) if not each.observation.is_doubtful]
+        for table, chosen in list_tables(trials).items():
+            scores.append(score(table, split, group, chosen, trials))
     return scores
 
 
-def _list_tables(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
-    old = [trial for trial in trials if trial.observation.stack == OLD]
+@cache
+def _hold_out_published(split: str) -> tuple[Trial, ...]:
+    return tuple(hold_out(load_published(), SPLITS[split]))
+
+
+def hold_out_known(observations: Sequence[Observation], group: Group) -> Sequence[Trial]:
+    """What was held out of the published jobs before is known."""
+    if observations is load_published():
+        return _hold_out_published(next(name for name, each in SPLITS.items() if each is group))
+    return hold_out(observations, group)
+
+
+def score(
+    table: str, split: str, group: Group, chosen: Sequence[Trial], trials: Sequence[Trial]
+) -> Score:
+    """`trials` are all of the split. Intervals are those of the source, or where the source itself
+    is held out, of all others."""
+    errors = sorted(abs(trial.error) for trial in chosen)
+    others = trials if group is not group_by_size else chosen
+    order = [found for found in map(_judge_order, _group_jobs(chosen)) if found is not None]
+    roofline = predict_all([t.observation for t in chosen], [IDEAL] * len(chosen))
+    return Score(
+        table=table,
+        split=split,
+        rows=len(chosen),
+        mean_error=sum(errors) / len(errors),
+        median_error=errors[len(errors) // 2],
+        largest_error=errors[-1],
+        coverage=find_coverage(chosen, others, group) if group in INTERVALS else None,
+        rank_correlation=_average([each[0] for each in order]),
+        best_share=_average([each[1] for each in order]),
+        constant_mfu_error=_find_constant_error(chosen),
+        roofline_error=_average(
+            [
+                abs(trial.observation.time_s / float(time_s) - 1)
+                for trial, time_s in zip(chosen, roofline, strict=True)
+            ]
+        ),
+    )
+
+
+INTERVALS = (group_by_size, group_by_source)
+"""Splits whose errors make intervals."""
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _find_constant_error(trials: Sequence[Trial]) -> float | None:
+    """Of the one MFU that is best for them in hindsight."""
+    ideal = [
+        sum(p.forward + p.backward for p in count_flops_by_part(t.observation.job).values())
+        * t.observation.job.grad_accum
+        / (
+            t.observation.machine.peak_flops_per_s[t.observation.job.arithmetic.matmul_dtype]
+            * t.observation.job.ranks
+            / t.observation.job.parallelism.data
+        )
+        for t in trials
+    ]
+    shares = [seconds / t.observation.time_s for seconds, t in zip(ideal, trials, strict=True)]
+    constant = median(shares)
+    return _average([abs(constant / share - 1) for share in shares])
+
+
+def _group_jobs(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Configurations of the same job."""
+    jobs: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        job, shape = trial.observation.job, trial.observation.job.shape
+        key = (
+            trial.observation.source, shape.hidden_size, shape.layers, job.seq_len, job.ranks,
+            job.global_batch,
+        )  # fmt: skip
+        jobs.setdefault(key, []).append(trial)
+    return list(jobs.values())
+
+
+def _judge_order(trials: Sequence[Trial]) -> tuple[float, float] | None:
+    """Spearman's correlation of predicted and measured times, and the share of the best."""
+    if len(trials) < FEWEST:
+        return None
+    measured = [trial.observation.time_s for trial in trials]
+    predicted = [trial.predicted_s for trial in trials]
+    ranks = (_rank(measured), _rank(predicted))
+    mean = (len(trials) - 1) / 2
+    both, one, other = (
+        sum((a - mean) * (b - mean) for a, b in zip(x, y, strict=True))
+        for x, y in (ranks, (ranks[0], ranks[0]), (ranks[1], ranks[1]))
+    )
+    if not one * other:
+        return None
+    chosen = measured[predicted.index(min(predicted))]
+    return both / math.sqrt(one * other), min(measured) / chosen
+
+
+def _rank(values: Sequence[float]) -> list[float]:
+    """Places in order; equal values share theirs."""
+    ordered = sorted(values)
+    return [ordered.index(each) + (ordered.count(each) - 1) / 2 for each in values]
+
+
+def list_tables(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    """By source; of MosaicGPT also without its slow rows."""
+    tables: dict[str, list[Trial]] = {}
+    for trial in trials:
+        tables.setdefault(trial.observation.source, []).append(trial)
+    old = tables.get("mosaicgpt", [])
     usual = [trial for trial in old if not is_slow(trial.observation)]
-    tables = {
-        "MosaicGPT": old,
-        "MosaicGPT, without 5 slow rows": usual if len(usual) < len(old) else [],
-        "llm-foundry": [trial for trial in trials if trial.observation.stack != OLD],
-    }
-    return {name: chosen for name, chosen in tables.items() if chosen}
+    if 0 < len(usual) < len(old):
+        tables["mosaicgpt, without 5 slow rows"] = usual
+    return tables
 
 
 STEP = "step"

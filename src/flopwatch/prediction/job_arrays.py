@@ -1,0 +1,449 @@
+"""Training jobs on machines as arrays, an entry each: what the cost model computes with.
+
+A model is described by its average layer: its linear layers are columns of `inputs`, `outputs` and
+so on, where `weight_layers` says in which share of the layers each of them is. Everything is a
+float, so that one formula serves a single prediction, the rows of a table, a fit to thousands of
+measured steps, and the search of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flopwatch.jobs.layer_parts import Layer, Linear, list_layers, list_mtp_layers
+from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.parallelism import UNSHARDED
+from flopwatch.jobs.parameters import count_parameters, require_known
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.prediction.hardware import Machine
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+COLUMN, ROW, WHOLE = 0.0, 1.0, 2.0
+"""How tensor parallelism divides a weight: by its outputs, by its inputs, not at all."""
+MOST_LINEARS = 16
+"""Kinds of linear layers that a model can have here; those of all further ones are joined."""
+GATHERS: Mapping[str, int] = {"zero2": 1, "full": 2, "hybrid": 2}
+"""How often a block is gathered in a micro-batch, by sharding."""
+UPDATE_PASSES = {"adamw": 7, "adamw-unfused": 16, "sgd": 3}
+"""Reads and writes of a parameter's worth of numbers in an update. Fused AdamW reads parameter,
+gradient and both moments, and writes all but the gradient; SGD has no moments; unfused, every
+operation of AdamW reads and writes anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Habits:
+    """What a framework does that no fit has to find."""
+
+    casts: bool = True
+    """Autocast: matmuls cast weights of 32 bits, and norms are wide. Else weights are kept in 16
+    bits, too."""
+    has_plain_attention: bool = False
+    """Scores are written to memory: two matmuls and a softmax instead of a fused kernel."""
+    has_new_attention: bool = False
+    """Its fused kernels are written for the instructions of the device that it runs on."""
+    scatters: bool = False
+    """Tensor-parallel ranks send a part each from stage to stage, not all of them all of it."""
+    gathered_tensors: int = 1
+    """Collectives that gather a sharded block: 1, or one for each of its tensors."""
+    reduced_bytes: int | None = None
+    """Of a gradient that ranks sum up; None: as is usual for the precision."""
+    network_gbit: float | None = None
+    """Between the nodes that it was measured on, for each device; None: as is usual."""
+
+
+NO_HABITS = Habits()
+
+
+class Weight(NamedTuple):
+    """A linear layer, or several alike."""
+
+    inputs: float
+    outputs: float
+    layers: float
+    """That have it."""
+    split: float
+    """COLUMN, ROW or WHOLE."""
+    active: float
+    """How often a token goes through one of its kind: of experts, the active ones."""
+    copies: float
+    """Of its kind in a layer: of experts, all."""
+
+
+class ModelWork(NamedTuple):
+    """What a model computes and holds, besides its linear layers, summed over its layers."""
+
+    layers: float
+    hidden: float
+    rows: float
+    head_width: float
+    heads_computed: float
+    """1, and one more for each module of multi-token prediction."""
+    heads: float
+    head_dim: float
+    pairs: float
+    """Of positions that masks leave, times heads, of a sequence in all layers,"""
+    scores: float
+    """and of all positions."""
+    key_width: float
+    """Numbers of a token's keys and values in a layer, which context-parallel ranks exchange."""
+    scanned: float
+    """Multiplications of scans, of a sequence in all layers."""
+    stream_forward: float
+    """Numbers that a token reads and writes between matmuls, of those that only sequence
+    parallelism divides,"""
+    stream_backward: float
+    inner_forward: float
+    """and of those that tensor parallelism divides."""
+    inner_backward: float
+    block_parameters: float
+    """Of all layers, without experts,"""
+    expert_parameters: float
+    """and of all experts."""
+    rest_parameters: float
+    """Of embedding, head and what else is outside of layers."""
+    expert_layers: float
+    routed: float
+    """Experts of a token."""
+
+
+@lru_cache(maxsize=1024)
+def list_weights(shape: Shape) -> tuple[Weight, ...]:
+    """Of all layers, and of multi-token prediction."""
+    found: dict[tuple[float, ...], float] = {}
+    for layer in (*list_layers(shape), *list_mtp_layers(shape)):
+        for linear in layer.linears:
+            key = (
+                linear.inputs, linear.outputs, _find_split(linear, shape), linear.active,
+                linear.copies,
+            )  # fmt: skip
+            found[key] = found.get(key, 0.0) + layer.count
+    listed = [
+        Weight(inputs, outputs, layers, split, active, copies)
+        for (inputs, outputs, split, active, copies), layers in found.items()
+    ]
+    return tuple(listed[: MOST_LINEARS - 1]) + _join(listed[MOST_LINEARS - 1 :])
+
+
+def _join(weights: Sequence[Weight]) -> tuple[Weight, ...]:
+    """As one of the first's inputs with as many weights that a token goes through."""
+    if not weights:
+        return ()
+    first = weights[0]
+    work = sum(each.inputs * each.outputs * each.layers * each.active for each in weights)
+    return (first._replace(outputs=work / (first.inputs * first.layers * first.active)),)
+
+
+def _find_split(linear: Linear, shape: Shape) -> float:
+    """Projections to narrow states of latent attention, routers and gates are whole on all ranks;
+    what leads back to the hidden size is divided by its inputs."""
+    if linear.reads == 0 or linear.part in ("mtp", "embedding"):
+        return WHOLE
+    narrow = (shape.kv_lora_rank or 0) + (shape.qk_rope_head_dim or 0), shape.q_lora_rank
+    if linear.part == "qkv":
+        return WHOLE if shape.kv_lora_rank and linear.outputs in narrow else COLUMN
+    if linear.part == "output" or linear.reads is not None:
+        return ROW
+    is_back = linear.outputs == shape.hidden_size and linear.part == "state-space"
+    return ROW if is_back else COLUMN
+
+
+@lru_cache(maxsize=1024)
+def count_work(shape: Shape, seq_len: int) -> ModelWork:
+    require_known(shape)
+    layers = (*list_layers(shape), *list_mtp_layers(shape))
+    attended = [layer for layer in layers if layer.attention]
+    heads = max((layer.attention.heads for layer in attended if layer.attention), default=1)
+    head_dim = max((layer.attention.key_dim for layer in attended if layer.attention), default=64)
+    total = count_parameters(shape)
+    experts = sum(
+        layer.count * linear.count_parameters() for layer in layers for linear in layer.experts
+    )
+    blocks = sum(layer.count * layer.count_parameters() for layer in layers) - experts
+    elements = [_count_elements(layer, shape) for layer in layers]
+    sums = [
+        sum(e[i] * layer.count for e, layer in zip(elements, layers, strict=True)) for i in range(4)
+    ]
+    return ModelWork(
+        layers=sum(layer.count for layer in layers),
+        hidden=shape.hidden_size,
+        rows=shape.rows,
+        head_width=shape.embedding_size or shape.hidden_size,
+        heads_computed=1 + (shape.mtp_layers or 0),
+        heads=heads,
+        head_dim=head_dim,
+        pairs=_count_pairs(attended, seq_len, masked=True),
+        scores=_count_pairs(attended, seq_len, masked=False),
+        key_width=_average_keys(layers),
+        scanned=sum(
+            layer.count * layer.scan.count_multiplications(seq_len, masked=True)
+            for layer in layers
+            if layer.scan
+        ),
+        stream_forward=sums[0],
+        stream_backward=sums[1],
+        inner_forward=sums[2],
+        inner_backward=sums[3],
+        block_parameters=blocks,
+        expert_parameters=experts,
+        rest_parameters=total - blocks - experts,
+        expert_layers=sum(layer.count for layer in layers if layer.experts),
+        routed=shape.active_experts or 0,
+    )
+
+
+def _count_pairs(layers: Sequence[Layer], seq_len: int, *, masked: bool) -> float:
+    """Times heads, and where values are narrower than keys, times the share of both."""
+    return sum(
+        layer.count
+        * layer.attention.heads
+        * layer.attention.count_pairs(seq_len, masked=masked)
+        * (layer.attention.key_dim + layer.attention.value_dim)
+        / (2 * layer.attention.key_dim)
+        for layer in layers
+        if layer.attention
+    )
+
+
+def _average_keys(layers: Sequence[Layer]) -> float:
+    widths = [
+        layer.count
+        * layer.attention.key_value_heads
+        * (layer.attention.key_dim + layer.attention.value_dim)
+        for layer in layers
+        if layer.attention
+    ]
+    return sum(widths) / sum(layer.count for layer in layers)
+
+
+def _count_elements(layer: Layer, shape: Shape) -> tuple[float, float, float, float]:
+    """Numbers that a token's way through a layer reads and writes between matmuls, at the least:
+    of the residual stream, forward and backward, and of what is inside, likewise. Tokens that go
+    to experts are copied there and back."""
+    hidden = shape.hidden_size
+    halves = sum((layer.attention is not None or layer.scan is not None, _has_feed_forward(layer)))
+    routed = sum(each.active for each in layer.experts) / 2 * hidden  # up and down are two
+    gate = 1 if shape.is_gated else 0
+    inner = sum(
+        each.active * each.inputs
+        for each in layer.linears
+        if each.part == "feed-forward" and each.reads
+    )
+    scanned = (layer.scan.read_width + layer.scan.written_width) if layer.scan else 0
+    return (
+        6.0 * halves * hidden + 4 * routed,
+        11.5 * halves * hidden + 6 * routed,
+        (2.0 + gate) * inner + 3 * scanned,
+        (3.0 + 2 * gate) * inner + 6 * scanned,
+    )
+
+
+def _has_feed_forward(layer: Layer) -> bool:
+    return any(each.part == "feed-forward" for each in layer.linears)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobArrays:
+    """A row each; `inputs` to `copies` have a column for each linear layer."""
+
+    inputs: Array
+    outputs: Array
+    weight_layers: Array
+    split: Array
+    active: Array
+    copies: Array
+    work: Array
+    """As the fields of `ModelWork`, a column each."""
+    seq_len: Array
+    micro_batch: Array
+    grad_accum: Array
+    is_full: Array
+    """Whether everything is recomputed,"""
+    is_selective: Array
+    """or part of it."""
+    is_plain: Array
+    """Whether scores of attention are written to memory."""
+    is_autocast: Array
+    is_narrow: Array
+    """Whether matmuls have operands of 8 bits or fewer."""
+    is_compiled: Array
+    element_bytes: Array
+    parameter_bytes: Array
+    gathered_bytes: Array
+    reduced_bytes: Array
+    update_passes: Array
+    tensor: Array
+    is_sequence: Array
+    pipeline: Array
+    virtual_stages: Array
+    is_zero_bubble: Array
+    is_gpipe: Array
+    context: Array
+    expert: Array
+    data: Array
+    is_none: Array
+    is_sharded: Array
+    """Whether blocks are gathered and gradients reduced in every micro-batch: zero2, full and
+    hybrid,"""
+    gathers: Array
+    """and how often a block is gathered."""
+    is_zero1: Array
+    shard_group: Array
+    """Data-parallel ranks that divide the optimizer's state, and all that is sharded."""
+    scatters: Array
+    gathered_tensors: Array
+    matmul_rate: Array
+    matmul_peak: Array
+    head_rate: Array
+    head_peak: Array
+    attention_peak: Array
+    attention_share: Array
+    bandwidth: Array
+    link: Array
+    network: Array
+    per_node: Array
+    processors: Array
+    pressed_gb: Array
+
+    def get(self, name: str) -> Array:
+        """A field of `ModelWork`."""
+        return self.work[:, ModelWork._fields.index(name)]
+
+
+ROW_FIELDS = tuple(
+    each.name
+    for each in fields(JobArrays)
+    if each.name not in ("inputs", "outputs", "weight_layers", "split", "active", "copies", "work")
+)
+
+
+class Placed(NamedTuple):
+    """A job on a machine, as a framework runs it."""
+
+    job: TrainingJob
+    machine: Machine
+    habits: Habits = NO_HABITS
+    pressed_gb: float = 0.0
+    """What ranks hold, where that nearly fills their memory."""
+
+
+def make_arrays(jobs: Sequence[Placed]) -> JobArrays:
+    import numpy as np
+
+    weights = [list_weights(each.job.shape) for each in jobs]
+    columns = np.zeros((len(jobs), MOST_LINEARS, len(Weight._fields)))
+    columns[:, :, :2] = 1.0
+    for row, listed in enumerate(weights):
+        columns[row, : len(listed)] = listed
+    names = ("inputs", "outputs", "weight_layers", "split", "active", "copies")
+    rows = np.array([list(_describe(each).values()) for each in jobs], dtype=float)
+    work = np.array([count_work(each.job.shape, each.job.seq_len) for each in jobs], dtype=float)
+    return JobArrays(
+        **{name: columns[:, :, place] for place, name in enumerate(names)},
+        work=work,
+        **{name: rows[:, place] for place, name in enumerate(ROW_FIELDS)},
+    )
+
+
+def _describe(placed: Placed) -> dict[str, float]:
+    """The fields of `JobArrays` in their order."""
+    job, machine, habits, pressed_gb = placed
+    split, arithmetic = job.parallelism, job.arithmetic
+    sharding = job.sharding
+    described: dict[str, float] = {
+        "seq_len": job.seq_len,
+        "micro_batch": job.micro_batch,
+        "grad_accum": job.grad_accum,
+        "is_full": job.recompute == "full",
+        "is_selective": job.recompute == "selective",
+        "is_plain": habits.has_plain_attention or job.attention == "plain",
+        "is_autocast": arithmetic.is_autocast and habits.casts,
+        "is_narrow": arithmetic.narrow in ("float8", "float4", "int8"),
+        "is_compiled": job.compiled,
+        "element_bytes": arithmetic.element_bytes,
+        "parameter_bytes": arithmetic.parameter_bytes,
+        "gathered_bytes": arithmetic.gathered_bytes,
+        "reduced_bytes": job.reduced_bytes or habits.reduced_bytes or arithmetic.reduced_bytes,
+        "update_passes": UPDATE_PASSES[job.optimizer],
+        "tensor": split.tensor,
+        "is_sequence": split.sequence,
+        "pipeline": split.pipeline,
+        "virtual_stages": split.virtual_stages,
+        "is_zero_bubble": split.schedule == "zero-bubble",
+        "is_gpipe": split.schedule == "gpipe",
+        "context": split.context,
+        "expert": split.expert,
+        "data": split.data,
+        "is_none": sharding == "none",
+        "is_sharded": sharding in GATHERS,
+        "gathers": GATHERS.get(sharding, 2),
+        "is_zero1": sharding == "zero1",
+        "shard_group": find_shard_group(job, machine),
+        "scatters": habits.scatters or split.sequence,
+        "gathered_tensors": habits.gathered_tensors,
+        "matmul_rate": machine.require_rate(arithmetic.matmul_dtype),
+        "matmul_peak": machine.peak_flops_per_s[arithmetic.matmul_dtype],
+        "head_rate": machine.require_rate(arithmetic.activation_dtype),
+        "head_peak": machine.peak_flops_per_s[arithmetic.activation_dtype],
+        "attention_peak": machine.peak_flops_per_s[arithmetic.activation_dtype],
+        "attention_share": machine.power_share
+        * (1.0 if habits.has_new_attention else machine.attention_share),
+        "bandwidth": machine.bandwidth_bytes_per_s,
+        "link": machine.find_link(job.ranks) or 0.0,
+        "network": machine.network_bytes_per_s or 0.0,
+        "per_node": machine.per_node,
+        "processors": machine.processors,
+        "pressed_gb": pressed_gb,
+    }
+    return described
+
+
+def find_shard_group(job: TrainingJob, machine: Machine) -> int:
+    """How many ranks divide what is sharded: all that have the same part of the model, a group of
+    them, or none."""
+    split = job.parallelism
+    alike = split.data * split.context
+    if job.sharding in UNSHARDED:
+        return 1
+    if split.shard_group is not None:
+        return min(split.shard_group, alike)
+    if job.sharding != "hybrid":
+        return alike
+    per_node = split.ranks_per_node or machine.per_node
+    inside = max(1, per_node // (split.tensor * split.context))
+    return inside if 1 < inside < alike and alike % inside == 0 else max(1, alike // 2)
+
+
+def count_stage_layers(jobs: JobArrays) -> tuple[Array, Array, Array]:
+    """Of the first stage, those between, and the last. Stages have as many layers each, and the
+    last what is left; where embedding and head divide up evenly as two more layers, so they are
+    taken."""
+    import numpy as np
+
+    layers, stages = jobs.get("layers"), jobs.pipeline
+    counts_ends = (layers % stages > 0) & ((layers + 2) % stages == 0)
+    each = np.where(counts_ends, (layers + 2) / stages, np.ceil(layers / stages))
+    last = np.maximum(np.where(counts_ends, each - 1, layers - each * (stages - 1)), 0.0)
+    return np.where(counts_ends, each - 1, each), each, last
+
+
+def count_rank_parameters(jobs: JobArrays) -> tuple[Array, Array]:
+    """That the fullest stage has of layers and ends, and of experts, on one rank."""
+    import numpy as np
+
+    _, middle, _ = count_stage_layers(jobs)
+    share = middle / jobs.get("layers") / jobs.tensor
+    ends = jobs.get("rest_parameters") / jobs.tensor
+    is_divided = (jobs.pipeline > 1) & (
+        jobs.get("rest_parameters") > 1.5 * jobs.get("rows") * jobs.get("head_width")
+    )
+    ends = np.where(is_divided, ends / 2, ends)
+    return share * jobs.get("block_parameters") + ends, (
+        share * jobs.get("expert_parameters") / jobs.expert
+    )

@@ -1,0 +1,303 @@
+"""All ways to divide a training job over devices, judged at once: what each holds, and how long its
+steps take.
+
+Considered are
+
+    tensor parallelism      powers of two that divide the heads, up to four nodes, with and
+                            without sequence parallelism
+    pipeline parallelism    stages that divide the layers, or with embedding and head as two more;
+                            virtual stages that divide a stage's layers, where micro-batches are a
+                            multiple of the stages; 1F1B, GPipe and zero-bubble schedules
+    context parallelism     powers of two, with at least SHORTEST tokens of a sequence for each rank
+    expert parallelism      divisors of the experts
+    data parallelism        all devices that are left, and every kind of sharding; with a pipeline
+                            none of those that gather in every micro-batch
+    recomputation           none, selective, full
+    micro-batches           whose multiples come near to a rank's share of the batch
+
+What the job itself has of them is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from flopwatch.jobs.parallelism import Parallelism, Sharding
+from flopwatch.jobs.training_job import RECOMPUTES, Recompute, TrainingJob
+from flopwatch.prediction.batch_shares import list_shares
+from flopwatch.prediction.cost import estimate_steps
+from flopwatch.prediction.hardware import Machine
+from flopwatch.prediction.job_arrays import (
+    GATHERS,
+    JobArrays,
+    Placed,
+    find_shard_group,
+    make_arrays,
+)
+from flopwatch.prediction.software_stacks import Stack
+from flopwatch.prediction.stage_memory import estimate_stage_memory
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from flopwatch.prediction.job_arrays import Array
+
+    Places = np.ndarray[Any, np.dtype[np.intp]]
+
+SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "full", "hybrid")
+PIPELINED: tuple[Sharding, ...] = ("ddp", "zero1")
+"""With a pipeline, whose micro-batches would each gather all of a stage."""
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble")
+MOST_NODES = 4
+"""That tensor parallelism reaches."""
+SHORTEST = 1024
+"""Tokens of a context-parallel rank."""
+MOST_STAGES = 128
+
+
+class Split(NamedTuple):
+    tensor: int
+    is_sequence: bool
+    pipeline: int
+    virtual_stages: int
+    schedule: str
+    context: int
+    expert: int
+    data: int
+    sharding: Sharding
+    shard_group: int
+
+
+class Choice(NamedTuple):
+    """One configuration."""
+
+    split: Split
+    recompute: Recompute
+    micro_batch: int
+    grad_accum: int
+
+    def apply(self, job: TrainingJob) -> TrainingJob:
+        split = self.split
+        return replace(
+            job,
+            micro_batch=self.micro_batch,
+            grad_accum=self.grad_accum,
+            recompute=self.recompute,
+            parallelism=Parallelism(
+                data=split.data,
+                tensor=split.tensor,
+                sequence=split.is_sequence,
+                pipeline=split.pipeline,
+                virtual_stages=split.virtual_stages,
+                schedule=split.schedule,
+                context=split.context,
+                expert=split.expert,
+                sharding=split.sharding,
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """All configurations of a job on a machine, a number each."""
+
+    job: TrainingJob
+    machine: Machine
+    stack: Stack
+    splits: Sequence[Split]
+    split_places: Places
+    """Of each configuration, the number of its split,"""
+    recompute_places: Places
+    """of its recomputation,"""
+    micro_batch: Places
+    grad_accum: Places
+
+    def __len__(self) -> int:
+        return len(self.split_places)
+
+    def pick(self, place: int) -> Choice:
+        return Choice(
+            self.splits[int(self.split_places[place])],
+            RECOMPUTES[int(self.recompute_places[place])],
+            int(self.micro_batch[place]),
+            int(self.grad_accum[place]),
+        )
+
+    def list_values(self, name: str) -> list[object]:
+        """That a field of `Split`, or the recomputation, has in any configuration."""
+        if name == "recompute":
+            return list(RECOMPUTES)
+        return list(dict.fromkeys(getattr(split, name) for split in self.splits))
+
+    def find_places(self, name: str, value: object) -> Places:
+        """The configurations in which it has this value."""
+        import numpy as np
+
+        if name == "recompute":
+            return np.flatnonzero(self.recompute_places == list(RECOMPUTES).index(str(value)))
+        has_value = np.array([getattr(split, name) == value for split in self.splits])
+        return np.flatnonzero(has_value[self.split_places])
+
+    @cached_property
+    def jobs(self) -> JobArrays:
+        return _make_columns(self)
+
+    @cached_property
+    def memory_bytes(self) -> Array:
+        total: Any = 0.0
+        for size in estimate_stage_memory(self.jobs).values():
+            total = total + size
+        return cast("Array", total)
+
+    @cached_property
+    def tokens_per_s(self) -> Array:
+        """Of those that fit; 0 elsewhere."""
+        import numpy as np
+
+        places = np.flatnonzero(self.memory_bytes <= (self.machine.memory_bytes or np.inf))
+        found = np.zeros(len(self))
+        if len(places):
+            jobs = _take(self.jobs, places)
+            tokens = jobs.micro_batch * jobs.grad_accum * jobs.data * jobs.seq_len
+            found[places] = tokens / estimate_steps(jobs, self.stack.parameters)
+        return found
+
+
+def search(
+    job: TrainingJob, machine: Machine, stack: Stack, global_batch_tokens: float
+) -> Searched:
+    import numpy as np
+
+    splits = list(_list_splits(job, machine))
+    columns: list[list[int]] = [[], [], []]
+    for number, split in enumerate(splits):
+        for micro_batch, grad_accum in _list_shares(
+            global_batch_tokens / (job.seq_len * split.data)
+        ):
+            # Interleaved schedules pass as many micro-batches at a time as there are stages.
+            if split.virtual_stages == 1 or grad_accum % split.pipeline == 0:
+                for column, value in zip(columns, (number, micro_batch, grad_accum), strict=True):
+                    column.append(value)
+    places, micro_batches, grad_accums = (np.repeat(column, len(RECOMPUTES)) for column in columns)
+    recomputes = np.tile(np.arange(len(RECOMPUTES)), len(columns[0]))
+    return Searched(
+        job, machine, stack, splits, places.astype(np.intp), recomputes, micro_batches, grad_accums
+    )
+
+
+@lru_cache(maxsize=1024)
+def _list_shares(asked: float) -> tuple[tuple[int, int], ...]:
+    return tuple(list_shares(asked))
+
+
+def _list_splits(job: TrainingJob, machine: Machine) -> Iterator[Split]:
+    shape, ranks = job.shape, job.ranks
+    most = MOST_NODES * machine.per_node
+    for tensor in _list_powers(min(most, shape.heads, ranks), job.parallelism.tensor):
+        if shape.heads % tensor or ranks % tensor:
+            continue
+        for pipeline in _list_stages(job, ranks // tensor):
+            for context in _list_powers(max(1, job.seq_len // SHORTEST), job.parallelism.context):
+                if (ranks // (tensor * pipeline)) % context:
+                    continue
+                data = ranks // (tensor * pipeline * context)
+                yield from _list_ways(job, machine, tensor, pipeline, context, data)
+
+
+def _list_powers(most: int, given: int) -> list[int]:
+    """What is given, or powers of two."""
+    if given > 1:
+        return [given]
+    return [1 << power for power in range(max(most, 1).bit_length()) if 1 << power <= most]
+
+
+def _list_stages(job: TrainingJob, ranks: int) -> list[int]:
+    given, layers = job.parallelism.pipeline, job.shape.layers
+    if given > 1:
+        return [given] if ranks % given == 0 else []
+    return [
+        stages
+        for stages in range(1, min(layers, ranks, MOST_STAGES) + 1)
+        if ranks % stages == 0 and (layers % stages == 0 or (layers + 2) % stages == 0)
+    ]
+
+
+def _list_ways(
+    job: TrainingJob, machine: Machine, tensor: int, pipeline: int, context: int, data: int
+) -> Iterator[Split]:
+    experts = job.shape.experts or 1
+    shardings: Sequence[Sharding] = PIPELINED if pipeline > 1 else SHARDINGS
+    if data * context == 1:
+        shardings = ("none",)
+    for expert in range(1, min(experts, data * context) + 1):
+        if experts % expert or (data * context) % expert:
+            continue
+        if job.parallelism.expert not in (1, expert):
+            continue
+        for sharding in shardings:
+            split = Parallelism(
+                data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert,
+                sharding=sharding,
+            )  # fmt: skip
+            group = find_shard_group(replace(job, parallelism=split), machine)
+            for is_sequence in (True, False) if tensor > 1 else (False,):
+                for stages, schedule in _list_schedules(job, pipeline):
+                    yield Split(
+                        tensor, is_sequence, pipeline, stages, schedule, context, expert, data,
+                        sharding, group,
+                    )  # fmt: skip
+
+
+def _list_schedules(job: TrainingJob, pipeline: int) -> list[tuple[int, str]]:
+    if pipeline == 1:
+        return [(1, "1f1b")]
+    layers = job.shape.layers
+    each = layers // pipeline if layers % pipeline == 0 else 1
+    chunks = [(count, "interleaved") for count in range(2, each + 1) if each % count == 0]
+    return [*((1, schedule) for schedule in SCHEDULES), *chunks]
+
+
+def _make_columns(searched: Searched) -> JobArrays:
+    """One job's arrays, with an entry for each configuration where they differ."""
+    import numpy as np
+
+    base = make_arrays([Placed(searched.job, searched.machine, searched.stack.habits)])
+    splits, places = searched.splits, searched.split_places
+
+    def column(read: Callable[[Split], float]) -> Array:
+        return np.array([read(split) for split in splits], dtype=float)[places]
+
+    is_sequence = column(lambda split: split.is_sequence)
+    return replace(
+        base,
+        micro_batch=searched.micro_batch.astype(float),
+        grad_accum=searched.grad_accum.astype(float),
+        is_full=(searched.recompute_places == RECOMPUTES.index("full")).astype(float),
+        is_selective=(searched.recompute_places == RECOMPUTES.index("selective")).astype(float),
+        tensor=column(lambda split: split.tensor),
+        is_sequence=is_sequence,
+        scatters=np.maximum(is_sequence, base.scatters),
+        pipeline=column(lambda split: split.pipeline),
+        virtual_stages=column(lambda split: split.virtual_stages),
+        is_zero_bubble=column(lambda split: split.schedule == "zero-bubble"),
+        is_gpipe=column(lambda split: split.schedule == "gpipe"),
+        context=column(lambda split: split.context),
+        expert=column(lambda split: split.expert),
+        data=column(lambda split: split.data),
+        is_none=column(lambda split: split.sharding == "none"),
+        is_sharded=column(lambda split: split.sharding in GATHERS),
+        gathers=column(lambda split: GATHERS.get(split.sharding, 2)),
+        is_zero1=column(lambda split: split.sharding == "zero1"),
+        shard_group=column(lambda split: split.shard_group),
+    )
+
+
+def _take(jobs: JobArrays, places: Places) -> JobArrays:
+    """Some of the entries, of all that differ."""
+    values = {field.name: getattr(jobs, field.name) for field in fields(jobs)}
+    return replace(
+        jobs, **{name: value[places] for name, value in values.items() if len(value) > 1}
+    )
