@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from flopwatch.runner import local_launcher
-from flopwatch.runner.activity import MOVED_BYTES, Usage, is_at_work, read_usage
+from flopwatch.runner.activity import (
+    MOVED_BYTES,
+    Usage,
+    is_any_stopped,
+    is_at_work,
+    read_usage,
+)
 from tests.runner.test_session import QUICK, by_variant, run, wait_until
 
 BEFORE = Usage(at_s=100.0, own_cpu_s=1.0, others_cpu_s=1.0, moved_bytes=1000)
@@ -37,6 +44,15 @@ def test_what_counts_as_work_depends_on_the_stage(
     now = replace(IDLE, **change)  # type: ignore[arg-type]
     all_stages = {"starting", "loading", "build", "check", "reference", "sampling", "curves"}
     assert {stage for stage in all_stages if is_at_work(BEFORE, now, stage)} == stages
+
+
+def test_a_stopped_process_is_seen() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        assert not is_any_stopped([process.pid])
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_any_stopped([1, process.pid]))
+        process.kill()
+    assert not is_any_stopped([process.pid])
 
 
 def test_a_compiler_that_a_process_has_started_counts_as_its_work() -> None:

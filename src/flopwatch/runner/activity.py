@@ -60,6 +60,15 @@ def _count_bytes(process: psutil.Process) -> int:
     return 0 if counters is None else counters.read_chars + counters.write_chars
 
 
+def is_any_stopped(pids: Sequence[int]) -> bool:
+    """Whether a signal has stopped one of them (SIGSTOP, Ctrl-Z): it goes on with nothing."""
+    for pid in pids:
+        with suppress(psutil.Error):
+            if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                return True
+    return False
+
+
 def is_at_work(before: Usage, now: Usage, stage: str) -> bool:
     """Whether the processes, which are at this stage, have done anything since."""
     if stage not in UNTIMED:

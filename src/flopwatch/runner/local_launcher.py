@@ -22,7 +22,7 @@ from typing import IO, Self
 
 import psutil
 
-from flopwatch.runner.activity import Usage, is_at_work, read_usage
+from flopwatch.runner.activity import Usage, is_any_stopped, is_at_work, read_usage
 from flopwatch.runner.worker_death import MemoryWatch, explain_death, explain_hang
 from flopwatch.runner.worker_processes import (
     ANSWER_S,
@@ -122,8 +122,9 @@ class Worker:
         if is_strict:
             return self.silent_s < limit_s
         stage = self.board.read().stage
-        before, self._usage = self._usage, read_usage([self.process.pid, *self.peer_pids])
-        if stage in STARTING:
+        pids = [self.process.pid, *self.peer_pids]
+        before, self._usage = self._usage, read_usage(pids)
+        if stage in STARTING and not is_any_stopped(pids):
             limit_s = max(limit_s, START_S)
         if self.silent_s < limit_s:
             return True
