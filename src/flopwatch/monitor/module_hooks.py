@@ -97,7 +97,7 @@ class ModuleHooks:
         for model in self._models:
             original = self._compiled.pop(id(model), None)
             if original is not None:
-                model._compiled_call_impl = original  # type: ignore[assignment]
+                model._compiled_call_impl = original
 
     def _hook(self, function: Callable[..., None]) -> Hook:
         return Hook(function, self._on_error)
@@ -129,7 +129,7 @@ class ModuleHooks:
             end(model, arguments, output)
             return output
 
-        model._compiled_call_impl = call  # type: ignore[assignment]
+        model._compiled_call_impl = call
 
     def _begin_forward(self, module: Any, arguments: Any, options: Any) -> None:
         import torch
@@ -157,7 +157,7 @@ class ModuleHooks:
             return
         for number, tensor in enumerate(_list_tensors(output)):
             if tensor.requires_grad:
-                tensor.register_hook(self._hook(self._begin_backward))
+                tensor.register_hook(self._hook(self._begin_backward))  # type: ignore[no-untyped-call]
             if number == MOST_OUTPUTS:
                 break
 
@@ -202,7 +202,7 @@ class ModuleHooks:
 def _queue_callback(function: Callable[[], None]) -> None:
     from torch.autograd import Variable
 
-    Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
+    Variable._execution_engine.queue_callback(function)
 
 
 def _list_tensors(output: Any) -> Iterator[Tensor]:
