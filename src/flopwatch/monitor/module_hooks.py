@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.monitor.step_marks import Code
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 Note = Callable[[Code], None]
 OnCall = Callable[[Any, Any], None]
@@ -155,7 +155,9 @@ class ModuleHooks:
         self._note(Code.FORWARD_END)
         if not torch.is_grad_enabled():
             return
-        for number, tensor in enumerate(_list_tensors(output)):
+        from flopwatch.models.module_flops import list_tensors
+
+        for number, tensor in enumerate(list_tensors(output)):
             if tensor.requires_grad:
                 tensor.register_hook(self._hook(self._begin_backward))  # type: ignore[no-untyped-call]
             if number == MOST_OUTPUTS:
@@ -203,19 +205,3 @@ def _queue_callback(function: Callable[[], None]) -> None:
     from torch.autograd import Variable
 
     Variable._execution_engine.queue_callback(function)
-
-
-def _list_tensors(output: Any) -> Iterator[Tensor]:
-    """Of what models return: a tensor, or some in a tuple, a dict or an object."""
-    if hasattr(output, "register_hook"):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _list_tensors(value)
-    elif isinstance(output, tuple | list):
-        for value in output:
-            yield from _list_tensors(value)
-    elif hasattr(output, "__dict__"):
-        for value in vars(output).values():
-            if hasattr(value, "register_hook"):
-                yield value
