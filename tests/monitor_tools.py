@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,7 +165,7 @@ class Loop:
         )  # fmt: skip
 
 
-def restart(loops: Sequence[Loop], **changes: Mapping[str, Any]) -> list[Record]:
+def restart(loops: Sequence[Loop], **changes: Any) -> list[Record]:
     """Of one run: all but the last were killed."""
     *killed, last = loops
     return [*(loop.record(end=None, **changes) for loop in killed), last.record(**changes)]
