@@ -199,8 +199,10 @@ def _list_details(run: RunSummary) -> dict[str, str]:
         details["first steps"] = (
             f"{run.first.count:,} steps, beyond their usual time: compilation, allocation"
         )
+    is_repeated = run.goodput is not None and run.goodput.repeated_steps
     if run.slow:
-        details["slow steps"] = f"{len(run.slow):,} steps, beyond their usual time"
+        some = "those not repeated" if is_repeated else f"{len(run.slow):,} steps"
+        details["slow steps"] = f"{some}, beyond their usual time"
     if run.goodput is not None and run.goodput.repeated_steps:
         details["repeated steps"] = f"{run.goodput.repeated_steps:,} steps"
     return details
