@@ -28,13 +28,13 @@ SHORT_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": 
 def list_models(model: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module]:
     if model is None:
         return []
-    models = [model] if hasattr(model, "register_forward_hook") else list(model)  # type: ignore[arg-type]
+    models: Any = [model] if hasattr(model, "register_forward_hook") else list(model)
     for each in models:
         if not hasattr(each, "register_forward_hook"):
             raise UsageError(
                 f"model is of type {type(each).__name__}; give a torch.nn.Module, or a list of them"
             )
-    return models
+    return list(models)
 
 
 def make_request(  # noqa: PLR0913  as the monitor's own arguments
