@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from flopwatch.records.monitored import (
     RankSteps,
 )
 from flopwatch.records.record import Record
+from flopwatch.records.store import read
 
 from .conftest import make_record
 from .noise import make_noise
@@ -36,6 +39,29 @@ FLOPS = CountedFlops(
 H100 = {"torch": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}, "version": "2.9.0"}}
 
 
+EXAMPLE = Path(__file__).parent / "data" / "examples" / "run.jsonl"
+"""A real run of two ranks."""
+
+
+@cache
+def _read_noise() -> NDArray[np.float64]:
+    """Of its steps, those that stalls were made in left out: around 1."""
+    found = []
+    for record in read(EXAMPLE).records:
+        assert record.monitored is not None
+        times = np.array(record.monitored.ranks[0].parts_ns["backward"][5:], dtype=float)
+        found.append(times / np.median(times))
+    ratios = np.concatenate(found)
+    return ratios[ratios < 4]
+
+
+def replay_noise(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Recorded, in blocks of neighbours, which move together."""
+    ratios, length = _read_noise(), 20
+    starts = rng.integers(0, len(ratios) - length, size=count // length + 1)
+    return np.concatenate([ratios[start : start + length] for start in starts])[:count]
+
+
 @dataclass
 class Loop:
     """A training loop that is written down step by step; all times are changed in place."""
@@ -51,11 +77,15 @@ class Loop:
     events: list[tuple[int, str, str, float]] = field(default_factory=list)
     """Place, kind, name and nanoseconds; pauses come before the step."""
     sigma: float = 0.05
+    is_recorded: bool = False
+    """Whether noise is that of a real loop on a busy machine, in place of a simulated one."""
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
 
         def scatter(mean_ms: float) -> NDArray[np.float64]:
+            if self.is_recorded:
+                return mean_ms * MS * replay_noise(rng, self.steps)
             noise = make_noise(rng, self.steps, sigma=self.sigma, outlier_share=0.0)
             return mean_ms * MS * noise
 
@@ -165,7 +195,7 @@ class Loop:
         )  # fmt: skip
 
 
-def restart(loops: Sequence[Loop], **changes: Mapping[str, Any]) -> list[Record]:
+def restart(loops: Sequence[Loop], **changes: Any) -> list[Record]:
     """Of one run: all but the last were killed."""
     *killed, last = loops
     return [*(loop.record(end=None, **changes) for loop in killed), last.record(**changes)]

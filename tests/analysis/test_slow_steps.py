@@ -44,6 +44,25 @@ def test_stalls_in_noise_are_attributed_to_their_cause(cause: str) -> None:
             assert {step.rank for step in found} == {late}
 
 
+@pytest.mark.parametrize("cause", INJECTED)
+def test_stalls_in_recorded_noise_are_attributed_to_their_cause(cause: str) -> None:
+    """The same with the noise of a real loop on a busy machine, which has slow steps of its own."""
+    for seed in range(25):
+        rng = np.random.default_rng([10 + INJECTED.index(cause), seed])
+        loop = Loop(
+            steps=int(rng.integers(100, 400)),
+            seed=int(rng.integers(2**31)),
+            ranks=4 if cause == "other ranks" or seed % 2 else 1,
+            is_recorded=True,
+        )
+        places = rng.choice(np.arange(10, loop.steps - 1), size=4, replace=False).tolist()
+        size_ns = float(rng.uniform(150, 400)) * MS
+        for place in places:
+            loop.stall(place, cause, size_ns, rank=2 if cause == "other ranks" else 0)
+        found = {step.place: step.cause for step in read(loop).slow}
+        assert {place: found.get(place) for place in places} == dict.fromkeys(places, cause), seed
+
+
 def test_of_several_causes_each_step_has_its_own() -> None:
     loop = Loop(300, ranks=2, seed=3)
     told = {

@@ -18,9 +18,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """In a folder with two monitored runs: exit code, stdout with single spaces, stderr."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "old.jsonl", make_stalled_run(**ON_GPU))

@@ -65,7 +65,7 @@ def test_lines_of_the_wall_clock_add_up() -> None:
 def test_tables_of_a_run() -> None:
     sheets = {sheet.title: sheet for sheet in list_run_sheets(summarize_all(*make_stalled_run()))}
     assert list(sheets) == [
-        "run, facts", "run, the mean step", "run, the wall clock", "run, slow steps", "run, ranks",
+        "run, the mean step", "run, the wall clock", "run, slow steps", "run, ranks", "run, facts",
     ]  # fmt: skip
     slow = sheets["run, slow steps"].groups[0]
     assert [row[0] for row in slow] == ["50", "90", "120", "150", "170"]

@@ -2,7 +2,7 @@
 
 Everything from the first start to the last step is accounted for, and adds up: what steps that
 count took at their usual speed is training; the rest is lost to starting up, first steps
-(compilation, allocation), slow steps, pauses, time outside of steps, steps that were computed again
+(compilation, allocation), slow steps, pauses, time outside of steps, steps that were repeated
 after a restart from an older step, and the time between a death and the next start.
 """
 

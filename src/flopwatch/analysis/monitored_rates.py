@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from flopwatch.analysis.record_device import (
     Standard,
     count_devices,
-    find_device_name,
-    find_record_device,
+    describe_missing_peak,
     list_standards,
     name_arithmetic,
     sum_flops,
@@ -127,7 +126,7 @@ def find_run_utilisation(
         peak_source=None if peak is None else peak.source,
         peak=standard,
     )
-    return found, None if peak is not None else _describe_missing_peak(record, dtype)
+    return found, None if peak is not None else describe_missing_peak(record, dtype)
 
 
 def _count_step_flops(
@@ -148,16 +147,6 @@ def _count_step_flops(
 def _find_peak(record: Record, dtype: str) -> tuple[Standard | None, Peak | None]:
     found = ((standard, find(dtype)) for standard, find in list_standards(record).items())
     return next(((standard, peak) for standard, peak in found if peak is not None), (None, None))
-
-
-def _describe_missing_peak(record: Record, dtype: str) -> str:
-    name, device = find_device_name(record), find_record_device(record)
-    reason = "the nominal peak of a CPU is not known"
-    if device is not None:
-        reason = f"{device.name} has no nominal peak in {dtype}"
-    elif name is not None:
-        reason = f"{name} is not in the table of devices"
-    return f"{reason}; `flopwatch peaks` measures one, and later runs carry it"
 
 
 def find_energy(records: Sequence[Record], tokens: Tokens | None) -> Energy | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 OTHER = "other"
 EARLY = 1.25
@@ -191,7 +192,7 @@ def _sum_events(start: Start, kind: str) -> Array:
     return total
 
 
-def _mark_events(start: Start, kind: str, *, also_next: bool = False) -> Array:
+def _mark_events(start: Start, kind: str, *, also_next: bool = False) -> Flags:
     """In which steps an event of a kind was there, and perhaps in the next one."""
     import numpy as np
 
@@ -202,7 +203,7 @@ def _mark_events(start: Start, kind: str, *, also_next: bool = False) -> Array:
     changes = np.zeros(count + 2)
     np.add.at(changes, np.minimum(first, count), 1)
     np.add.at(changes, np.minimum(last, count), -1)
-    marks: Array = np.cumsum(changes)[:count] > 0
+    marks: Flags = np.cumsum(changes)[:count] > 0
     return marks
 
 

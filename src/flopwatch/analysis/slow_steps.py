@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
+    Places = np.ndarray[Any, np.dtype[np.int64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 BLOCK = 64
 """Steps that share a median: one for every single step of a million would take minutes."""
+BLOCKS = 16
+SHORTEST_BLOCK = 8
+"""A short run has this many blocks, of so many steps at least."""
 REACH = 4
 """Blocks before a step's own, and after it, that are its neighbours."""
+MOST_WINDOWS = 4096
+"""At a time: all those of a million steps would fill the memory."""
 DEVIATIONS = 5.0
 LEAST_EXCESS = 0.2
 """Of the median: less is not worth a line."""
@@ -81,7 +88,7 @@ class Evidence:
     """By name of the part; NaN where it is not known."""
     timed_ns: Mapping[Cause, Array]
     """By cause: the time that it took in each step, whatever is usual."""
-    present: Mapping[Cause, Array]
+    present: Mapping[Cause, Flags]
     """By cause: whether it was there."""
 
 
@@ -139,37 +146,48 @@ def _choose_cause(
     return (present[0], None) if present else ("unknown", None)
 
 
-def _find_excess(values: Array, places: Array) -> Array:
+def _find_excess(values: Array, places: Places) -> Array:
     """Of the values at some places over what is usual around them; unknown ones have none."""
     import numpy as np
 
     known: Array = np.nan_to_num(values, nan=0.0)
-    if not known.any():
-        return known[places]
-    level, _ = find_levels(known)
-    return known[places] - level[places]
+    level, _ = find_levels(known, places)
+    excess: Array = known[places] - level
+    return excess
 
 
-def find_levels(values: Array) -> tuple[Array, Array]:
-    """What is usual at each place, and how much it scatters (as a standard deviation): medians of
-    the neighbours before it or after it, whichever is higher."""
+def find_levels(values: Array, places: Places | None = None) -> tuple[Array, Array]:
+    """What is usual at each place, or at some, and how much it scatters (as a standard deviation):
+    medians of the neighbours before it or after it, whichever is higher."""
     import numpy as np
 
     count = len(values)
-    blocks = max(1, count // BLOCK)
-    edges = np.linspace(0, count, blocks + 1).astype(int)
-    levels = np.empty(blocks)
-    scatters = np.empty(blocks)
-    for block in range(blocks):
-        first, last = edges[max(0, block - REACH)], edges[min(blocks, block + 1 + REACH)]
-        sides = (values[first : edges[block + 1]], values[edges[block] : last])
-        medians = [float(np.median(side)) for side in sides]
-        higher = int(medians[1] > medians[0])
-        levels[block] = medians[higher]
-        deviations = np.abs(sides[higher] - medians[higher])
-        scatters[block] = NORMAL_DEVIATION * float(np.median(deviations))
-    sizes = np.diff(edges)
-    return np.repeat(levels, sizes), np.repeat(scatters, sizes)
+    size = min(BLOCK, max(SHORTEST_BLOCK, count // BLOCKS))
+    width = min(count, (1 + REACH) * size)
+    blocks = (np.arange(count) if places is None else places) // size
+    shown, positions = np.unique(blocks, return_inverse=True)
+    # A block is the last of its neighbours before, and the first of those after.
+    sides = [np.clip(first, 0, count - width) for first in ((shown - REACH) * size, shown * size)]
+    starts, windows = np.unique(np.concatenate(sides), return_inverse=True)
+    medians, scatters = _find_medians(values, starts, width)
+    before, after = np.split(windows, 2)
+    higher = np.where(medians[after] > medians[before], after, before)[positions]
+    return medians[higher], scatters[higher]
+
+
+def _find_medians(values: Array, starts: Places, width: int) -> tuple[Array, Array]:
+    """Of the windows that start there, and their scatter."""
+    import numpy as np
+
+    windows = np.lib.stride_tricks.sliding_window_view(values, width)
+    medians, scatters = np.empty(len(starts)), np.empty(len(starts))
+    for first in range(0, len(starts), MOST_WINDOWS):
+        some = slice(first, first + MOST_WINDOWS)
+        chosen = windows[starts[some]]
+        medians[some] = np.median(chosen, axis=1)
+        deviations = np.abs(chosen - medians[some, None])
+        scatters[some] = NORMAL_DEVIATION * np.median(deviations, axis=1)
+    return medians, scatters
 
 
 def name_late_ranks(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.analysis.statistics import median, totals_by_round
-from flopwatch.analysis.summary import choose_newest, is_foreign, summarize
+from flopwatch.analysis.summary import Row, choose_newest, is_foreign, summarize
 from flopwatch.records.record import Record
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Case:
         return Finding(record=self.record, fact=fact, size=size, cause=cause, advice=advice)
 
 
-def gather(records: Iterable[Record]) -> list[Case]:
+def gather(records: Iterable[Record], rows: Sequence[Row] | None = None) -> list[Case]:
     """What tables would show: the newest record of every case, baseline and set of conditions."""
     every = list(records)
     listed = [record for record in every if record.monitored is None]
@@ -280,10 +280,11 @@ def gather(records: Iterable[Record]) -> list[Case]:
             ratio_trend=find_trend(ratios, LEAST_CHANGE),
         )
         cases.append(case)
-    return [*cases, *_gather_runs([record for record in every if record.monitored is not None])]
+    monitored = [record for record in every if record.monitored is not None]
+    return [*cases, *_gather_runs(summarize(monitored) if rows is None else rows)]
 
 
-def _gather_runs(records: Sequence[Record]) -> list[Case]:
+def _gather_runs(rows: Sequence[Row]) -> list[Case]:
     """Of monitored training loops."""
     return [
         Case(
@@ -293,7 +294,8 @@ def _gather_runs(records: Sequence[Record]) -> list[Case]:
             totals_ns=[] if row.total_ns is None else [row.total_ns.value],
             monitored=row.monitored,
         )
-        for row in (summarize(records) if records else [])
+        for row in rows
+        if row.record.monitored is not None
     ]
 
 

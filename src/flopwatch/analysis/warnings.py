@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flopwatch.analysis import comparison_warnings, measurement_warnings, monitored_warnings
+from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warning_findings import Case, Finding, gather
 from flopwatch.records.record import Record, identify
 from flopwatch.suites.case import label
@@ -283,9 +284,12 @@ KINDS: dict[str, Kind] = {
 """By name, in the order of printing among those that are equally serious."""
 
 
-def find_warnings(records: Sequence[Record]) -> list[ResultWarning]:
-    """About what tables of these records would show, the most serious first."""
-    cases = gather(records)
+def find_warnings(
+    records: Sequence[Record], rows: Sequence[Row] | None = None
+) -> list[ResultWarning]:
+    """About what tables of these records would show, the most serious first. With their rows, where
+    those are known, monitored runs need not be summarized again."""
+    cases = gather(records, rows)
     measured = [case for case in cases if case.monitored is None]
     monitored = [case for case in cases if case.monitored is not None]
     scopes: dict[Scope, list[Case]] = {"measured": measured, "monitored": monitored, "all": cases}

@@ -295,7 +295,7 @@ def list_warnings(rows: Sequence[Row]) -> list[str]:
         for record in (row.record, row.against, *(row.monitored.records if row.monitored else ()))
     ]
     records = {id(one): one for one in seen if one is not None}
-    kinds = group_by(find_warnings(list(records.values())), lambda warning: warning.kind)
+    kinds = group_by(find_warnings(list(records.values()), own), lambda warning: warning.kind)
     lines = [
         *(
             f"{_name_some(failure.cases)}: {failure.status}: {failure.reason}"

@@ -67,7 +67,7 @@ OUTPUTS = {
     "explain-trace-change": Output("explain OLD NEW, of traces", traces.TraceChange),
     "plot": Output("plot RESULTS", list[types.DrawnPlot]),
     "plot-list": Output("plot RESULTS --list", list[types.PlotKind]),
-    "compare": Output("compare RESULTS, compare OLD NEW", types.JudgedFiles),
+    "compare": Output("compare RESULTS, compare OLD NEW", types.Judgement),
     "compare-published": Output(
         "compare RESULTS --with published:NAME", list[types.PublishedComparison]
     ),

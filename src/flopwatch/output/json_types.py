@@ -232,7 +232,6 @@ class MeasuredCase(TypedDict):
     """What instruments cost: instrumented runs over plain ones."""
     warmup_samples: int
     monitored: MonitoredRun | None
-    """Of a training loop with a monitor."""
     notes: list[str]
     quality: CaseQuality | None
     parts: CaseParts | None
@@ -473,6 +472,8 @@ class Judgement(TypedDict):
     only_new: list[CaseState]
     too_few_samples: list[CaseState]
     no_baseline: list[CaseState]
+    monitored: NotRequired[list[RunDifference]]
+    """Of two files: monitored runs that both have."""
 
 
 class RunPartChange(TypedDict):
@@ -486,11 +487,6 @@ class RunDifference(TypedDict):
     new: MonitoredRun
     step: RunPartChange
     parts: list[RunPartChange]
-
-
-class JudgedFiles(Judgement):
-    monitored: list[RunDifference]
-    """Of two files: monitored runs that both have."""
 
 
 class JudgedRevisions(Judgement):

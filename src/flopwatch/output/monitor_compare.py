@@ -86,8 +86,8 @@ class Fact:
 
 
 FACTS = (
-    Fact("MFU", lambda run: format_share(run.utilisation and run.utilisation.mfu)),
-    Fact("HFU", lambda run: format_share(run.utilisation and run.utilisation.hfu)),
+    Fact("MFU", lambda run: format_share(run.utilisation.mfu if run.utilisation else None)),
+    Fact("HFU", lambda run: format_share(run.utilisation.hfu if run.utilisation else None)),
     Fact("tokens/s", lambda run: format_count(run.tokens.per_s) if run.tokens else ""),
     Fact("median step", lambda run: format_time(run.step_ns.value)),
     Fact("steady steps", lambda run: f"{run.steady_steps:,}"),
@@ -99,10 +99,10 @@ FACTS = (
     Fact("waits for data, of the wall clock", lambda run: format_share(run.data_share)),
     Fact(
         "waits for the last rank, of the steps",
-        lambda run: format_share(run.stragglers and run.stragglers.lost_share),
+        lambda run: format_share(run.stragglers.lost_share if run.stragglers else None),
     ),
-    Fact("goodput", lambda run: format_share(run.goodput and run.goodput.share)),
-    Fact("padding", lambda run: format_share(run.tokens and run.tokens.padding_share)),
+    Fact("goodput", lambda run: format_share(run.goodput.share if run.goodput else None)),
+    Fact("padding", lambda run: format_share(run.tokens.padding_share if run.tokens else None)),
     Fact("starts", lambda run: str(len(run.starts))),
     Fact(
         "peak memory",

@@ -127,11 +127,11 @@ def list_run_sheets(run: RunSummary, *, is_brief: bool = False) -> list[Sheet]:
     """Those that say something of the run; the brief ones are what a terminal shows first."""
     title = "" if is_brief else f"{run.name}, "
     return [
-        *([] if is_brief else _make_fact_sheet(run, title)),
         *_make_parts_sheet(run, title),
         *_make_clock_sheet(run, title),
         *_make_slow_sheet(run, title),
         *_make_rank_sheet(run, title),
+        *([] if is_brief else _make_fact_sheet(run, title)),
     ]
 
 
@@ -199,8 +199,10 @@ def _list_details(run: RunSummary) -> dict[str, str]:
         details["first steps"] = (
             f"{run.first.count:,} steps, beyond their usual time: compilation, allocation"
         )
+    is_repeated = run.goodput is not None and run.goodput.repeated_steps
     if run.slow:
-        details["slow steps"] = f"{len(run.slow):,} steps, beyond their usual time"
+        some = "those not repeated" if is_repeated else f"{len(run.slow):,} steps"
+        details["slow steps"] = f"{some}, beyond their usual time"
     if run.goodput is not None and run.goodput.repeated_steps:
         details["repeated steps"] = f"{run.goodput.repeated_steps:,} steps"
     return details
@@ -282,7 +284,7 @@ def _make_fact_sheet(run: RunSummary, title: str) -> list[Sheet]:
     facts = dict(list_facts(run))
     columns: list[Column[tuple[str, str]]] = [
         Column("fact", lambda fact: fact[0], "word"),
-        Column("value", lambda fact: fact[1]),
+        Column("value", lambda fact: fact[1], "word"),
     ]
     items = [list(facts.items())]
     return [Sheet(title=f"{title}facts", columns=columns, items=items, labels=1)] if facts else []
@@ -317,7 +319,8 @@ def _list_rates(used: RunUtilisation) -> Iterator[tuple[str, str]]:
     yield "FLOPs from", f"{SOURCES[used.source]}, convention {used.convention}"
     if used.peak_flops_per_s is not None:
         each = f" of each of {used.devices} devices" if used.devices > 1 else ""
-        yield "peak", f"{describe_peak(used)}{each}: {used.peak_source}"
+        yield "peak", f"{describe_peak(used)}{each}"
+        yield "peak from", str(used.peak_source)
 
 
 def _list_energies(energy: Energy) -> Iterator[tuple[str, str]]:

@@ -98,8 +98,9 @@ def extend(known: RankSteps, more: RankSteps) -> RankSteps:
     lines."""
     length = len(known.steps)
     for part in {*known.parts_ns, *more.parts_ns}:
-        times_ns = known.parts_ns.setdefault(part, [None] * length)
-        times_ns += more.parts_ns.get(part, [None] * len(more.steps))
+        if part not in known.parts_ns:  # a list for nothing at every line would be quadratic
+            known.parts_ns[part] = [None] * length
+        known.parts_ns[part] += more.parts_ns.get(part, [None] * len(more.steps))
     for name in (*PARALLEL, "events", "readings"):
         getattr(known, name).extend(getattr(more, name))
     return replace(known, zero_unix_s=more.zero_unix_s, seen_ns=max(known.seen_ns, more.seen_ns))

@@ -43,7 +43,7 @@ FOOTER = (
 
 def render_page(records: Sequence[Record], title: str = TITLE) -> str:
     rows = summarize(records)
-    content = Content(records=records, rows=rows, warnings=find_warnings(records))
+    content = Content(records=records, rows=rows, warnings=find_warnings(records, rows))
     sections = [section for render in SECTIONS for section in render(content)]
     return assemble_page(title, _render_summary(rows, sections), sections, FOOTER)
 

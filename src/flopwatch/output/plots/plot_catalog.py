@@ -48,38 +48,10 @@ class Kind:
     """How many stand next to a table; 0: it is drawn on request only."""
 
 
-MONITORED = "a training loop with flopwatch.Monitor"
-"""What gives such results: a script of the user's own."""
+MONITORED = "flopwatch.Monitor in a training loop"
+"""What gives such results, in place of a command."""
 
 KINDS: dict[str, Kind] = {
-    "timeline": Kind(
-        shows="the steps of a monitored run over time, with stalls and pauses",
-        needs="a monitored run",
-        run=MONITORED,
-        make=make_timelines,
-        most=1,
-    ),
-    "mean-step": Kind(
-        shows="the mean step of a monitored run: data, forward, backward, ...",
-        needs="a monitored run with a model, or with monitor.data",
-        run=MONITORED,
-        make=make_step_parts,
-        most=1,
-    ),
-    "goodput": Kind(
-        shows="what the wall clock of a monitored run went to, start by start",
-        needs="a monitored run",
-        run=MONITORED,
-        make=make_goodputs,
-        most=1,
-    ),
-    "stragglers": Kind(
-        shows="which rank of a monitored run makes the others wait",
-        needs="a monitored run of several ranks, each with a monitor",
-        run=MONITORED,
-        make=make_stragglers,
-        most=1,
-    ),
     "speedups": Kind(
         shows="speedups over the baseline, with intervals and the FLOP limit",
         needs="a variant and its baseline, measured in one run",
@@ -170,6 +142,34 @@ KINDS: dict[str, Kind] = {
         needs=f"cases with {FEWEST_SAMPLES} or more samples after warm-up",
         run="flopwatch run activations --quick",
         make=make_distributions,
+    ),
+    "timeline": Kind(
+        shows="the steps of a monitored run over time, with stalls and pauses",
+        needs="a monitored run",
+        run=MONITORED,
+        make=make_timelines,
+        most=1,
+    ),
+    "mean-step": Kind(
+        shows="the mean step of a monitored run: data, forward, backward, ...",
+        needs="a monitored run with a model, or with monitor.data",
+        run=MONITORED,
+        make=make_step_parts,
+        most=1,
+    ),
+    "goodput": Kind(
+        shows="what the wall clock of a monitored run went to, start by start",
+        needs="a monitored run",
+        run=MONITORED,
+        make=make_goodputs,
+        most=1,
+    ),
+    "stragglers": Kind(
+        shows="which rank of a monitored run makes the others wait",
+        needs="a monitored run of several ranks, each with a monitor",
+        run=MONITORED,
+        make=make_stragglers,
+        most=1,
     ),
 }
 """By name; what a reader wants first comes first."""

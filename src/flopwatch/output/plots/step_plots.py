@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flopwatch.analysis.goodput import StartTimes
 from flopwatch.analysis.monitored_run import RunSummary
 from flopwatch.analysis.monitored_steps import Start
+from flopwatch.analysis.slow_steps import Cause
 from flopwatch.analysis.summary import Row
 from flopwatch.output.monitor_tables import describe_cause, describe_stragglers, name_cause
 from flopwatch.output.plots.bar_plots import SHARE, stack_bars
@@ -47,7 +48,7 @@ LANE_PX = 24.0
 STEP_SHARE = replace(SHARE, title="share of the mean step")
 CLOCK_SHARE = replace(SHARE, title="share of the wall clock")
 
-CAUSES = (
+CAUSES: tuple[Cause, ...] = (
     "data", "garbage collection", "other ranks", "pause", "communication", "allocator retries",
     "throttling", "unknown",
 )  # fmt: skip
@@ -80,8 +81,8 @@ def _draw_timeline(row: Row, run: RunSummary) -> Plot:
     points = [point for start in run.starts for point in _thin_steps(start, run, zero_s, x, y)]
     slow = _mark_slow(run, zero_s, x, y)
     spans = [*_mark_pauses(run, zero_s, x), *_mark_downs(run, zero_s, x)]
-    names = [name_cause(cause) for cause in CAUSES if cause in run.slow_causes]  # type: ignore[index]
-    numbers = {name_cause(cause): n for n, cause in enumerate(CAUSES, 1)}  # type: ignore[arg-type]
+    names = [name_cause(cause) for cause in CAUSES if cause in run.slow_causes]
+    numbers = {name_cause(cause): n for n, cause in enumerate(CAUSES, 1)}
     xy = {"x": x.channel(grid=False), "y": y.channel("y")}
     looks = _style_causes(names, numbers)
     dot = {"type": "point", "size": 8, "strokeWidth": 0, "filled": True, "opacity": 0.55,
@@ -320,7 +321,7 @@ def _describe_goodput(run: RunSummary) -> str:
         return f"{lost} On the right, the wall clock."
     return (
         f"A bar is a start of the run. {lost} down: between a death and the next start; repeated: "
-        "steps that a later start computed again. On the right, the wall clock."
+        "steps that a later start repeated. On the right, the wall clock."
     )
 
 

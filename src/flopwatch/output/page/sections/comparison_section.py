@@ -46,7 +46,8 @@ def render_run_comparisons(content: Content) -> list[Section]:
 def _list_pairs(records: Sequence[Record]) -> list[tuple[list[Record], list[Record]]]:
     """Old and new records of each suite that was run again."""
     pairs = []
-    own = [record for record in records if not is_foreign(record)]
+    # Starts of one monitored run are no two measurements of it.
+    own = [r for r in records if not is_foreign(r) and r.monitored is None]
     suites: dict[str, dict[str, list[Record]]] = {}
     for record in own:
         suites.setdefault(record.suite, {}).setdefault(record.run_id, []).append(record)

@@ -23,6 +23,7 @@ from flopwatch.output.units import (
     format_interval,
     format_measured_time,
     format_share,
+    plural,
 )
 
 FIRST_TABLE = 10_001
@@ -74,6 +75,7 @@ def list_run_tiles(run: RunSummary) -> list[Tile]:
     steps = f"median of {run.steady_steps:,}, {format_interval(run.step_ns)}"
     tiles.append(Tile(label="step", value=format_measured_time(run.step_ns), detail=steps))
     if goodput is not None:
-        over = f"of {format_duration(goodput.wall_s)}, {len(goodput.starts)} start(s)"
+        starts = plural(len(goodput.starts), "start")
+        over = f"of {format_duration(goodput.wall_s)}, {starts}"
         tiles.append(Tile(label="goodput", value=format_share(goodput.share), detail=over))
     return tiles
