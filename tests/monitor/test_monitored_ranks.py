@@ -14,7 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 from flopwatch import Monitor
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
-from tests.monitor.loops import TOKENS, WEIGHTS, find_monitored, find_rank, make_model, train
+from tests.monitor.loops import (
+    TOKENS,
+    WEIGHTS,
+    find_monitored,
+    find_rank,
+    make_model,
+    train,
+    train_alone,
+)
 from tests.rank_tools import run_on_ranks
 
 STEPS = 4
@@ -60,22 +68,9 @@ def train_all(folder: str) -> list[list[float]]:
         with Monitor(ddp, name="alone", out=Path(folder) / "run.jsonl", live=False) as monitor:
             found.append(train(monitor, ddp, STEPS))
     else:
-        train(Silent(), ddp, STEPS)
+        train_alone(ddp, STEPS)
     distributed.barrier()
     return found
-
-
-class Silent(Monitor):
-    """Looks like one to `train`, and is none."""
-
-    def __init__(self) -> None:
-        self._is_active = False
-        self._is_in_step = False
-        self._hooks: Any = self
-        self._pid = -1
-
-    def remove(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ from tests.monitor.loops import (
     make_model,
     read_run,
     train,
+    train_alone,
 )
 
 
@@ -104,19 +105,6 @@ def test_a_loop_is_one_record(path: Path) -> None:
     assert flops.model == 6 * WEIGHTS == flops.hardware
     assert record.flops == {"step": {"float32": 6 * WEIGHTS * TOKENS}}
     assert losses == train_alone()
-
-
-def train_alone(steps: int = 6) -> list[float]:
-    """The same without a monitor."""
-    model, losses = make_model(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for ids in draw(steps):
-        optimizer.zero_grad()
-        loss = find_loss(model, ids)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
 
 
 def test_ticks_are_enough(path: Path) -> None:
