@@ -221,6 +221,7 @@ def test_lightning(name: str, tmp_path: Path) -> None:
     assert run.flops is not None
 
 
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_an_exception_in_lightning_is_the_end_of_the_run(tmp_path: Path) -> None:
     package = pytest.importorskip("lightning.pytorch")
 
