@@ -114,7 +114,7 @@ def make_trainer(folder: Path, callback: Any, collator: Collator, **settings: An
     )
 
 
-def test_the_trainer_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trainer_of_transformers(tmp_path: Path) -> None:
     out, collator = tmp_path / "run.jsonl", Collator()
     callback = TrainerCallback(out=out, live=False)
     make_trainer(tmp_path, callback, collator).train()
@@ -203,7 +203,6 @@ class Lit:
         trainer.fit(self.make(), loader, DataLoader(SEQUENCES[:4], batch_size=2))  # type: ignore[arg-type]
 
 
-@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_lightning(name: str, tmp_path: Path) -> None:
     package = pytest.importorskip(name)
@@ -222,7 +221,7 @@ def test_lightning(name: str, tmp_path: Path) -> None:
     assert run.flops is not None
 
 
-@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_an_exception_in_lightning_is_the_end_of_the_run(tmp_path: Path) -> None:
     package = pytest.importorskip("lightning.pytorch")
 
@@ -239,6 +238,7 @@ def test_an_exception_in_lightning_is_the_end_of_the_run(tmp_path: Path) -> None
         enable_model_summary=False,
         enable_checkpointing=False,
         logger=False,
+        max_steps=6,
     )
     with pytest.raises(RuntimeError, match="enough"):
         trainer.fit(lit.make(), DataLoader(SEQUENCES, batch_size=2, collate_fn=Collator()))  # type: ignore[arg-type]
@@ -369,17 +369,16 @@ def test_an_error_in_a_callback_ends_no_training(
 ) -> None:
     callback = TrainerCallback(out=tmp_path / "run.jsonl", live=False)
 
-    def fail(**_: Any) -> None:
+    def fail(name: str) -> None:
         raise RuntimeError("no such thing")
 
-    trainer = make_trainer(tmp_path, callback, Collator(), max_steps=2, eval_strategy="no")
-    monkeypatch.setattr(callback, "end_step", fail)
+    trainer = make_trainer(tmp_path, callback, Collator(), max_steps=4, eval_strategy="no")
+    monkeypatch.setattr(callback, "begin_pause", fail)
     with pytest.warns(UserWarning, match="monitor of this training stopped.*no such thing"):
         trainer.train()
 
-    assert trainer.state.global_step == 2
-    assert callback.monitor is not None
-    assert not callback.monitor.is_active
+    assert trainer.state.global_step == 4
+    assert read_rank(tmp_path / "run.jsonl").steps == [0, 1, 2]
 
 
 def test_a_wrong_setting_is_said_before_the_first_step(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Prometheus:
             self._server.shutdown()
             self._server.server_close()
 
-    def _count(self, name: str, meaning: str, value: float | None, **labels: str) -> None:
+    def _count(self, name: str, meaning: str, value: float | None, /, **labels: str) -> None:
         from prometheus_client import Counter
 
         if value is not None:

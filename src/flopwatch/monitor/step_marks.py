@@ -115,13 +115,7 @@ def measure(step: StepMarks, elapsed_ns: Elapsed, *, waits_for_ranks: bool) -> S
     pauses: list[tuple[MonitoredEvent, float]] = []
     for begin, end, part in _list_spans(step.marks, waits_for_ranks):
         if part is None:
-            event = MonitoredEvent(
-                kind="pause",
-                name=begin.name,
-                begin_ns=float(begin.at_ns),
-                duration_ns=float(end.at_ns - begin.at_ns),
-            )
-            pauses.append((event, elapsed_ns(begin, end)))
+            pauses.append((_describe_pause(begin, end), elapsed_ns(begin, end)))
         else:
             parts_ns[part] = parts_ns.get(part, 0.0) + max(0.0, elapsed_ns(begin, end))
     paused_ns = sum(ns for _, ns in pauses)
@@ -148,6 +142,21 @@ def _as_count(tokens: Tokens) -> int | None:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return number if number >= 0 else None
+
+
+def list_pauses(marks: Sequence[Mark]) -> list[MonitoredEvent]:
+    """Those after the last step, such as that of the last checkpoint."""
+    spans = _list_spans(marks, False)
+    return [_describe_pause(begin, end) for begin, end, part in spans if part is None]
+
+
+def _describe_pause(begin: Mark, end: Mark) -> MonitoredEvent:
+    return MonitoredEvent(
+        kind="pause",
+        name=begin.name,
+        begin_ns=float(begin.at_ns),
+        duration_ns=float(end.at_ns - begin.at_ns),
+    )
 
 
 def _list_spans(

@@ -33,7 +33,7 @@ from flopwatch.monitor.flops_sources import FlopsRequest
 from flopwatch.monitor.module_hooks import ModuleHooks
 from flopwatch.monitor.run_arguments import list_models, make_request
 from flopwatch.monitor.run_recorder import RunRecorder
-from flopwatch.monitor.step_marks import Code, Mark, StepMarks, Tokens
+from flopwatch.monitor.step_marks import Code, Mark, StepMarks, Tokens, list_pauses
 from flopwatch.monitor.trackers import open_trackers
 from flopwatch.records.monitored import End, MonitoredEvent
 
@@ -383,6 +383,7 @@ class Monitor:
         was_active, self._is_active = self._is_active, False
         try:
             self._remove()
+            self._recorder.events.extend(list_pauses(self._step.marks))
             self._recorder.close(end)
             if was_active and self._recorder.num_steps == 0:
                 self._warn_once(
