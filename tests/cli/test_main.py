@@ -22,6 +22,7 @@ from flopwatch.records.published import load
 from flopwatch.records.record import Record, encode
 from tests.output.test_case_tables import sampled
 from tests.plot_tools import BREAKDOWN
+from tests.traces.trace_maker import write_examples
 
 
 def flopwatch(
@@ -213,6 +214,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, records in contents.items():
         path = folder / f"{name}.jsonl"
         path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    write_examples(folder)
     return folder
 
 
