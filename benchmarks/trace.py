@@ -122,7 +122,7 @@ class Writer:
                 '"Concrete Inputs": ["", "", "", "1", "1"]'
             )
             self.host_us += 2.2
-            events = []
+            events: list[str] = []
             for _ in range(2 if is_backward else 1):
                 events += self.kernel(kernel, dur, 7, tid)
                 self.host_us += 5.3

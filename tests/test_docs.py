@@ -30,7 +30,7 @@ from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
 from .entry_points import write_entry_points
-from .traces.trace_maker import TraceMaker, make_training_step
+from .traces.trace_maker import write_examples
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {"my_suite.py", "gelu.py"}
@@ -117,12 +117,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "jobs.csv").write_text(
         "d_model,n_layers,seq_len,n_gpus,gpu_type,micro_batch_seqs\n4096,32,2048,8,A100-80GB,4\n"
     )
-    (folder / "traces").mkdir()
-    for rank, trace in enumerate(("old", "new", "trace", "traces/rank0", "traces/rank1")):
-        about = {"distributedInfo": {"rank": rank, "world_size": 5}} if "/" in trace else {}
-        maker = TraceMaker(**about)
-        make_training_step(maker)
-        maker.write(folder / f"{trace}.json.gz")
+    write_examples(folder)
     write_template(folder / "my_suite.py")
     layers = next(
         body for name, body in blocks("python") if "layers.md" in name and "suite" in body

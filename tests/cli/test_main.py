@@ -23,6 +23,7 @@ from flopwatch.records.record import Record, encode
 from tests.command_line import run_command_line
 from tests.output.test_case_tables import sampled
 from tests.plot_tools import BREAKDOWN
+from tests.traces.trace_maker import write_examples
 
 
 def flopwatch(
@@ -217,6 +218,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, records in contents.items():
         path = folder / f"{name}.jsonl"
         path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    write_examples(folder)
     return folder
 
 

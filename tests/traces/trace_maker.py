@@ -138,3 +138,13 @@ STEP_ROWS_US = {
 }
 """Of a step of `make_training_step`. Idle: the optimizer's kernel is queued from 64 to 66, the copy
 from 75 to 77. Nothing is queued from 10 to 12, where the launch ends when the kernel begins."""
+
+
+def write_examples(folder: Path) -> None:
+    """The traces that examples of the documentation and of `--help` name."""
+    (folder / "traces").mkdir()
+    for rank, name in enumerate(("traces/rank0", "traces/rank1", "trace", "old", "new")):
+        about = {"distributedInfo": {"rank": rank, "world_size": 2}} if rank < 2 else {}
+        maker = TraceMaker(**about)
+        make_training_step(maker)
+        maker.write(folder / f"{name}.json.gz")

@@ -68,7 +68,7 @@ def test_every_region_has_its_products_forward_and_backward(model: str) -> None:
     for region in WITH_PRODUCTS:
         assert find_parts(found, region, "matmul") == both, region
     assert find_parts(found, "attention/softmax", "softmax") == both
-    assert find_parts(found, "loss", "softmax") == both
+    assert find_parts(found, "loss", "loss") == both
     assert find_parts(found, "other", "matmul") == set()
     regions = {entry.region for entry in found.entries}
     assert {"embedding", "norm", "optimizer", "between operations"} <= regions

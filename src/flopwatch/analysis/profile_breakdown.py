@@ -15,7 +15,7 @@ count as they are; what they leave of a phase is waiting.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -170,6 +170,7 @@ def attribute_step(step: ProfiledStep, *, by_kernels: bool = False) -> list[Slic
     trace = step.trace
     tree, above = make_tree(trace)
     places = find_places(step, tree)
+    rows: Iterable[tuple[int, int, int, int]]
     if by_kernels:
         work = attribute(trace, tree, above)
         rows = zip(

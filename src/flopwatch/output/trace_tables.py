@@ -32,7 +32,7 @@ WORDS: dict[Kind, str] = {"communication": "exposed communication", "matmul": "m
 OVERLAPPED = "communication, overlapped"
 MEANINGS: dict[Kind, str] = {
     "communication": "exposed: nothing is computed meanwhile",
-    "memory movement": "memory movement: kernels that copy, gather or concatenate",
+    "memory movement": "memory movement: what copies, gathers or concatenates in memory",
     "memory copies": "memory copies: transfers and fills by the driver",
     "bookkeeping": "bookkeeping: views, allocation and dispatch",
     "launch gaps": "launch gaps: the host had queued nothing",
@@ -102,8 +102,9 @@ def answer_trace(trace: ExplainedTrace) -> list[str]:
     """What a step takes, what of it is computing, and what the largest loss is."""
     total = trace.total
     where = f" on {trace.device}" if trace.device else ""
-    whose = "" if trace.rank is None else f", rank {trace.rank}"
-    whose += "" if trace.world_size is None or trace.rank is None else f" of {trace.world_size}"
+    of_all = "" if trace.world_size is None else f" of {trace.world_size}"
+    is_alone = trace.rank is None or trace.world_size == 1
+    whose = "" if is_alone else f", rank {trace.rank}{of_all}"
     steps = (
         f"{plural(len(trace.steps), 'step')} of {format_time(trace.step_ns)}"
         f"{' on average' if len(trace.steps) > 1 else ''}"
@@ -145,8 +146,8 @@ def make_breakdown_sheet(traces: Sequence[ExplainedTrace]) -> Sheet:
     known = {kind for trace in traces for kind in trace.total.rows}
     meanings = [meaning for kind, meaning in MEANINGS.items() if kind in known]
     overlapped = [line for line in lines if not line.in_sum]
-    steps = "an average step" if traces[0].count > 1 else traces[0].total.name
-    if traces[0].count == 1 and traces[0].steps:
+    steps = "an average step" if traces[0].steps else "the whole trace"
+    if len(traces[0].steps) == 1:
         steps = traces[0].steps[0].name
     return Sheet(
         title=f"{traces[0].label if len(traces) == 1 else 'ranks'}, breakdown of {steps}",

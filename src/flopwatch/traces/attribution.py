@@ -265,7 +265,7 @@ def list_segments(host: Host) -> HostSegments:
                 rows.append((cursor, ends[top], top))
                 reached[threads[top]] = ends[top]
 
-    thread = None
+    thread = NONE
     for place in order.tolist():
         if threads[place] != thread:
             leave(2**63)

@@ -147,7 +147,8 @@ def _list_remarks(
         )
     if not steps:
         remarks.append(
-            "no steps are marked, so that the whole trace is one; call profiler.step() after each"
+            "no steps are marked, so that the whole trace is one; give the profiler a schedule, "
+            "and call profiler.step() after each step"
         )
     elif attributed.work is not None:
         outside = _find_outside(steps, whole)

@@ -232,13 +232,13 @@ def find_steps(attributed: AttributedTrace, span: tuple[int, int]) -> list[tuple
 def _list_marked(trace: Trace) -> list[tuple[str, int, int]]:
     """The profiler's steps on the host, in order; each once."""
     wanted = {
-        number: f"step {found[1]}"
+        number: f"step {match[1]}"
         for number, name in enumerate(trace.names)
-        if (found := STEP.fullmatch(name))
+        if (match := STEP.fullmatch(name))
     }
     host = trace.host
     places = np.flatnonzero(np.isin(host.name, list(wanted)))
-    found = {}
+    found: dict[str, tuple[str, int, int]] = {}
     for place in places[np.argsort(host.start[places], kind="stable")].tolist():
         name = wanted[int(host.name[place])]
         found.setdefault(name, (name, int(host.start[place]), int(host.end[place])))
