@@ -161,10 +161,19 @@ def test_times_are_those_of_the_device_and_failures_are_rows(
     assert min(records["two"]["samples_ns"]["call"]) >= 4e6
 
 
-@pytest.mark.slow
-def test_peaks_of_a_device_that_is_throttled(flopwatch: Command) -> None:
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_peaks_of_a_device_that_is_throttled(flopwatch: Command, ranks: int) -> None:
     """It is fast at first, and keeps up half of that: what the tool calls sustained."""
-    options = ["--device", "flop", "--quick", "--dtype", "bfloat16", "--ranks", "2", "--json"]
+    options = [
+        "--device",
+        "flop",
+        "--quick",
+        "--dtype",
+        "bfloat16",
+        "--ranks",
+        f"{ranks}",
+        "--json",
+    ]
     # So slow that what it takes to compute the numbers does not count.
     slow = {"FLOP_FLOPS_PER_S": 1e9, "FLOP_BYTES_PER_S": 1e9, "FLOP_LINK_BYTES_PER_S": 1e8}
     throttled = {"FLOP_THROTTLE_AFTER_NS": 1e9, "FLOP_THROTTLED_CLOCK": 0.5}
