@@ -11,10 +11,11 @@ bench: .venv/.bench
 	bash benchmarks/tour.sh
 
 # Without coverage, which doubles the time of every child process that imports torch; tests in a browser are
-# those of test-packages. What `check` finds is printed at the end: it runs beside the tests.
+# those of test-packages. What `check` finds is printed at the end: it runs beside the tests. On two cores, three
+# processes: one or another waits for a limit or a device.
 test: .venv/.test
 	@mkdir -p results; $(MAKE) --no-print-directory check > results/check.log 2>&1 & check=$$!; \
-	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=2 --dist=loadgroup; \
+	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=3 --dist=loadgroup; \
 	tests=$$?; wait $$check; checked=$$?; cat results/check.log; exit $$((tests + checked))
 
 # What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.

@@ -142,7 +142,7 @@ def take_samples(case: Case, time_ns: float, draw: random.Random) -> dict[str, A
         return [round(time_ns * share * draw.lognormvariate(0, 0.05)) for _ in range(NUM_SAMPLES)]
 
     samples_ns = {"forward": times(0.35), "backward": times(0.65)}
-    still = [0.0] * NUM_SAMPLES
+    still: list[float | None] = [0.0] * NUM_SAMPLES
     rank = Rank(samples_ns=samples_ns, waiting_ns=still, transfer_ns=still)
     return {
         "samples_ns": samples_ns,

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flopwatch.analysis.statistics import median
 from tests.accelerator.conftest import Command
-from tests.accelerator.test_commands import TINY, run
+from tests.accelerator.test_commands import TINY, find_exposed, run
 
 pytestmark = pytest.mark.xdist_group("accelerator")
 
 MODEL = ["--model", TINY, "--seq-len", "16", "--micro-batch", "2", "--precision", "fp32"]
 JOB = [*MODEL, "--ranks", "2", "--variant", "none,full"]
-LINK_NS = 20e6
-"""That a collective takes: far longer than what this model computes."""
 
 
 @pytest.mark.parametrize(
@@ -39,31 +36,6 @@ def test_launches_that_are_slow_are_found(
     done = flopwatch("check", "results/steps.jsonl", "--json")
     found = {warning["kind"] for warning in json.loads(done.stdout)}
     assert found & {"launch-bound"} == kinds
-
-
-def find_exposed(record: dict[str, Any]) -> list[float]:
-    """Of each rank, in a step: how long its computation waited for collectives."""
-    first = max(1, record["warmup_samples"])  # of the very first nobody knows
-    return [
-        median(
-            [
-                waiting_ns + transfer_ns
-                for waiting_ns, transfer_ns in zip(
-                    rank["waiting_ns"][first:], rank["transfer_ns"][first:], strict=True
-                )
-            ]
-        )
-        for rank in record["ranks"]
-    ]
-
-
-def test_communication_that_nothing_covers_is_exposed(flopwatch: Command, tmp_path: Path) -> None:
-    records = run(flopwatch, tmp_path, "training", JOB, FLOP_LINK_NS=LINK_NS)
-    for variant, record in records.items():
-        assert record["status"] == "ok", (variant, record["message"])
-        for exposed_ns in find_exposed(record):
-            assert exposed_ns >= LINK_NS / 2, variant
-    assert "by events on the device" in records["full"]["notes"][0]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwatch.devices import matmul_rates
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.devices.matmul_rates import measure_rate
 from flopwatch.records.record import encode
@@ -226,3 +227,24 @@ def test_a_rate_is_that_of_a_product() -> None:
     assert rate is not None
     assert 1e7 < rate < 1e16
     assert measure_rate("float12", "cpu", CpuClock()) is None
+
+
+def test_a_probe_of_an_accelerator_grows_until_the_device_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow one is not kept for seconds, and a fast one not asked for less than it can."""
+    for flops_per_s, largest in ((1e12, 1024), (1e15, 4096)):
+        sizes: list[int] = []
+
+        def time_one(
+            dtype: str, device: str, clock: object, size: int = 512, speed: float = flops_per_s
+        ) -> list[float]:
+            sizes.append(size)  # noqa: B023  used at once
+            return [2 * size**3 / speed * 1e9]
+
+        monkeypatch.setattr(matmul_rates, "time_matmuls", time_one)
+        assert measure_rate("bfloat16", "cuda", CpuClock()) == pytest.approx(flops_per_s)
+        assert sizes[-1] == largest
+        sizes.clear()
+        assert measure_rate("float32", "cpu", CpuClock()) == pytest.approx(flops_per_s)
+        assert sizes == [512]

@@ -399,10 +399,10 @@ def _read_accelerator(torch: Any) -> dict[str, Any] | None:
 def _list_memory(module: Any, count: int) -> list[dict[str, Any]]:
     """What is free on each device, as torch says: all that is known of its state where no driver
     is asked. Empty where torch does not know either."""
-    ask = getattr(module, "get_memory_info", None) or getattr(module, "mem_get_info", None)
+    ask: Any = getattr(module, "get_memory_info", None) or getattr(module, "mem_get_info", None)
     states: list[dict[str, Any]] = []
-    for number in range(count if ask else 0):
-        with suppress(Exception):
+    for number in range(count):
+        with suppress(Exception):  # that there is nobody to ask is one of them
             free_bytes, total_bytes = ask(number)
             states.append({"free_bytes": int(free_bytes), "total_bytes": int(total_bytes)})
     return states if len(states) == count else []

@@ -38,10 +38,14 @@ SHAPES: Sequence[Shape] = sorted(
 HOST_DTYPES = ("float32", "bfloat16", "float16", "int8")
 ACCELERATOR_DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8", "int8")
 
-HOST_SIZE, ACCELERATOR_SIZE = 512, 4096
-"""Of a probe, large enough for a matmul's usual rate: a GPU is done with a small one before the
-next is launched. And where a CPU emulates short types, over in a second."""
-ENOUGH_NS = 0.5e9
+PROBE_SIZE, LARGEST_PROBE = 512, 4096
+"""Of a matmul that is large enough for its usual rate: on a CPU, where one that emulates short
+types is over in a second; and on the fastest accelerators, which are done with a small one before
+the next is launched."""
+BUSY_NS = 1e6
+"""What a probe of an accelerator takes, if it is not the largest."""
+ENOUGH_NS, ENOUGH_OF_ACCELERATORS_NS = 0.5e9, 1e7
+"""What all probes take: on a CPU they wait for other programs now and then."""
 EMULATED = 2.0
 """Matmuls that take this many times as long as float32's do not use what the hardware is for."""
 
@@ -244,25 +248,24 @@ def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
     On average, not at best: where other programs compute, threads wait for one another, and small
     matmuls may be 20 times slower for as long as that lasts.
     """
-    times_ns = time_matmuls(dtype, device, clock)
-    flops = count_flops((_find_probe_size(device),) * 3)
-    return flops * len(times_ns) / sum(times_ns) * 1e9 if times_ns else None
+    size, times_ns = PROBE_SIZE, time_matmuls(dtype, device, clock)
+    if not is_host(device):
+        while times_ns and min(times_ns) < BUSY_NS and size < LARGEST_PROBE:
+            size *= 2
+            times_ns = time_matmuls(dtype, device, clock, size)
+    return count_flops((size,) * 3) * len(times_ns) / sum(times_ns) * 1e9 if times_ns else None
 
 
-def _find_probe_size(device: Device) -> int:
-    return HOST_SIZE if is_host(device) else ACCELERATOR_SIZE
-
-
-def time_matmuls(dtype: str, device: Device, clock: Clock) -> list[float]:
+def time_matmuls(dtype: str, device: Device, clock: Clock, size: int = PROBE_SIZE) -> list[float]:
     """Nanoseconds of one matmul after the other; nothing where torch has none in that dtype."""
     import torch
 
-    size = _find_probe_size(device)
     times_ns: list[float] = []
+    enough_ns = ENOUGH_NS if is_host(device) else ENOUGH_OF_ACCELERATORS_NS
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
         torch.mm(a, a)  # the first one pays for one-time costs
-        while sum(times_ns) < ENOUGH_NS:
+        while sum(times_ns) < enough_ns:
             start = clock.mark()
             torch.mm(a, a)
             times_ns += clock.elapsed_ns([start, clock.mark()])

@@ -72,7 +72,7 @@ def empty_matrices() -> Iterator[None]:
             parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
-    nn.Module.register_parameter = register_empty  # type: ignore[method-assign]
+    nn.Module.register_parameter = register_empty  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

@@ -106,12 +106,11 @@ def find_capacity(
 def list_free_bytes(gpu: Mapping[str, Any]) -> list[int]:
     """Of each device, as the environment has it: others may hold some of its memory. Of one that
     does not say, all; nothing where no device says."""
-    free_bytes = [state.get("free_bytes") for state in gpu.get("states") or ()]
-    if not any(each is not None for each in free_bytes):
+    states = gpu.get("states") or []
+    if not any("free_bytes" in state for state in states):
         return []
-    whole_bytes = gpu.get("memory_bytes")
-    known = [whole_bytes if each is None else each for each in free_bytes]
-    return [] if None in known else known
+    found: list[int] = [state.get("free_bytes", gpu.get("memory_bytes")) for state in states]
+    return [] if None in found else found
 
 
 Misfits = list[tuple[Group, dict[str, Failure]]]
