@@ -148,7 +148,7 @@ def test_spellings_are_unambiguous_and_hide_no_name_of_ours() -> None:
         ("llama-3-8b:heads=48", "48 heads cannot share a hidden size of 4096; choose heads that"),
         (
             "mixtral-8x7b:expert_every=1001",
-            "its layers repeat after more than 1000; give a shorter",
+            "its layers repeat after more than 1000; give",
         ),
         ("small:head_dim=128", "decoder has no head_dim; llama has"),
     ],
