@@ -46,6 +46,7 @@ IN_THE_CORE = [
     ("import", "google.json", "-o", "imported.jsonl"),
     ("memory", "--model", "small"),
     ("mfu", "--formula"),
+    ("models", "llama"),
     ("plan", *JOB),
     ("predict", *JOB, "--micro-batch", "4"),
     ("peaks", "--list"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.layer_parts import list_kinds, list_layers
@@ -143,6 +146,10 @@ def test_spellings_are_unambiguous_and_hide_no_name_of_ours() -> None:
         ("llama-3-8b:kv_lora_rank=512", "latent attention needs head_dim, qk_rope_head_dim, "),
         ("llama-3-8b:shared_expert_size=512", "shared_expert_size is of a model with experts"),
         ("llama-3-8b:heads=48", "48 heads cannot share a hidden size of 4096; choose heads that"),
+        (
+            "mixtral-8x7b:expert_every=1001",
+            "its layers repeat after more than 1000; give",
+        ),
         ("small:head_dim=128", "decoder has no head_dim; llama has"),
     ],
 )
@@ -167,6 +174,29 @@ def test_dimensions_by_hand() -> None:
     assert (attention.key_width, attention.key_value_heads, attention.window) == (1024, 2, None)
     assert {each.copies for each in kinds["fe"].linears} == {1, 8}
     assert sum(layer.count for layer in kinds.values()) == 8
+
+
+@given(
+    layers=st.integers(1, 40),
+    pattern=st.text("fsc", min_size=1, max_size=5),
+    dense=st.integers(0, 50),
+    every=st.integers(1, 6),
+)
+def test_kinds_are_counted_as_they_are_listed(
+    layers: int, pattern: str, dense: int, every: int
+) -> None:
+    shape = replace(
+        ZOO["mixtral-8x7b"].shape, layers=layers, pattern=pattern, window=8, dense_layers=dense,
+        expert_every=every,
+    )  # fmt: skip
+    counted = {layer.kind: layer.count for layer in list_layers(shape)}
+    assert counted == Counter(list_kinds(shape))
+    assert list(counted) == list(dict.fromkeys(list_kinds(shape)))
+
+
+def test_a_billion_layers_are_counted_at_once() -> None:
+    (layer,) = list_layers(find_dimensions("llama-3-8b:layers=999999999"))
+    assert layer.count == 999_999_999
 
 
 def test_layers_differ_as_their_models_say() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import lcm
 from typing import TYPE_CHECKING, Literal, get_args
 
 from flopwatch.jobs.architectures import ARCHITECTURES, Architecture
@@ -188,20 +189,32 @@ def _sum_to(number: int) -> int:
 def list_layers(shape: Shape) -> tuple[Layer, ...]:
     """Each kind once, in the order of its first layer; layers of multi-token prediction are not
     among them (`list_mtp_layers`)."""
-    kinds = Counter(list_kinds(shape))
-    return tuple(_make_layer(shape, kind, count) for kind, count in kinds.items())
+    return tuple(_make_layer(shape, kind, count) for kind, count in _count_kinds(shape).items())
 
 
-@lru_cache(maxsize=512)
+def _count_kinds(shape: Shape) -> dict[str, int]:
+    """Layers of each kind, from one period of them: there may be any number of layers."""
+    period = lcm(len(find_pattern(shape)), shape.expert_every or 1)
+    dense = min(shape.dense_layers or 0, shape.layers)
+    counts: Counter[str] = Counter()
+    for begin, end in ((0, dense), (dense, shape.layers)):
+        for place in range(begin, min(begin + period, end)):
+            counts[find_kind(shape, place)] += -((place - end) // period)
+    return counts
+
+
 def list_kinds(shape: Shape) -> tuple[str, ...]:
     """Of all layers in order, as `Layer.kind`."""
+    return tuple(find_kind(shape, place) for place in range(shape.layers))
+
+
+def find_kind(shape: Shape, place: int) -> str:
+    """Of the layer at this place."""
     pattern = find_pattern(shape)
-    letters = (pattern * (shape.layers // len(pattern) + 1))[: shape.layers]
+    letter = pattern[place % len(pattern)]
     if ARCHITECTURES[shape.architecture].splits_layers:
-        return tuple(letters)
-    return tuple(
-        letter + ("e" if has_experts(shape, place) else "d") for place, letter in enumerate(letters)
-    )
+        return letter
+    return letter + ("e" if has_experts(shape, place) else "d")
 
 
 def list_mtp_layers(shape: Shape) -> tuple[Layer, ...]:
@@ -209,7 +222,7 @@ def list_mtp_layers(shape: Shape) -> tuple[Layer, ...]:
     layer like the last one. Embedding and head are those of the model."""
     if not shape.mtp_layers:
         return ()
-    last = _make_layer(shape, list_kinds(shape)[-1], shape.mtp_layers)
+    last = _make_layer(shape, find_kind(shape, shape.layers - 1), shape.mtp_layers)
     hidden, norm = shape.hidden_size, _count_norm(shape)
     joint = Linear(part="mtp", inputs=2 * hidden, outputs=hidden)
     # Norms of the hidden state, of the next token's embedding, and before the head.

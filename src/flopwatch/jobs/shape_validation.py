@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import TYPE_CHECKING
 
 from flopwatch.errors import UsageError
@@ -52,6 +53,11 @@ def _validate_accounted(text: str, shape: Shape) -> None:
             f"model {text!r}: a padded_vocabulary of {shape.padded_vocabulary} has no room for "
             f"{shape.vocabulary} tokens; give a larger one"
         )
+    if lcm(len(find_pattern(shape)), shape.expert_every or 1) > LONGEST_PERIOD:
+        raise UsageError(
+            f"model {text!r}: its layers repeat after more than {LONGEST_PERIOD}; give a shorter "
+            "pattern, or another expert_every"
+        )
     for name, needed, wanted in _list_needs(shape):
         if wanted and any(getattr(shape, each) is None for each in needed):
             raise UsageError(f"model {text!r}: {name} needs {', '.join(needed)}; give them, too")
@@ -63,6 +69,8 @@ def _validate_accounted(text: str, shape: Shape) -> None:
             )
 
 
+LONGEST_PERIOD = 1000
+"""Layers until the kinds of layers begin anew."""
 EXPERT_FIELDS = ("expert_size", "shared_expert_size", "dense_layers", "expert_every")
 STATE_FIELDS = ("state_size", "state_heads", "state_head_dim", "conv_size", "scan_chunk")
 

@@ -117,9 +117,10 @@ def list_model_sheets(models: Sequence[ListedModel]) -> list[Sheet]:
         number("layers", "integer", lambda model: model.shape.layers),
         number("hidden size", "integer", lambda model: model.shape.hidden_size),
         Column("attention", lambda model: describe_attention(model.shape), "word"),
-        Column("other layers", lambda model: describe_other_layers(model.shape), "word"),
-        Column("feed-forward", lambda model: describe_feed_forward(model.shape), "word"),
-        number("vocabulary", "integer", lambda model: model.shape.vocabulary),
+        # Kinds say what a narrow terminal leaves out first.
+        Column("other layers", lambda m: describe_other_layers(m.shape), "fact", has_words=True),
+        Column("feed-forward", lambda m: describe_feed_forward(m.shape), "detail", has_words=True),
+        number("vocabulary", "integer", lambda model: model.shape.vocabulary, "rate"),
         number("context", "integer", lambda model: model.shape.positions),
     ]
     sources = dict.fromkeys(model.source for model in models)
@@ -139,7 +140,7 @@ def _describe_active(model: ListedModel) -> str:
 
 def _format_parameters(count: int) -> str:
     """As models are named: 8.03B."""
-    return format_count(count).replace("G", "B")
+    return format_count(float(f"{count:.3g}")).replace("G", "B")
 
 
 def describe_attention(shape: Shape) -> str:
