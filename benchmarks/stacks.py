@@ -76,6 +76,8 @@ def find_bounds(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> 
     if name == TYPICAL:
         return find_balanced_interval(sources)
     relatives = [t for t in sizes if find_family(t.observation.stack) == find_family(name)]
+    if len({trial.observation.source for trial in relatives}) > 1:
+        return find_balanced_interval(relatives)
     return find_interval(trial.surprise for trial in relatives)
 
 

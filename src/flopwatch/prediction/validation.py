@@ -253,10 +253,12 @@ def hold_out_known(observations: Sequence[Observation], group: Group) -> Sequenc
 def score(
     table: str, split: str, group: Group, chosen: Sequence[Trial], trials: Sequence[Trial]
 ) -> Score:
-    """`trials` are all of the split. Intervals are those of the source, or where the source itself
-    is held out, of all others."""
+    """`trials` are all of the split. Intervals are those of the stacks' families, or where a source
+    itself is held out, of all others."""
     errors = sorted(abs(trial.error) for trial in chosen)
-    others = trials if group is not group_by_size else chosen
+    families = {find_family(trial.observation.stack) for trial in chosen}
+    others = [t for t in trials if find_family(t.observation.stack) in families]
+    others = list(trials) if group is not group_by_size else others
     order = [found for found in map(_judge_order, _group_jobs(chosen)) if found is not None]
     roofline = predict_all([t.observation for t in chosen], [IDEAL] * len(chosen))
     return Score(
