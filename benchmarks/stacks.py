@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.fit import Observation, find_family, fit, load_published
+from flopwatch.prediction.fit import SCATTER, Observation, find_family, fit, load_published
 from flopwatch.prediction.predictions import KINDS, has_kind
 from flopwatch.prediction.software_stacks import (
     EARLY,
@@ -63,8 +64,8 @@ def describe_stack(
         "precisions": sorted({observation.job.precision for observation in own}),
         "most_ranks": max(observation.job.ranks for observation in near),
         "kinds": [kind for kind in KINDS if any(has_kind(each.job, kind) for each in own)],
-        "low": round(bounds[0], DIGITS),
-        "high": round(bounds[1], DIGITS),
+        "low": round(min(bounds[0], math.exp(-SCATTER)), DIGITS),
+        "high": round(max(bounds[1], math.exp(SCATTER)), DIGITS),
         "parameters": {
             key: float(f"{value:.{DIGITS}g}") for key, value in asdict(parameters).items()
         },

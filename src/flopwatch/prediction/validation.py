@@ -4,7 +4,8 @@ Random halves of the published tables would be too easy: many rows are near-dupl
 groups are left out of the fit and predicted by the rest:
 
     a size      each model size of each source in turn (of `vtrain_single`, each width and depth; of
-                `internevo`, which has one model, each number of GPUs)
+                `internevo`, which has one model, each number of GPUs; of `bigscience_v100`, which
+                has one that is not doubtful, each number of stages)
     a source    each source in turn, predicted as one whose software stack is not known
     a device    all jobs of each device in turn
     the large   models up to a width of 2,048 predict the others
@@ -110,6 +111,8 @@ def group_by_size(observation: Observation) -> str:
     job, source = observation.job, observation.source
     if source == "internevo":
         return f"{source} {job.ranks}"
+    if source == "bigscience_v100":
+        return f"{source} {job.shape.hidden_size} {job.parallelism.pipeline}"
     depth = f"x{job.shape.layers}" if source == "vtrain_single" else ""
     return f"{source} {job.shape.hidden_size}{depth}"
 
