@@ -29,10 +29,10 @@ from flopwatch.prediction.software_stacks import (
 from flopwatch.prediction.validation import (
     Trial,
     find_balanced_interval,
-    find_interval,
     group_by_size,
     group_by_source,
     hold_out,
+    make_interval,
 )
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
@@ -77,9 +77,7 @@ def find_bounds(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> 
     if name == TYPICAL:
         return find_balanced_interval(sources)
     relatives = [t for t in sizes if find_family(t.observation.stack) == find_family(name)]
-    if len({trial.observation.source for trial in relatives}) > 1:
-        return find_balanced_interval(relatives)
-    return find_interval(trial.surprise for trial in relatives)
+    return make_interval(relatives, sizes)
 
 
 def main() -> None:

@@ -71,7 +71,8 @@ def time_matmuls(jobs: JobArrays, parameters: Parameters) -> Micro:
     is_real = jobs.active > 0
 
     def add(values: Array) -> Array:
-        return np.sum(np.where(is_real, share * values, 0.0), axis=1)
+        summed: Array = np.sum(np.where(is_real, share * values, 0.0), axis=1)
+        return summed
 
     return Micro(
         "matmuls",
@@ -93,7 +94,8 @@ def count_tokens(jobs: JobArrays) -> Array:
 
 
 def find_bandwidth(jobs: JobArrays, parameters: Parameters) -> Array:
-    return jobs.bandwidth * parameters.bandwidth_efficiency
+    found: Array = jobs.bandwidth * parameters.bandwidth_efficiency
+    return found
 
 
 def time_attention(jobs: JobArrays, parameters: Parameters) -> Micro:

@@ -19,6 +19,8 @@ from flopwatch.prediction.software_stacks import Stack
 if TYPE_CHECKING:
     import numpy as np
 
+    from flopwatch.prediction.job_arrays import Array
+
     Places = np.ndarray[Any, np.dtype[np.intp]]
 
 TOKENS_PER_PARAMETER = 20
@@ -321,7 +323,7 @@ def _judge(
     axis: Axis,
     value: object,
     places: Places,
-    speeds: Places,
+    speeds: Array,
     winner: Prediction,
 ) -> Loser:
     """`speeds` are 0 where something does not fit."""
