@@ -350,8 +350,8 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     """Score predictions on unseen published jobs, or on RESULTS.
 
     Without RESULTS, published jobs are held out of the fit (by size, by source, by device, all
-    large ones) and predicted from the rest, in a minute or two. With RESULTS, scores the predictions that
-    records carry, each made before its step was measured.
+    large ones) and predicted from the rest, in a few minutes. With RESULTS, scores the predictions
+    that records carry, each made before its step was measured.
 
     \b
     flopwatch validate
