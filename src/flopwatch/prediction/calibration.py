@@ -56,6 +56,7 @@ CPU_PRIORS: Mapping[str, Prior] = {
     "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
     "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
     "step_s": replace(PRIORS["step_s"], expected=1e-3),
+    "micro_batch_s": replace(PRIORS["micro_batch_s"], expected=1e-9, spread=0.1),
     "traffic": replace(PRIORS["traffic"], expected=2.5),
     "attention_efficiency": replace(PRIORS["attention_efficiency"], expected=0.3),
     "pressure_s_per_gb": replace(PRIORS["pressure_s_per_gb"], spread=0.1),
