@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.fit import Observation, find_family, fit, load_published
+from flopwatch.prediction.fit import SCATTER, Observation, find_family, fit, load_published
 from flopwatch.prediction.predictions import KINDS, has_kind
 from flopwatch.prediction.software_stacks import (
     EARLY,
@@ -28,10 +29,10 @@ from flopwatch.prediction.software_stacks import (
 from flopwatch.prediction.validation import (
     Trial,
     find_balanced_interval,
-    find_interval,
     group_by_size,
     group_by_source,
     hold_out,
+    make_interval,
 )
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
@@ -63,8 +64,8 @@ def describe_stack(
         "precisions": sorted({observation.job.precision for observation in own}),
         "most_ranks": max(observation.job.ranks for observation in near),
         "kinds": [kind for kind in KINDS if any(has_kind(each.job, kind) for each in own)],
-        "low": round(bounds[0], DIGITS),
-        "high": round(bounds[1], DIGITS),
+        "low": round(min(bounds[0], math.exp(-SCATTER)), DIGITS),
+        "high": round(max(bounds[1], math.exp(SCATTER)), DIGITS),
         "parameters": {
             key: float(f"{value:.{DIGITS}g}") for key, value in asdict(parameters).items()
         },
@@ -76,7 +77,7 @@ def find_bounds(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> 
     if name == TYPICAL:
         return find_balanced_interval(sources)
     relatives = [t for t in sizes if find_family(t.observation.stack) == find_family(name)]
-    return find_interval(trial.surprise for trial in relatives)
+    return make_interval(relatives, sizes)
 
 
 def main() -> None:

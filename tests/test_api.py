@@ -71,8 +71,8 @@ def test_memory_of_shards_fits_where_that_of_a_whole_model_does_not() -> None:
     assert job.parameters == shards.job.parameters
 
 
-@pytest.mark.parametrize("call", [flopwatch.predict, flopwatch.plan, flopwatch.memory])
-def test_parallelism_that_is_not_honoured_yet_is_refused(call: Any) -> None:
+def test_ranks_may_divide_the_model_in_any_way() -> None:
     split = TrainingJob("1b", 2048, parallelism=Parallelism(data=4, tensor=2))
-    with pytest.raises(UsageError, match="does not know tensor parallelism yet"):
-        call(split, HARDWARE)
+    assert flopwatch.predict(split, HARDWARE).cost.by_name["tensor-parallel communication"].time_s
+    assert flopwatch.memory(split, HARDWARE).fits
+    assert flopwatch.plan(split, HARDWARE).best[0].job.parallelism.tensor == 2

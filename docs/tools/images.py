@@ -68,19 +68,71 @@ def make_accuracy_plots() -> None:
     rows = []
     for trial in hold_out(load_published(), group_by_size):
         seen, job = trial.observation, trial.observation.job
+        if seen.is_doubtful:
+            continue
         rows.append(
             {
-                "table": "MosaicGPT" if seen.stack == "mosaicgpt-2022" else "llm-foundry",
-                "size": group_by_size(seen),
+                "table": {"mosaicgpt": "MosaicGPT"}.get(seen.source, seen.source),
+                "size": seen.size,
                 "parameters": job.parameters,
                 "published": job.tokens_per_step / seen.time_s,
                 "predicted": job.tokens_per_step / trial.predicted_s,
+                "ratio": seen.time_s / trial.predicted_s,
                 "error": 100 * trial.error,
                 "slow": is_slow(seen),
             }
         )
-    _plot("accuracy_tokens", _draw_scatter(rows))
-    _plot("accuracy_errors", _draw_errors(rows))
+    sharded = [row for row in rows if row["table"] in TABLES]
+    _plot("accuracy_tokens", _draw_scatter(sharded))
+    _plot("accuracy_errors", _draw_errors(sharded))
+    _plot("accuracy_sources", _draw_sources(rows))
+
+
+MOST_POINTS = 120
+TABLES = ("MosaicGPT", "llm-foundry")
+"""Of data parallelism alone."""
+
+
+def _draw_sources(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a source with hundreds of jobs, some: the file would be too large."""
+    tables = list(dict.fromkeys(row["table"] for row in rows))
+    rows = [
+        {"table": table, "ratio": round(row["ratio"], 4)}
+        for table in tables
+        for own in [[row for row in rows if row["table"] == table]]
+        for row in own[:: -(-len(own) // MOST_POINTS)]
+    ]
+    y = {
+        "field": "table",
+        "type": "nominal",
+        "sort": tables,
+        "axis": {"title": None, "labelLimit": 200},
+    }
+    ticks = {"values": [0.5, 0.7, 0.9, 1, 1.1, 1.4, 2], "format": "~r"}
+    x = {
+        "field": "ratio",
+        "type": "quantitative",
+        "scale": {"type": "log", "domain": [0.45, 2.5], "nice": False, "clamp": True},
+        "axis": {"title": "predicted over measured tokens/s, its size held out", **ticks},
+    }
+    dot = {"type": "circle", "size": 22, "opacity": 0.35, "color": COLOURS[0]}
+    return {
+        "width": 560,
+        "height": {"step": 30},
+        "data": {"values": rows},
+        "layer": [
+            {"mark": {"type": "rule", "color": "#888888"}, "encoding": {"x": {"datum": 1}}},
+            {
+                "transform": [{"calculate": "random()", "as": "jitter"}],
+                "mark": dot,
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "yOffset": {"field": "jitter", "type": "quantitative"},
+                },
+            },
+        ],
+    }
 
 
 def _draw_scatter(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -154,7 +206,7 @@ def _draw_errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mark_tables() -> dict[str, Any]:
-    tables = ["MosaicGPT", "llm-foundry"]
+    tables = list(TABLES)
     return {
         "color": {
             "field": "table",

@@ -78,8 +78,12 @@ def test_a_table_of_several_says_once_what_they_share() -> None:
         (["--micro-batch", "many"], "not a whole number"),
         (["--sharding", "halfway"], "choose from none, ddp"),
         (["--recompute", "some"], "choose from none, selective, full"),
-        (["--tp", "2"], "predict does not know tensor parallelism yet"),
-        (["--sharding", "zero1"], "does not know sharding zero1 yet"),
+        (["--tp", "3"], "8 devices are no multiple of that"),
+        (["--pp", "64", "--hardware", "64xA100-80GB"], "64 pipeline stages cannot share 32 layers"),
+        (["--ep", "8"], "8 expert-parallel ranks cannot share 0 experts"),
+        (["--sequence-parallel", "yes"], "sequence parallelism divides what tensor parallelism"),
+        (["--virtual-stages", "2"], "virtual stages are those of a pipeline"),
+        (["--pp", "2", "--schedule", "backwards"], "choose from 1f1b"),
         (["--stack", "mine"], "there is no stack 'mine'"),
         (["--network", "fast"], "is not a number"),
         (["--hardware", "2xhere"], "one machine here"),
@@ -180,10 +184,23 @@ def test_absurd_batches_are_answered_or_refused_at_once() -> None:
 
 def test_what_does_not_fit_says_what_is_too_large() -> None:
     found = plan("13b", "64xA100-80GB")
-    reasons = {loser.value: loser.reason for loser in found.losers if loser.axis == "sharding"}
-    assert reasons["ddp"].startswith("does not fit: ")
+    assert any(loser.reason.startswith("does not fit: ") for loser in found.losers)
     with pytest.raises(UsageError, match="nothing fits: the smallest configuration needs"):
         plan("70b", "8xA100-40GB")
+
+
+def test_a_plan_searches_all_kinds_of_parallelism_and_keeps_what_it_is_told() -> None:
+    large = "llama:hidden_size=8192:layers=80:heads=64:feed_forward_size=28672:key_value_heads=8"
+    found = plan(f"{large}:vocabulary=128256", "1024xH100-SXM", seq_len=8192)
+    assert found.tried >= 10**5
+    split = found.best[0].job.parallelism
+    assert split.tensor > 1
+    assert split.pipeline > 1
+    assert {loser.axis for loser in found.losers} > {"tensor", "pipeline", "context", "sharding"}
+    told = json.loads(call("plan", *SEVEN[:4], "--hardware", "16xA100-80GB", "--tp", "4", "--json"))
+    assert {each["tensor"] for each in told["best"]} == {4}
+    experts = "mixtral:hidden_size=1024:layers=8:experts=8:active_experts=2:vocabulary=32000"
+    assert "expert" in {loser.axis for loser in plan(experts, "16xH100-SXM").losers}
 
 
 def test_a_plan_says_how_long_and_how_much() -> None:
@@ -247,9 +264,10 @@ def test_a_named_model_is_not_warned_about(model: str, stack: str) -> None:
     job = TrainingJob(model, 128, parallelism=Parallelism(data=8, sharding="full"))
     found = api.predict(job, "8xA100-80GB", stack=stack)
     assert not [text for text in found.warnings if "vocabulary" in text]
-    is_padded = model.startswith("gpt-") and stack.startswith("llm-foundry")
-    assert found.job.shape.rows == (50_368 if is_padded else SHAPES[model].vocabulary)
-    assert found.job.name == (f"{model}:padded_vocabulary=50368" if is_padded else model)
+    padded = {"llm-foundry-2023": 50_368, "llm-foundry-2023-late": 50_368, "typical": 50_304}
+    rows = padded.get(stack) if SHAPES[model].vocabulary == 50_257 else None
+    assert found.job.shape.rows == (rows or SHAPES[model].vocabulary)
+    assert found.job.name == (f"{model}:padded_vocabulary={rows}" if rows else model)
 
 
 def test_a_vocabulary_that_you_choose_is_warned_about() -> None:
@@ -274,7 +292,9 @@ def test_memory_on_hardware_is_that_of_a_rank() -> None:
     assert whole["parts"]["parameters"] == 8 * full["parts"]["parameters"]
     assert (full["fits"], whole["fits"]) == (True, False)
     assert "gathered parameters" in call(*words)
-    assert "the memory estimate does not know pipeline" in refuse(*words, "--pp", "2")
+    (staged,) = json.loads(call(*words, "--pp", "2", "--sharding", "zero1", "--json"))
+    assert staged["parts"]["parameters"] < whole["parts"]["parameters"] / 2
+    assert staged["largest_micro_batch"] >= 0
     assert "8 devices are no multiple of that" in refuse(*words, "--tp", "3")
     assert "leave --device out" in refuse(*words, "--device", "cuda")
 

@@ -65,7 +65,6 @@ def test_a_job_survives_json(job: TrainingJob) -> None:
         ({"micro_batch": 1.5}, "micro_batch is '1.5'"),
         ({"grad_accum": True}, "grad_accum is 'True'"),
         ({"precision": "fp7"}, "there is no precision 'fp7'"),
-        ({"precision": "nvfp4"}, "'nvfp4' is not supported yet; choose fp8"),
         ({"optimizer": "lion"}, "choose one of adamw, adamw-unfused, sgd"),
         ({"recompute": "some"}, "choose one of none, selective, full"),
         ({"attention": "linear"}, "choose one of sdpa, plain"),

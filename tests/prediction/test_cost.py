@@ -209,7 +209,7 @@ def test_stacks_are_chosen_by_the_device_and_unseen_ones_have_wider_intervals() 
     assert choose_stack(find_machine("a100_40gb")[1]).name == EARLY
     divided = replace(make(), parallelism=Parallelism(data=4, tensor=2))
     assert choose_stack(A100, divided).name == TYPICAL
-    near, far = late.find_interval(0), late.find_interval(1)
+    near, far = late.find_interval(), late.find_interval(["device"])
     assert near == (late.low, late.high)
     assert far[0] < near[0] < 1 < near[1] < far[1]
 

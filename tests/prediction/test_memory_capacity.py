@@ -219,7 +219,9 @@ def test_an_unknown_model_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> 
         main(["memory", "--model", "small,huge", "--fit", "4G"])
     assert stopped.value.code == 2
     told = capfd.readouterr().err
-    assert told.startswith("flopwatch: there is no model 'huge'; `flopwatch models` lists all names")
+    assert told.startswith(
+        "flopwatch: there is no model 'huge'; `flopwatch models` lists all names"
+    )
     assert told.count("\n") == 1
 
 

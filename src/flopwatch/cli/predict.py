@@ -82,6 +82,8 @@ def predict(
         --recompute full --sharding full --precision bf16
     flopwatch predict --model 1b,3b,7b --seq-len 2048 --hardware 8xA100-80GB,8xH100-SXM \\
         --micro-batch 4
+    flopwatch predict --model llama-3-70b --seq-len 8192 --hardware 64xH100-SXM --micro-batch 1 \\
+        --grad-accum 64 --tp 4 --sequence-parallel yes --pp 4 --sharding zero1
     flopwatch predict --rows jobs.csv > predicted.csv
     """
     if table is not None:
@@ -186,7 +188,8 @@ def plan(
 ) -> None:
     """Find the fastest way to train a model on given hardware.
 
-    Searches micro-batch, sharding and recomputation among what fits into memory.
+    Searches tensor, pipeline, context, expert and data parallelism, sharding, recomputation and
+    micro-batch among what fits into memory; --tp, --pp, --cp and --ep keep that as given.
     The global batch is 4M tokens if neither --global-batch nor --global-batch-tokens is given.
     It may differ by 5 % from that, so that more micro-batches divide it: 4M becomes 2**22 where
     4,000,000 is no whole number of sequences on each device.
@@ -194,6 +197,7 @@ def plan(
     \b
     flopwatch plan --model 13b --hardware 64xA100-80GB --seq-len 4096 --global-batch-tokens 4M
     flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
+    flopwatch plan --model llama-3-70b --hardware 1024xH100-SXM --seq-len 8192
     """
     require(given, "--model", "--seq-len", "--hardware")
     refuse_two_batches(context)
@@ -345,9 +349,9 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
 def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
     """Score predictions on unseen published jobs, or on RESULTS.
 
-    Without RESULTS, published jobs are held out of the fit (by size, by memory, all large ones)
-    and predicted from the rest, in about a minute. With RESULTS, scores the predictions that
-    records carry, each made before its step was measured.
+    Without RESULTS, published jobs are held out of the fit (by size, by source, by device, all
+    large ones) and predicted from the rest, in a few minutes. With RESULTS, scores the predictions
+    that records carry, each made before its step was measured.
 
     \b
     flopwatch validate

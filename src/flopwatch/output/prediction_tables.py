@@ -23,6 +23,7 @@ from flopwatch.prediction.validation import STEP, Judged, Score, Tally
 BREAKDOWN = {
     "matmuls": "linear layers of blocks",
     "head": "the head",
+    "embedding": "the embedding",
     "attention": "attention",
     "element-wise": "norms, activations, residuals",
     "loss": "the loss",

@@ -42,7 +42,8 @@ from flopwatch.settings import Settings
 
 OURS = "flopwatch"
 """The software stack that our own suites are measured with."""
-SCHEMA = 1
+SCHEMA = 2
+"""1: of a cost model whose overhead of a block was never hidden."""
 PEAKS_SPREAD = 0.15
 """One standard deviation of the logarithm of a prediction from measured peaks alone."""
 
@@ -55,6 +56,7 @@ CPU_PRIORS: Mapping[str, Prior] = {
     "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
     "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
     "step_s": replace(PRIORS["step_s"], expected=1e-3),
+    "micro_batch_s": replace(PRIORS["micro_batch_s"], expected=1e-9, spread=0.1),
     "traffic": replace(PRIORS["traffic"], expected=2.5),
     "attention_efficiency": replace(PRIORS["attention_efficiency"], expected=0.3),
     "pressure_s_per_gb": replace(PRIORS["pressure_s_per_gb"], spread=0.1),

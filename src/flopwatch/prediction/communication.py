@@ -116,7 +116,8 @@ def _wait(time_s: Array, exposed: Any, computed_s: Array) -> Array:
     """What could be hidden behind arithmetic is waited for where there is not enough of it."""
     import numpy as np
 
-    return exposed * time_s + np.maximum(0.0, (1 - exposed) * time_s - computed_s)
+    waited: Array = exposed * time_s + np.maximum(0.0, (1 - exposed) * time_s - computed_s)
+    return waited
 
 
 def time_sends(jobs: JobArrays, parameters: Parameters) -> Array:

@@ -494,7 +494,8 @@ def soften(residual: Array) -> Array:
     """Its square is that of small residuals, and grows with the magnitude of large ones."""
     import numpy as np
 
-    return np.copysign(np.sqrt(2 * (np.sqrt(1 + residual**2) - 1)), residual)
+    softened: Array = np.copysign(np.sqrt(2 * (np.sqrt(1 + residual**2) - 1)), residual)
+    return softened
 
 
 def soften_slope(residual: Array) -> Array:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flopwatch.devices.kinds import is_host
 from flopwatch.jobs.layer_parts import Layer, Linear, list_layers, list_mtp_layers
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED
@@ -309,6 +310,7 @@ class JobArrays:
     network: Array
     per_node: Array
     processors: Array
+    is_host: Array
     pressed_gb: Array
 
     def get(self, name: str) -> Array:
@@ -399,6 +401,7 @@ def _describe(placed: Placed) -> dict[str, float]:
         "network": machine.network_bytes_per_s or 0.0,
         "per_node": machine.per_node,
         "processors": machine.processors,
+        "is_host": is_host(machine.device),
         "pressed_gb": pressed_gb,
     }
     return described

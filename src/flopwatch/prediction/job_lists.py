@@ -81,8 +81,12 @@ def _make_job(
 ) -> TrainingJob:
     devices, _ = split_hardware(given["hardware"])
     sharding = given.pop("sharding")
-    parallelism = Parallelism(**split, sharding=sharding if devices > 1 else "none")
+    # Experts are divided among data-parallel ranks, which are not known yet.
+    alone = {name: value for name, value in split.items() if name != "expert"}
+    parallelism = Parallelism(**alone, sharding=sharding if devices > 1 else "none")
     job = place_on(TrainingJob(**given, parallelism=parallelism), devices)
+    expert = split.get("expert", 1)
+    job = replace(job, parallelism=replace(job.parallelism, expert=expert))
     if global_batch_tokens is None:
         return job
     at_once = job.micro_batch_tokens * job.parallelism.data

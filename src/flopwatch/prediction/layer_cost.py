@@ -71,7 +71,8 @@ def time_matmuls(jobs: JobArrays, parameters: Parameters) -> Micro:
     is_real = jobs.active > 0
 
     def add(values: Array) -> Array:
-        return np.sum(np.where(is_real, share * values, 0.0), axis=1)
+        summed: Array = np.sum(np.where(is_real, share * values, 0.0), axis=1)
+        return summed
 
     return Micro(
         "matmuls",
@@ -93,7 +94,8 @@ def count_tokens(jobs: JobArrays) -> Array:
 
 
 def find_bandwidth(jobs: JobArrays, parameters: Parameters) -> Array:
-    return jobs.bandwidth * parameters.bandwidth_efficiency
+    found: Array = jobs.bandwidth * parameters.bandwidth_efficiency
+    return found
 
 
 def time_attention(jobs: JobArrays, parameters: Parameters) -> Micro:
@@ -157,7 +159,8 @@ def time_elements(jobs: JobArrays, parameters: Parameters) -> Micro:
 
 
 def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro]) -> Micro:
-    """Launches run ahead of kernels, and are seen where those are shorter."""
+    """Launches run ahead of kernels, and are seen where those are shorter; on a host, nothing runs
+    ahead."""
     import numpy as np
 
     again = np.maximum(jobs.is_full, jobs.is_selective)
@@ -171,6 +174,7 @@ def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro
     )
     kernels = [sum(getattr(each, name) for each in layer) for name in ("forward_s", "backward_s")]
     both = np.hypot(kernels[0] + kernels[1], forward + backward) - kernels[0] - kernels[1]
+    both = np.where(jobs.is_host > 0, forward + backward, both)
     share = forward / np.maximum(forward + backward, 1e-12)
     return Micro("overhead", share * both, (1 - share) * both, 0.0, 0.0, "overhead")
 
@@ -204,4 +208,4 @@ def time_embedding(jobs: JobArrays, parameters: Parameters) -> Micro:
     size_bytes = count_tokens(jobs) * jobs.get("hidden") * jobs.element_bytes
     once = EMBEDDING_PASSES / 2 * size_bytes / find_bandwidth(jobs, parameters)
     ideal = EMBEDDING_PASSES / 2 * size_bytes / jobs.bandwidth
-    return Micro("element-wise", once, once, ideal, ideal, "memory")
+    return Micro("embedding", once, once, ideal, ideal, "memory")

@@ -105,19 +105,22 @@ def estimate_divided(job: TrainingJob, available_bytes: int) -> Memory:
     require_predictable(job, "memory")
     machine = find_machine(ANY_DEVICE)[1]
 
-    def count(**changes: int) -> dict[str, float]:
-        sizes = estimate_stage_memory(make_arrays([Placed(replace(job, **changes), machine)]))
+    def count(tried: TrainingJob) -> dict[str, float]:
+        sizes = estimate_stage_memory(make_arrays([Placed(tried, machine)]))
         return {name: float(size[0]) for name, size in sizes.items() if size[0]}
+
+    def total(tried: TrainingJob) -> int:
+        return int(sum(count(tried).values()))
 
     return Memory(
         job=job,
-        parts=count(),
+        parts=count(job),
         available_bytes=available_bytes,
         largest_micro_batch=find_largest(
-            lambda number: int(sum(count(micro_batch=number).values())), available_bytes
+            lambda number: total(replace(job, micro_batch=number)), available_bytes
         ),
         largest_seq_len=find_largest(
-            lambda number: int(sum(count(seq_len=number).values())), available_bytes, SHORTEST
+            lambda number: total(replace(job, seq_len=number)), available_bytes, SHORTEST
         ),
     )
 

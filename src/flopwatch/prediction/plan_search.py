@@ -137,7 +137,8 @@ class Searched:
         import numpy as np
 
         if name == "recompute":
-            return np.flatnonzero(self.recompute_places == list(RECOMPUTES).index(str(value)))
+            names: Sequence[object] = RECOMPUTES
+            return np.flatnonzero(self.recompute_places == names.index(value))
         has_value = np.array([getattr(split, name) == value for split in self.splits])
         return np.flatnonzero(has_value[self.split_places])
 

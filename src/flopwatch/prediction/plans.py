@@ -4,7 +4,7 @@ each of the others loses. What is searched, `plan_search` has; what global batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,8 @@ from flopwatch.prediction.software_stacks import Stack
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from flopwatch.prediction.job_arrays import Array
 
     Places = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -287,8 +289,9 @@ def _describe_misfit(searched: Searched) -> str:
 def _list_losers(
     searched: Searched, order: Places, place: int, winner: Prediction
 ) -> Iterator[Loser]:
-    """For each value of each axis that is not the winner's, the best with it; of micro-batches, the
-    next smaller and the next larger one, with all else as the winner has it."""
+    """For each word of each axis that is not the winner's, the best with it; of numbers, the least,
+    the next smaller and the next larger one; of micro-batches, these two with all else as the
+    winner has it."""
     import numpy as np
 
     chosen = searched.pick(place)
@@ -296,11 +299,9 @@ def _list_losers(
     speeds[order] = searched.tokens_per_s[order]
     for axis, field in FIELDS.items():
         own = chosen.recompute if field == "recompute" else getattr(chosen.split, field)
-        for value in sorted(searched.list_values(field), key=_sort_value):
-            if value != own:
-                yield _judge(
-                    searched, axis, value, searched.find_places(field, value), speeds, winner
-                )
+        for value in _list_rivals(searched.list_values(field), own):
+            places = searched.find_places(field, value)
+            yield _judge(searched, axis, value, places, speeds, winner)
     alike = np.flatnonzero(
         (searched.split_places == searched.split_places[place])
         & (searched.recompute_places == searched.recompute_places[place])
@@ -312,8 +313,17 @@ def _list_losers(
             yield _judge(searched, "micro_batch", size, near, speeds, winner)
 
 
-def _sort_value(value: object) -> tuple[int, str]:
-    return (value, "") if isinstance(value, int) else (0, str(value))
+def _list_rivals(values: Sequence[object], own: object) -> list[object]:
+    """
+    >>> _list_rivals([1, 2, 4, 8, 16], 8), _list_rivals(["none", "full"], "none")
+    ([1, 4, 16], ['full'])
+    """
+    numbers = sorted(value for value in values if isinstance(value, int))
+    if not isinstance(own, int) or isinstance(own, bool):
+        return [value for value in values if value != own]
+    place = numbers.index(own)
+    near = [*numbers[:1], *numbers[max(place - 1, 0) : place + 2]]
+    return [value for value in dict.fromkeys(near) if value != own]
 
 
 def _judge(
@@ -321,7 +331,7 @@ def _judge(
     axis: Axis,
     value: object,
     places: Places,
-    speeds: Places,
+    speeds: Array,
     winner: Prediction,
 ) -> Loser:
     """`speeds` are 0 where something does not fit."""

@@ -157,7 +157,7 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     cost = estimate_cost(job, machine, stack.parameters, pressed_gb, stack.habits)
     speed = job.tokens_per_step / cost.step_s
     unseen = _list_unseen(job, machine, stack)
-    low, high = stack.find_interval(len(unseen))
+    low, high = stack.find_interval(list(unseen))
     return Prediction(
         job=job,
         machine=machine,
@@ -166,7 +166,11 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
         memory=memory,
         low=low * speed,
         high=high * speed,
-        warnings=(*unseen, *_list_warnings(job, machine, memory), *_advise_padding(job, stack)),
+        warnings=(
+            *unseen.values(),
+            *_list_warnings(job, machine, memory),
+            *_advise_padding(job, stack),
+        ),
     )
 
 
@@ -215,27 +219,27 @@ def find_pressure(memory: Memory) -> float:
     return memory.total_bytes / 1e9
 
 
-def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> list[str]:
-    """In what respects no data are from such a job, as sentences."""
-    unseen = []
+def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> dict[str, str]:
+    """In what respects no data are from such a job, as keys of UNSEEN_SPREADS with sentences."""
+    unseen = {}
     if not stack.covers(machine):
-        unseen.append(
+        unseen["device"] = (
             f"no data of {stack.name} are from {machine.name}: it is predicted from its data sheet,"
             " with a wider interval"
         )
     if job.precision not in stack.precisions:
-        unseen.append(
+        unseen["precision"] = (
             f"no data are in {job.precision}: how near it comes to its peak is a guess, with a "
             "wider interval"
         )
     if not stack.is_here and job.ranks > FARTHEST * stack.most_ranks:
-        unseen.append(
-            f"no data are from more than {stack.most_ranks} devices: what latencies and slow ones "
-            "cost among so many is a guess, with a wider interval"
+        unseen["ranks"] = (
+            f"no data are from more than {stack.most_ranks:,} devices: what latencies and slow "
+            "ones cost among so many is a guess, with a wider interval"
         )
     kinds = [name for name in KINDS if has_kind(job, name) and name not in stack.kinds]
     if kinds:
-        unseen.append(
+        unseen["kind"] = (
             f"no data of {stack.name} have {' and '.join(KINDS[name] for name in kinds)}: it is "
             "predicted from how it works, with a wider interval"
         )

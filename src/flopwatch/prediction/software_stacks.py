@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -249,10 +249,11 @@ def find_origin(cells: Mapping[str, str]) -> str | None:
     return ORIGINS.get(f"{source}/{framework}", ORIGINS.get(source))
 
 
-UNSEEN_SPREAD = 0.10
-"""One standard deviation of the logarithm that a device adds which no data are from (what its
-matmuls sustain, how its memory and links are used); and as much each, a precision, a way to share
-a model, or far more devices than data have."""
+UNSEEN_SPREADS = {"device": 0.04, "ranks": 0.04, "precision": 0.1, "kind": 0.1}
+"""One standard deviation of the logarithm that is added where no data are from such a device, so
+many of them, such a precision, or such a kind of parallelism. That of a device is by how much more
+jobs are off whose device was left out of the fit than those whose size was; of a precision and a
+kind, what is off on average where a whole source was (`flopwatch validate`)."""
 PUBLISHED_PRECISIONS = ("bf16", "bf16-mixed")
 QUANTILE = 1.645
 """Standard deviations of a normal distribution on either side that hold nine of ten."""
@@ -290,21 +291,22 @@ class Stack:
     def covers(self, machine: Machine) -> bool:
         return self.is_here or machine.name in self.devices
 
-    def find_interval(self, unseen: int) -> tuple[float, float]:
-        """Of measured over predicted tokens/s; `unseen` is in how many respects no data are from
-        such a job.
+    def find_interval(self, unseen: Sequence[str] = ()) -> tuple[float, float]:
+        """Of measured over predicted tokens/s; `unseen` are those of UNSEEN_SPREADS in which no
+        data are from such a job.
 
         >>> stack = find_stack("llm-foundry-2023")
-        >>> [round(bound, 2) for bound in (*stack.find_interval(0), *stack.find_interval(1))]
-        [0.81, 1.06, 0.77, 1.19]
+        >>> near, far = stack.find_interval(), stack.find_interval(["device"])
+        >>> far[0] < near[0] < near[1] < far[1]
+        True
         """
-        return _widen(self.low, unseen), _widen(self.high, unseen)
+        spread = math.hypot(*(UNSEEN_SPREADS[name] for name in unseen), 0.0)
+        return _widen(self.low, spread), _widen(self.high, spread)
 
 
-def _widen(bound: float, times: int) -> float:
+def _widen(bound: float, spread: float) -> float:
     logarithm = math.log(bound)
-    wide = math.hypot(logarithm, QUANTILE * UNSEEN_SPREAD * math.sqrt(times))
-    return math.exp(math.copysign(wide, logarithm))
+    return math.exp(math.copysign(math.hypot(logarithm, QUANTILE * spread), logarithm))
 
 
 @cache

@@ -26,7 +26,7 @@ exact for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from flopwatch.prediction.job_arrays import (
     COLUMN,
@@ -104,7 +104,7 @@ def estimate_stage_memory(jobs: JobArrays) -> dict[str, Array]:
         "gradients": gradients * jobs.reduced_bytes,
         "optimizer state": states * state_bytes,
     }
-    return {
+    whole_bytes: Any = {
         **held,
         "activations": activations,
         "temporary": temporary,
@@ -112,6 +112,7 @@ def estimate_stage_memory(jobs: JobArrays) -> dict[str, Array]:
         "libraries": LIBRARIES_BYTES + GROUP_BYTES * groups,
         "fragmentation": FRAGMENTED * sum(held.values()),
     }
+    return cast("dict[str, Array]", whole_bytes)
 
 
 def _count_kept(jobs: JobArrays) -> tuple[Array, Array]:

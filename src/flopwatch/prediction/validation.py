@@ -4,7 +4,8 @@ Random halves of the published tables would be too easy: many rows are near-dupl
 groups are left out of the fit and predicted by the rest:
 
     a size      each model size of each source in turn (of `vtrain_single`, each width and depth; of
-                `internevo`, which has one model, each number of GPUs)
+                `internevo`, which has one model, each number of GPUs; of `bigscience_v100`, which
+                has one that is not doubtful, each number of stages)
     a source    each source in turn, predicted as one whose software stack is not known
     a device    all jobs of each device in turn
     the large   models up to a width of 2,048 predict the others
@@ -48,6 +49,8 @@ LARGEST_SMALL = 2048
 """Hidden size of 1b."""
 CONFIDENCE = 0.9
 """Of an interval."""
+FEW = 30
+"""Jobs of a family of stacks: fewer have the interval of all."""
 FEWEST = 3
 """Configurations of a job whose order says something."""
 IDEAL = Parameters(
@@ -110,6 +113,8 @@ def group_by_size(observation: Observation) -> str:
     job, source = observation.job, observation.source
     if source == "internevo":
         return f"{source} {job.ranks}"
+    if source == "bigscience_v100":
+        return f"{source} {job.shape.hidden_size} {job.parallelism.pipeline}"
     depth = f"x{job.shape.layers}" if source == "vtrain_single" else ""
     return f"{source} {job.shape.hidden_size}{depth}"
 
@@ -205,20 +210,31 @@ def _find_quantile(ordered: Sequence[tuple[float, float]], share: float) -> floa
     return ordered[-1][0]
 
 
-def find_coverage(trials: Sequence[Trial], others: Sequence[Trial], group: Group) -> float | None:
-    """Of each group of trials by the interval that the other groups among `others` make; None where
-    there are none."""
+def make_interval(trials: Sequence[Trial], everything: Sequence[Trial]) -> tuple[float, float]:
+    """Of a family of stacks; few of them say little of their tails, so that the interval is at
+    least that of all jobs that were held out likewise."""
+    if len({trial.observation.source for trial in trials}) > 1:
+        low, high = find_balanced_interval(trials)
+    else:
+        low, high = find_interval(trial.surprise for trial in trials)
+    if len(trials) < FEW:
+        wide = find_balanced_interval(everything)
+        return min(low, wide[0]), max(high, wide[1])
+    return low, high
+
+
+def find_coverage(
+    trials: Sequence[Trial], others: Sequence[Trial], group: Group, everything: Sequence[Trial] = ()
+) -> float | None:
+    """Of each group of trials by the interval that the other groups among `others` make, or where
+    those are few, among `everything`; None where there are none."""
+    everything = everything or others
     inside = 0
     for name in dict.fromkeys(group(trial.observation) for trial in trials):
         rest = [other for other in others if group(other.observation) != name]
         if not rest:
             return None
-        is_own = len({other.observation.source for other in rest}) == 1
-        low, high = (
-            find_interval(other.surprise for other in rest)
-            if is_own
-            else find_balanced_interval(rest)
-        )
+        low, high = make_interval(rest, everything)
         inside += sum(
             low <= math.exp(trial.surprise) <= high
             for trial in trials
@@ -253,10 +269,12 @@ def hold_out_known(observations: Sequence[Observation], group: Group) -> Sequenc
 def score(
     table: str, split: str, group: Group, chosen: Sequence[Trial], trials: Sequence[Trial]
 ) -> Score:
-    """`trials` are all of the split. Intervals are those of the source, or where the source itself
-    is held out, of all others."""
+    """`trials` are all of the split. Intervals are those of the stacks' families, or where a source
+    itself is held out, of all others."""
     errors = sorted(abs(trial.error) for trial in chosen)
-    others = trials if group is not group_by_size else chosen
+    families = {find_family(trial.observation.stack) for trial in chosen}
+    others = [t for t in trials if find_family(t.observation.stack) in families]
+    others = list(trials) if group is not group_by_size else others
     order = [found for found in map(_judge_order, _group_jobs(chosen)) if found is not None]
     roofline = predict_all([t.observation for t in chosen], [IDEAL] * len(chosen))
     return Score(
@@ -266,7 +284,7 @@ def score(
         mean_error=sum(errors) / len(errors),
         median_error=errors[len(errors) // 2],
         largest_error=errors[-1],
-        coverage=find_coverage(chosen, others, group) if group in INTERVALS else None,
+        coverage=find_coverage(chosen, others, group, trials) if group in INTERVALS else None,
         rank_correlation=_average([each[0] for each in order]),
         best_share=_average([each[1] for each in order]),
         constant_mfu_error=_find_constant_error(chosen),
