@@ -67,6 +67,9 @@ SPANS: dict[Code, tuple[Code, Part]] = {
 }
 """By the mark that ends a part: the one that begins it, and its name."""
 PARTS: tuple[Part, ...] = tuple(part for _, part in SPANS.values())
+OF_CLOSURES = {Code.FORWARD_END, Code.GRADIENT, Code.BACKWARD_END, Code.WAIT_END}
+"""Inside of an optimizer's step where it calls a closure, as Lightning has it: what the optimizer
+does itself comes after them."""
 OPENING = {begin for begin, _ in SPANS.values()}
 
 
@@ -182,3 +185,5 @@ def _list_spans(
             ready = None
         if code in OPENING or code is Code.PAUSE_BEGIN:
             opened[code] = mark
+        if code in OF_CLOSURES and Code.OPTIMIZER_BEGIN in opened:
+            opened[Code.OPTIMIZER_BEGIN] = mark
