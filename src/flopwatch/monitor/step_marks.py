@@ -172,9 +172,12 @@ def _list_spans(
     """Since when there is nothing left to do for the optimizer but to wait."""
     for mark in marks:
         code = mark.code
-        if code is Code.PAUSE_END and Code.PAUSE_BEGIN in opened:
-            yield opened.pop(Code.PAUSE_BEGIN), mark, None
-        elif code in SPANS:
+        if Code.PAUSE_BEGIN in opened:
+            if code is Code.PAUSE_END:
+                yield opened.pop(Code.PAUSE_BEGIN), mark, None
+                opened = dict.fromkeys(opened, mark)
+            continue  # what an evaluation computes is no part of a step
+        if code in SPANS:
             begin, part = SPANS[code]
             if begin in opened and not (waits_for_ranks and part == "communication"):
                 yield opened.pop(begin), mark, part
