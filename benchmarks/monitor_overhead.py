@@ -53,7 +53,7 @@ class Training:
     def train(self, ids: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         logits = self.model(ids)
-        functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
     def run_bare(self, steps: int) -> list[float]:

@@ -338,6 +338,7 @@ def test_a_loop_that_never_steps_is_told_so(path: Path, monkeypatch: pytest.Monk
         ({"model": "llama"}, "model is of type str"),
         ({"job": "7b"}, "job is of type str"),
         ({"first_step": -1}, "first_step is -1"),
+        ({"dtype": "bf17"}, "dtype is 'bf17'; choose one of"),
         ({"data_parallel": 0}, "data_parallel is 0"),
     ],
 )
@@ -494,6 +495,17 @@ def test_workers_of_a_loader_have_no_part_in_the_run(path: Path) -> None:
     assert find_rank(record).parts_ns["data"][0] is not None
 
 
+class Whole(nn.Module):
+    """Of one's own: torch compiles no class of its own in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = make_model()
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.inner(ids)
+
+
 @pytest.mark.parametrize("way", ["wrapped", "in place", "before"])
 def test_compiled_models_stay_one_graph(way: str, path: Path) -> None:
     graphs = []
@@ -503,7 +515,7 @@ def test_compiled_models_stay_one_graph(way: str, path: Path) -> None:
         return graph.forward
 
     options: dict[str, Any] = {"backend": backend, "fullgraph": True}
-    model = make_model()
+    model = Whole()
     if way == "wrapped":
         watched: Any = torch.compile(model, **options)
         monitor = Monitor(watched, out=path, live=False)

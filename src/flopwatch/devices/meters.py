@@ -149,7 +149,7 @@ def _find_statistics(torch: Any, device: Device) -> Callable[[], Mapping[str, An
         ask = getattr(source, "memory_stats", None)
         if ask is not None:
             number = torch.accelerator.current_device_index()
-            return lambda: ask(number)  # type: ignore[no-any-return]
+            return lambda: ask(number)
     return dict
 
 

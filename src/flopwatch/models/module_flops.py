@@ -141,7 +141,7 @@ def count_module_flops(module: nn.Module, call: Call) -> ModuleFlops:
 
 def _run_backward(copied: nn.Module, output: Any, counted: ModuleFlops) -> None:
     """Asks for gradients, which changes no parameter's."""
-    ends = [each for each in _list_tensors(output) if each.requires_grad]
+    ends = [each for each in list_tensors(output) if each.requires_grad]
     named = {n: p for n, p in copied.named_parameters() if p.requires_grad}
     if not ends or not named:
         return
@@ -153,15 +153,16 @@ def _run_backward(copied: nn.Module, output: Any, counted: ModuleFlops) -> None:
             counted.uncounted[f"what uses {name}"] = None
 
 
-def _list_tensors(output: Any) -> Iterator[Tensor]:
+def list_tensors(output: Any) -> Iterator[Tensor]:
+    """Of what models return: a tensor, or some in a tuple, a dict or an object."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _list_tensors(value)
+            yield from list_tensors(value)
     elif isinstance(output, Sequence) and not isinstance(output, str):
         for value in output:
-            yield from _list_tensors(value)
+            yield from list_tensors(value)
     elif hasattr(output, "__dict__"):
         for value in vars(output).values():
             if isinstance(value, Tensor):

@@ -97,8 +97,8 @@ def find_dtype(models: Sequence[nn.Module], call: Call | None) -> str:
         return _name(call.autocast[1])
     counts: dict[str, int] = {}
     for model in models:
-        state = model._get_fsdp_state() if hasattr(model, "_get_fsdp_state") else None
-        cast = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
+        find_state: Any = getattr(model, "_get_fsdp_state", lambda: None)  # of fully_shard
+        cast = getattr(getattr(find_state(), "_mp_policy", None), "param_dtype", None)
         if cast is not None:
             return _name(cast)
         for parameter in model.parameters():

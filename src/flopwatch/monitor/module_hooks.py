@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.monitor.step_marks import Code
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 Note = Callable[[Code], None]
 OnCall = Callable[[Any, Any], None]
@@ -97,7 +97,7 @@ class ModuleHooks:
         for model in self._models:
             original = self._compiled.pop(id(model), None)
             if original is not None:
-                model._compiled_call_impl = original  # type: ignore[assignment]
+                model._compiled_call_impl = original
 
     def _hook(self, function: Callable[..., None]) -> Hook:
         return Hook(function, self._on_error)
@@ -129,7 +129,7 @@ class ModuleHooks:
             end(model, arguments, output)
             return output
 
-        model._compiled_call_impl = call  # type: ignore[assignment]
+        model._compiled_call_impl = call
 
     def _begin_forward(self, module: Any, arguments: Any, options: Any) -> None:
         import torch
@@ -155,9 +155,11 @@ class ModuleHooks:
         self._note(Code.FORWARD_END)
         if not torch.is_grad_enabled():
             return
-        for number, tensor in enumerate(_list_tensors(output)):
+        from flopwatch.models.module_flops import list_tensors
+
+        for number, tensor in enumerate(list_tensors(output)):
             if tensor.requires_grad:
-                tensor.register_hook(self._hook(self._begin_backward))
+                tensor.register_hook(self._hook(self._begin_backward))  # type: ignore[no-untyped-call]
             if number == MOST_OUTPUTS:
                 break
 
@@ -202,20 +204,4 @@ class ModuleHooks:
 def _queue_callback(function: Callable[[], None]) -> None:
     from torch.autograd import Variable
 
-    Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
-
-
-def _list_tensors(output: Any) -> Iterator[Tensor]:
-    """Of what models return: a tensor, or some in a tuple, a dict or an object."""
-    if hasattr(output, "register_hook"):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _list_tensors(value)
-    elif isinstance(output, tuple | list):
-        for value in output:
-            yield from _list_tensors(value)
-    elif hasattr(output, "__dict__"):
-        for value in vars(output).values():
-            if hasattr(value, "register_hook"):
-                yield value
+    Variable._execution_engine.queue_callback(function)

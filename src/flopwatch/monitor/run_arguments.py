@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwatch.devices.base import PolledClock, find_device_in_use, open_backend
-from flopwatch.devices.device_table import SPELLINGS
+from flopwatch.devices.device_table import DTYPES, SPELLINGS
 from flopwatch.devices.kinds import is_host
 from flopwatch.errors import UsageError
 from flopwatch.jobs.conventions import find_conventions
@@ -22,17 +22,19 @@ from flopwatch.monitor.run_lines import RunRequest
 if TYPE_CHECKING:
     from torch import nn
 
+SHORT_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+
 
 def list_models(model: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module]:
     if model is None:
         return []
-    models = [model] if hasattr(model, "register_forward_hook") else list(model)  # type: ignore[arg-type]
+    models: Any = [model] if hasattr(model, "register_forward_hook") else list(model)
     for each in models:
         if not hasattr(each, "register_forward_hook"):
             raise UsageError(
                 f"model is of type {type(each).__name__}; give a torch.nn.Module, or a list of them"
             )
-    return models
+    return list(models)
 
 
 def make_request(  # noqa: PLR0913  as the monitor's own arguments
@@ -75,7 +77,7 @@ def make_request(  # noqa: PLR0913  as the monitor's own arguments
         first_steps=first_steps,
         flops=replace(
             flops,
-            dtype=None if flops.dtype is None else SPELLINGS.get(flops.dtype, flops.dtype),
+            dtype=None if flops.dtype is None else find_dtype_name(flops.dtype),
             world_size=place.world_size,
             data_parallel=data_parallel or _find_data_parallel(job, place.world_size),
         ),
@@ -85,6 +87,19 @@ def make_request(  # noqa: PLR0913  as the monitor's own arguments
         started_unix_s=time.time(),
         zero_ns=time.perf_counter_ns(),
     )
+
+
+def find_dtype_name(dtype: object) -> str:
+    """As peaks are listed by.
+
+    >>> find_dtype_name("bf16"), find_dtype_name("torch.float8_e4m3fn")
+    ('bfloat16', 'float8')
+    """
+    name = str(dtype).removeprefix("torch.")
+    found = SHORT_NAMES.get(name) or SPELLINGS.get(name, name)
+    if found not in DTYPES:
+        raise UsageError(f"dtype is {name[:40]!r}; choose one of {', '.join(DTYPES)}")
+    return found
 
 
 def _refuse_nonsense(

@@ -115,7 +115,7 @@ class RunLines:
         end: End | None,
     ) -> None:
         """What has happened since the line before; nothing has, where all are empty."""
-        is_empty = not (steps or events or self.notes) and answer is end is reading is None
+        is_empty = not any((steps, events, self.notes, reading, answer, end))
         if self._out is None or is_empty:
             return
         params = dict(self._request.params)

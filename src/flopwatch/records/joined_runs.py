@@ -143,18 +143,16 @@ def complete(record: Record, monitored: Monitored) -> Record:
 
 def count_tokens(monitored: Monitored, *, padded: bool = False) -> float | None:
     """Of a step of all ranks, on average; useful ones, or all that were computed. None: unknown."""
-    share = None
-    if monitored.tokens_per_step is not None:
-        share = monitored.tokens_per_step / monitored.data_parallel
-    found = [
-        # A step that does not say otherwise has the run's.
-        known
+    usual = monitored.tokens_per_step
+    # A step that does not say otherwise has the run's.
+    share = None if usual is None else usual / monitored.data_parallel
+    found: list[float | None] = [
+        computed if padded and computed is not None else share if useful is None else useful
         for rank in monitored.ranks
         for useful, computed in zip(rank.tokens, rank.padded_tokens, strict=True)
-        if (known := (computed if padded and computed is not None else useful)) is not None
-        or (known := share) is not None
     ]
-    return fmean(found) * monitored.data_parallel if found else monitored.tokens_per_step
+    known = [tokens for tokens in found if tokens is not None]
+    return fmean(known) * monitored.data_parallel if known else usual
 
 
 def _count_micro_batches(monitored: Monitored) -> float | None:
