@@ -82,6 +82,14 @@ def read_rank(out: Path) -> RankSteps:
     return rank
 
 
+def assert_parts_fit(rank: RankSteps) -> None:
+    """No time is in two parts, and of every step it is known how long it waited for data."""
+    assert {"data", "forward", "backward", "optimizer"} <= set(rank.parts_ns)
+    assert all(time_ns is not None for time_ns in rank.parts_ns["data"])
+    for step, time_ns in enumerate(rank.time_ns):
+        assert sum(times[step] or 0 for times in rank.parts_ns.values()) <= time_ns
+
+
 def list_pauses(rank: RankSteps) -> list[str]:
     return [event.name for event in rank.events if event.kind == "pause"]
 
@@ -125,8 +133,7 @@ def test_the_trainer_of_transformers(tmp_path: Path) -> None:
     assert rank.tokens == collator.list_steps(2)[:6]
     assert rank.padded_tokens == [2 * 2 * LENGTH] * 6
     assert list_pauses(rank) == ["evaluation", "checkpoint"] * 2
-    assert {"data", "forward", "backward", "optimizer"} <= set(rank.parts_ns)
-    assert all(time_ns is not None for time_ns in rank.parts_ns["data"])
+    assert_parts_fit(rank)
     assert run.end == "closed"
     assert run.flops is not None
     assert run.flops.source == "config"
@@ -215,8 +222,7 @@ def test_lightning(name: str, tmp_path: Path) -> None:
     assert rank.tokens == collator.list_steps(2)[:6]
     assert list_pauses(rank).count("evaluation") == 2
     assert list_pauses(rank).count("checkpoint") == 2
-    assert {"data", "forward", "backward", "optimizer"} <= set(rank.parts_ns)
-    assert all(time_ns is not None for time_ns in rank.parts_ns["data"])
+    assert_parts_fit(rank)
     assert run.end == "closed"
     assert run.flops is not None
 
@@ -272,7 +278,7 @@ def test_accelerate(tmp_path: Path) -> None:
     assert rank.micro_batches == [2] * 4
     assert rank.tokens == collator.list_steps(2)
     assert rank.padded_tokens == [2 * 2 * LENGTH] * 4
-    assert all(time_ns is not None for time_ns in rank.parts_ns["data"])
+    assert_parts_fit(rank)
     assert run.end == "closed"
 
 

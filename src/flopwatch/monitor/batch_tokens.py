@@ -55,14 +55,14 @@ def count_tokens(batch: object) -> BatchTokens | None:
     tokens = next((batch[name] for name in NAMES if _has_tokens(batch.get(name))), None)
     if tokens is None:
         return None
-    mask = batch.get("attention_mask")
+    mask: Any = batch.get("attention_mask")
     padded = tokens.numel()
     # Masks of another shape say which token sees which, and numbers above 1 are those of sequences.
     is_of_tokens = mask is not None and getattr(mask, "shape", None) == tokens.shape
-    return BatchTokens(useful=(mask != 0).sum() if is_of_tokens else padded, padded=padded)
+    return BatchTokens(useful=mask.ne(0).sum() if is_of_tokens else padded, padded=padded)
 
 
-def _list_items(batch: object) -> Sequence[object]:
+def _list_items(batch: Any) -> Sequence[Any]:
     return batch if isinstance(batch, list | tuple) else (batch,)
 
 

@@ -7,24 +7,21 @@ import functools
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from flopwatch.errors import UsageError
 from flopwatch.monitor.batch_tokens import CountTokens, StepTokens
 from flopwatch.monitor.step_marks import Code
 from flopwatch.monitor.training_monitor import Monitor
 
-P = ParamSpec("P")
-Callback = TypeVar("Callback", bound="FollowedLoop")
+Method = TypeVar("Method", bound=Callable[..., None])
 
 
-def harmless(
-    method: Callable[Concatenate[Callback, P], None],
-) -> Callable[Concatenate[Callback, P], None]:
+def harmless(method: Method) -> Method:
     """A method that a library calls: an exception in it stops the monitor, not the training."""
 
     @functools.wraps(method)
-    def call(self: Callback, *arguments: P.args, **options: P.kwargs) -> None:
+    def call(self: FollowedLoop, *arguments: Any, **options: Any) -> None:
         if self.has_failed:
             return
         try:
@@ -39,7 +36,7 @@ def harmless(
                 stacklevel=2,
             )
 
-    return call
+    return cast(Method, call)
 
 
 class FollowedLoop:

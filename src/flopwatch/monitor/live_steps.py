@@ -88,8 +88,6 @@ def describe_means(means: Means) -> str:
         facts.insert(0, f"MFU {100 * mfu:.1f} %")
     if tokens_per_s is not None:
         facts.insert(0, f"{format_count(tokens_per_s)} tokens/s")
-    shares = {part: time_s / means.time_s for part, time_s in means.part_s.most_common()}
-    parts = [
-        f"{part} {100 * share:.0f} %" for part, share in shares.items() if share >= LEAST_SHARE
-    ]
+    shares = sorted(((time_s / means.time_s, part) for part, time_s in means.part_s.items()))
+    parts = [f"{part} {100 * share:.0f} %" for share, part in shares[::-1] if share >= LEAST_SHARE]
     return ", ".join(facts) + (f" ({', '.join(parts)})" if len(parts) > 1 else "")

@@ -13,7 +13,7 @@ from typing import Any
 from flopwatch.errors import UsageError
 from flopwatch.lazy import require
 from flopwatch.monitor.base import RunFacts, StepFacts
-from flopwatch.monitor.step_metrics import Means, Read
+from flopwatch.monitor.step_metrics import Means, Read, list_parts
 from flopwatch.records.monitored import End
 
 HOST, PORT = "127.0.0.1", 9400
@@ -74,7 +74,7 @@ class Prometheus:
         for step in steps:
             for name, (meaning, read) in COUNTERS.items():
                 self._count(name, meaning, read(step))
-            for part, time_s in {**step.parts_s, "other": step.other_s}.items():
+            for part, time_s in list_parts(step).items():
                 self._count("part_seconds", "Time in steps by part", time_s, part=part)
             for event in step.events:
                 if event.kind == "pause":

@@ -67,6 +67,9 @@ SPANS: dict[Code, tuple[Code, Part]] = {
 }
 """By the mark that ends a part: the one that begins it, and its name."""
 PARTS: tuple[Part, ...] = tuple(part for _, part in SPANS.values())
+OF_CLOSURES = {Code.FORWARD_END, Code.GRADIENT, Code.BACKWARD_END, Code.WAIT_END}
+"""Inside of an optimizer's step where it calls a closure, as Lightning has it: what the optimizer
+does itself comes after them."""
 OPENING = {begin for begin, _ in SPANS.values()}
 
 
@@ -169,9 +172,12 @@ def _list_spans(
     """Since when there is nothing left to do for the optimizer but to wait."""
     for mark in marks:
         code = mark.code
-        if code is Code.PAUSE_END and Code.PAUSE_BEGIN in opened:
-            yield opened.pop(Code.PAUSE_BEGIN), mark, None
-        elif code in SPANS:
+        if Code.PAUSE_BEGIN in opened:
+            if code is Code.PAUSE_END:
+                yield opened.pop(Code.PAUSE_BEGIN), mark, None
+                opened = dict.fromkeys(opened, mark)
+            continue  # what an evaluation computes is no part of a step
+        if code in SPANS:
             begin, part = SPANS[code]
             if begin in opened and not (waits_for_ranks and part == "communication"):
                 yield opened.pop(begin), mark, part
@@ -182,3 +188,5 @@ def _list_spans(
             ready = None
         if code in OPENING or code is Code.PAUSE_BEGIN:
             opened[code] = mark
+        if code in OF_CLOSURES and Code.OPTIMIZER_BEGIN in opened:
+            opened[Code.OPTIMIZER_BEGIN] = mark

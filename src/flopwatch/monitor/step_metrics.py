@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -68,6 +68,11 @@ def describe_run(run: RunFacts) -> dict[str, str | int | float]:
     }
 
 
+def list_parts(step: StepFacts) -> dict[str, float | None]:
+    """With what is in none of them."""
+    return {**dict(step.parts_s.items()), "other": step.other_s}
+
+
 class Means:
     """Of steps, weighted by their time."""
 
@@ -80,9 +85,9 @@ class Means:
     def __init__(self, steps: Iterable[StepFacts] = ()) -> None:
         self.steps = 0
         self.time_s = 0.0
-        self.part_s: Counter[str] = Counter()
-        self._amounts: Counter[str] = Counter()
-        self._known_s: Counter[str] = Counter()
+        self.part_s: defaultdict[str, float] = defaultdict(float)
+        self._amounts: defaultdict[str, float] = defaultdict(float)
+        self._known_s: defaultdict[str, float] = defaultdict(float)
         """The time of the steps that have such a rate."""
         for step in steps:
             self.add(step)
@@ -90,7 +95,7 @@ class Means:
     def add(self, step: StepFacts) -> None:
         self.steps += 1
         self.time_s += step.time_s
-        for part, time_s in {**step.parts_s, "other": step.other_s}.items():
+        for part, time_s in list_parts(step).items():
             self.part_s[part] += time_s or 0.0
         for name, read in self.RATES.items():
             rate = read(step)

@@ -98,7 +98,7 @@ class MLflow:
 
         self._experiment = experiment or "flopwatch"
         active = mlflow.active_run()  # of this thread: the one that calls `start` has none
-        self._run_id: str | None = active and active.info.run_id
+        self._run_id: str | None = None if active is None else active.info.run_id
         self._is_own = active is None
         self._client: Any = None
 
