@@ -93,6 +93,17 @@ def uncollected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So small matmuls only wait for further ones: for minutes, where all cores are busy."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hung workers have more time to say where they are: on a busy machine they need it."""
     request_stack = Worker.request_stack

@@ -231,6 +231,7 @@ def test_swap_can_keep_the_weights() -> None:
     torch.testing.assert_close(model(x), expected, rtol=0.2, atol=0.05)
 
 
+@pytest.mark.usefixtures("one_thread")
 @each_scales
 def test_a_model_learns_with_it(scales: str) -> None:
     torch.manual_seed(0)

@@ -255,6 +255,7 @@ def learn(spec: str, seed: int = 0) -> list[dict[str, float]]:
     return list(train(model, text, schedule, seed))
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("spec", ["dense", pytest.param("dyad:auto:4", marks=pytest.mark.slow)])
 def test_training_learns_and_is_repeatable(spec: str) -> None:
     points = learn(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +28,6 @@ OTHERS = [f"gpt2:{TINY}", f"qwen2:{TINY}", f"gemma2:{TINY}"]
 
 def make(model: str, seq_len: int, micro_batch: int, **given: Any) -> TrainingJob:
     return TrainingJob(model, seq_len, micro_batch=micro_batch, precision="fp32", **given)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So small matmuls only wait for further ones."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("model", KNOWN)
