@@ -16,7 +16,7 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import build
 from flopwatch.models.module_flops import Call, count_module_flops, describe_call
 from flopwatch.monitor.flops_sources import FlopsAnswer, FlopsRequest, find_flops
-from flopwatch.monitor.model_configs import read_shape
+from flopwatch.monitor.loop_configs import read_shape
 from tests.monitor.loops import HIDDEN, TOKENS, WEIGHTS, WORDS, draw, make_model
 
 JOB = TrainingJob("decoder:hidden_size=64:layers=2:vocabulary=500", 32, micro_batch=2)
@@ -82,7 +82,7 @@ TITAN = {
                 "num_local_experts": 8,
                 "num_experts_per_tok": 2,
             },
-            "llama:hidden_size=64:layers=2:heads=4:vocabulary=100:key_value_heads=2"
+            "mixtral:hidden_size=64:layers=2:heads=4:vocabulary=100:key_value_heads=2"
             ":feed_forward_size=96:experts=8:active_experts=2",
         ),
     ],

@@ -24,7 +24,7 @@ from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.precision import name_precision
 from flopwatch.jobs.training_job import TrainingJob
-from flopwatch.monitor.model_configs import read_shape
+from flopwatch.monitor.loop_configs import read_shape
 from flopwatch.records.monitored import CountedFlops, FlopsSource
 
 if TYPE_CHECKING:

@@ -1,17 +1,20 @@
-"""The dimensions of a decoder, from a configuration as transformers, torchtitan or nanoGPT have it.
+"""The shape of a decoder, from the configuration that a training loop has at hand.
 
-A configuration does not say all that a model is. Where the module is known, too, dimensions are
-taken for right only if they have as many parameters as it; without it, only those of kinds of
-models that are known here.
+Those of transformers are read as a ``config.json`` is (`jobs.model_configs`); those like nanoGPT's
+or torchtitan's, and of kinds that are not known there, by the names that their dimensions usually
+have. Such a configuration does not say all that a model is: where the module is known, too, it is
+taken for right only if it has as many parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from flopwatch.errors import FlopwatchError, UsageError
+from flopwatch.jobs.config_readers import READERS
+from flopwatch.jobs.model_configs import TEXT_PARTS, read_config
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parameters import count_parameters
 
@@ -30,12 +33,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "tied": ("tie_word_embeddings", "weight_tying"),
 }
 """By our names: what others call them, the usual one first."""
-GATED = {
-    *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "olmo", "olmo2"),
-    *("olmoe", "gemma", "granite", "smollm3", "phi3", "yi", "internlm2", "baichuan"),
-}
-"""Kinds of models of transformers whose feed-forward parts have a gate."""
-UNGATED = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "gpt_bigcode", "starcoder2", "codegen"}
 STRANGE = ("kv_lora_rank", "n_shared_experts", "first_k_dense_replace", "state_size", "ssm_cfg")
 """What changes how much a layer computes, and is not counted here."""
 CLOSE = 0.01
@@ -50,6 +47,9 @@ def read_shape(config: object, parameters: int | None, seq_len: int) -> Shape:
     >>> read_shape(Config(), None, 1024).feed_forward_size
     3072
     """
+    kind = str(_look(config, "model_type") or "")
+    if kind in READERS or kind in TEXT_PARTS:
+        return _confirm([read_config(_make_dict(config), "the config")], parameters)
     found = _read(config)
     needed = ("hidden_size", "layers", "heads", "vocabulary")
     missing = [name for name in needed if not isinstance(found.get(name), int)]
@@ -58,26 +58,32 @@ def read_shape(config: object, parameters: int | None, seq_len: int) -> Shape:
             f"the config has no {missing[0]} under any name that is known here "
             f"({', '.join(NAMES[missing[0]])})"
         )
-    kind = str(_look(config, "model_type") or "")
-    _refuse_strange(config, found, kind, seq_len)
+    _refuse_strange(config, found, seq_len)
     shapes = [
         shape
-        for gated in _choose_gates(config, kind, is_checked=parameters is not None)
+        for gated in _choose_gates(config, is_checked=parameters is not None)
         if (shape := _make_shape(config, found, gated)) is not None
     ]
+    if not shapes:
+        raise UsageError(f"models of the kind {kind!r} are not known here")
+    return _confirm(shapes, parameters)
+
+
+def _confirm(shapes: Sequence[Shape], parameters: int | None) -> Shape:
+    """The first that has as many parameters as the module, if that is known."""
     if parameters is None:
-        if not shapes:
-            raise UsageError(f"models of the kind {kind!r} are not known here")
         return shapes[0]
     for shape in shapes:
-        if abs(_count(shape) / parameters - 1) <= CLOSE:
+        if abs(count_parameters(shape) / parameters - 1) <= CLOSE:
             return shape
-    counts = " or ".join(f"{_count(shape):,}" for shape in shapes)
+    counts = " or ".join(f"{count_parameters(shape):,}" for shape in shapes)
     raise UsageError(f"by the config it has {counts} parameters, but the model {parameters:,}")
 
 
-def _count(shape: Shape) -> int:
-    return count_parameters(shape)
+def _make_dict(config: object) -> Mapping[str, Any]:
+    as_dict = getattr(config, "to_dict", None)
+    content = as_dict() if as_dict is not None else config
+    return content if isinstance(content, Mapping) else vars(content)
 
 
 def _read(config: object) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def _look(config: object, name: str) -> Any:
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-def _refuse_strange(config: object, found: Mapping[str, Any], kind: str, seq_len: int) -> None:
+def _refuse_strange(config: object, found: Mapping[str, Any], seq_len: int) -> None:
     for name in STRANGE:
         if _look(config, name):
             raise UsageError(f"its {name} is not counted here")
@@ -106,10 +112,11 @@ def _refuse_strange(config: object, found: Mapping[str, Any], kind: str, seq_len
         raise UsageError(f"its head_dim of {head_size} is not counted here")
 
 
-def _choose_gates(config: object, kind: str, *, is_checked: bool) -> list[bool]:
-    if kind in GATED or (not kind and _look(config, "multiple_of") is not None):
+def _choose_gates(config: object, *, is_checked: bool) -> list[bool]:
+    """Whether feed-forward parts have a gate; both where the module's parameters will tell."""
+    if _look(config, "multiple_of") is not None:  # torchtitan, and Llama's own code
         return [True]
-    if kind in UNGATED or (not kind and _look(config, "n_embd") is not None):
+    if _look(config, "n_embd") is not None:  # nanoGPT
         return [False]
     return [True, False] if is_checked else []
 
