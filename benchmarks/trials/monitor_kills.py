@@ -35,8 +35,8 @@ if kind == "torch":
     import torch
     model = torch.nn.Linear(32, 32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-notes = os.open("notes", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 monitor = flopwatch.Monitor(model, tokens_per_step=64, out="run.jsonl", live=False)
+notes = os.open("notes", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 number = 0
 while True:
     with monitor.step():
