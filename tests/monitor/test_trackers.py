@@ -7,6 +7,7 @@ import re
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from flopwatch.monitor.trackers import TRACKERS, open_trackers
 from flopwatch.output.live_line import TerminalLine
 from flopwatch.records.monitored import End, RankSteps
 
-from .loops import Ear, draw, find_loss, find_rank, make_model, read_run
+from .loops import Ear, draw, find_loss, find_monitored, find_rank, make_model, read_run
 from .tracker_files import (
     read_mlflow,
     read_prometheus,
@@ -186,6 +187,32 @@ def test_a_port_in_use_is_a_warning_and_the_rest_goes_on(tmp_path: Path) -> None
 
     assert len(caught) == 1
     assert read_rank(out).steps == [step.number for step in ear.told] == list(range(STEPS))
+
+
+def test_a_monitor_that_is_closed_while_it_stores_steps_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, ear = tmp_path / "run.jsonl", Ear()
+    monitor = flopwatch.Monitor(out=out, live=False, trackers=[ear])
+    recorder, is_storing, is_closed = monitor._recorder, Event(), Event()
+    look = recorder._look_for_flops
+
+    def look_slowly(steps: Any, is_last: bool) -> None:
+        is_storing.set()
+        assert is_closed.wait(60)
+        look(steps, is_last)
+
+    monkeypatch.setattr(recorder, "_look_for_flops", look_slowly)
+    monitor.tick()
+    assert is_storing.wait(60)
+    monitor.tick()
+    recorder.stop("closed")
+    is_closed.set()
+    monitor.close()
+
+    record = read_run(out)
+    assert find_rank(record).steps == [step.number for step in ear.told] == [0, 1]
+    assert find_monitored(record).end == "closed"
 
 
 def test_a_run_of_ones_own_is_used_and_left_open(kept: Path, tmp_path: Path) -> None:

@@ -111,18 +111,19 @@ class RunRecorder:
         place = self._request.place
         crowd = max(1.0, place.world_size / RANKS_PER_FLUSH) if place.rank else 1.0
         try:
-            while self._end is None:
+            end = None
+            while end is None:
                 self._wake.wait(FLUSH_S * crowd)
-                self._flush()
+                end = self._end  # once: it may come while the steps before it are stored
+                self._flush(end)
         except Exception as error:  # whatever it is, it must not reach the training
             self._disable(error)
         with suppress(Exception):
             self._reporter.finish(self._end or "disabled")
             self._lines.close()
 
-    def _flush(self) -> None:
+    def _flush(self, end: End | None) -> None:
         """Store and tell what has happened since."""
-        end = self._end
         steps = self._take_steps(end is not None)
         self._look_for_flops(steps, end is not None)
         reading = self._read(end is not None)
