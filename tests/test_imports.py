@@ -68,6 +68,7 @@ PUBLIC = {
     "Comparison": "flopwatch.worker.comparison",
     "FlopwatchError": "flopwatch.errors",
     "Measurement": "flopwatch.worker.comparison",
+    "Monitor": "flopwatch.monitor.training_monitor",
     "Parallelism": "flopwatch.jobs.parallelism",
     "Record": "flopwatch.records.record",
     "Settings": "flopwatch.settings",
