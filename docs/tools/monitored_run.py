@@ -60,7 +60,8 @@ def train(rank: int, out: str, first: int, port: int) -> None:
     for step, (inputs, targets) in enumerate(monitor.data(load(rank, first)), first):
         with monitor.step():
             logits = model(inputs)
-            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
             if rank == 1 and step % 25 == 13:
                 time.sleep(0.1)  # in a real job: a neighbour on its node
             optimizer.step()
