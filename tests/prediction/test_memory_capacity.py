@@ -234,3 +234,14 @@ def test_models_of_transformers_are_asked_in_a_worker() -> None:
     (content,) = json.loads(result.stdout)
     found = find(make(LLAMA, 16, micro_batch=1), LITTLE)
     assert content == json.loads(json.dumps(found.to_dict()))
+
+
+def test_models_that_are_not_built_are_estimated_by_formulas() -> None:
+    result = invoke(
+        "gpt-oss-20b", "--micro-batch", "1", "--seq-len", "2048", "--fit", "80G", "--json"
+    )
+    (content,) = json.loads(result.stdout)
+    parts = content["parts"]
+    # AdamW has two moments of each parameter.
+    assert parts["optimizer state"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+    assert parts["activations"] > 0

@@ -122,7 +122,7 @@ class RunRecorder:
             self._reporter.finish(self._end or "disabled")
             self._lines.close()
 
-    def _flush(self, end: End | None) -> None:
+    def _flush(self, end: End | None = None) -> None:
         """Store and tell what has happened since."""
         steps = self._take_steps(end is not None)
         self._look_for_flops(steps, end is not None)

@@ -57,13 +57,17 @@ def find_available_bytes(fit_bytes: float | None, device: Device) -> int:
 
 def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Memory:
     """Models of the library transformers need torch, and are estimated in a process that has it;
-    where ranks divide the model, it is estimated by `stage_memory`."""
+    where ranks divide the model, or it cannot be built (experts, windows, state spaces), it is
+    estimated by `stage_memory`."""
     if not is_data_only(job.parallelism):
-        return estimate_divided(job, available_bytes)
+        return estimate_by_stage(job, available_bytes)
     if job.shape.is_ours:
         return estimate_capacity(job, device, available_bytes)
     arguments = {"job": job.to_dict(), "target": device, "available_bytes": available_bytes}
-    content = session.call("find_capacity", arguments, device=HOST)
+    try:
+        content = session.call("find_capacity", arguments, device=HOST)
+    except UsageError:
+        return estimate_by_stage(job, available_bytes)
     step = msgspec.convert(content.pop("step"), StepMemory | None)
     return Memory(job=job, available_bytes=available_bytes, step=step, **content)
 
@@ -99,7 +103,7 @@ def estimate_capacity(job: TrainingJob, device: Device, available_bytes: int) ->
     )
 
 
-def estimate_divided(job: TrainingJob, available_bytes: int) -> Memory:
+def estimate_by_stage(job: TrainingJob, available_bytes: int) -> Memory:
     """Of the fullest pipeline stage. What a device can do does not matter for its memory, so that
     any will do."""
     require_predictable(job, "memory")
