@@ -57,14 +57,14 @@ optimizer=adamw, breakdown
 variant part time share to gain bound by basis
 eager total 10.0 ms 100.0 % measured
 eager matmuls at the peak 2.26 ms 22.6 % 0 compute counted
-eager matmuls: lost to shape 1.23 ms 12.3 % 1.23 ms compute predicted
+eager matmuls: lost to shape 1.21 ms 12.1 % 1.21 ms compute predicted
 eager attention 2.21 ms 22.1 % 2.13 ms compute measured
 eager element-wise at full bandwidth 878 µs 8.8 % 0 memory counted
 eager loss at full bandwidth 78.6 µs 0.8 % 0 memory counted
 eager memory: beyond the least 1.50 ms 15.0 % 1.50 ms memory predicted
 eager optimizer 1.00 ms 10.0 % 540 µs memory measured
 eager launches and framework 3.00 ms 30.0 % 3.00 ms overhead predicted
-eager faster than predicted −2.16 ms −21.6 % 0 unknown left
+eager faster than predicted −2.14 ms −21.4 % 0 unknown left
 """
 
 

@@ -6,7 +6,7 @@ truth may lie. Those of HARDWARE belong to the machines and the libraries below 
 fitted together for all of them; the others are those of a family of stacks, and what is in OWN may
 differ within a family.
 
-Three stacks are named, and fitted to published tables: `benchmarks/stacks.py` fits them again and
+Stacks are named, and fitted to published tables: `benchmarks/stacks.py` fits them again and
 writes `data/stacks.json`. A stack knows the devices that its data are from. For a device that none
 knows, the latest is taken, and its interval is wider.
 """
