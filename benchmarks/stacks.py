@@ -14,8 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.fit import SCATTER, Observation, find_family, fit, load_published
+from flopwatch.prediction.fit import SCATTER, fit
 from flopwatch.prediction.predictions import KINDS, has_kind
+from flopwatch.prediction.published_steps import Observation, find_family, load_published
 from flopwatch.prediction.software_stacks import (
     EARLY,
     LATE,

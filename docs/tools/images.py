@@ -62,7 +62,7 @@ def make_page() -> None:
 
 def make_accuracy_plots() -> None:
     """Tokens/s of published jobs whose model size was held out of the fit."""
-    from flopwatch.prediction.fit import load_published
+    from flopwatch.prediction.published_steps import load_published
     from flopwatch.prediction.validation import group_by_size, hold_out, is_slow
 
     rows = []

@@ -33,8 +33,8 @@ from flopwatch.prediction.calibration import (
 from flopwatch.prediction.fit import SCATTER, predict_s
 from flopwatch.prediction.hardware import describe_measured, find_machine
 from flopwatch.prediction.job_lists import find_hardware
+from flopwatch.prediction.scorecard import judge, judge_all, tally
 from flopwatch.prediction.software_stacks import Parameters
-from flopwatch.prediction.validation import judge, judge_all, tally
 from flopwatch.records.record import Record, encode
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings

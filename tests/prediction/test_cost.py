@@ -17,11 +17,11 @@ from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.precision import find_precision
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import Cost, estimate_cost
-from flopwatch.prediction.fit import find_family, load_sharded
 from flopwatch.prediction.hardware import Machine, describe_device, find_machine, share_among
-from flopwatch.prediction.job_arrays import list_weights
+from flopwatch.prediction.model_work import list_weights
 from flopwatch.prediction.plan_search import SHARDINGS
 from flopwatch.prediction.predictions import estimate_memory, find_pressure, predict
+from flopwatch.prediction.published_steps import find_family, load_sharded
 from flopwatch.prediction.software_stacks import (
     EARLY,
     EXPECTED,

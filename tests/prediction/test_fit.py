@@ -7,16 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from flopwatch.prediction.fit import (
-    Fit,
+from flopwatch.prediction.fit import Fit, fit, predict_all, predict_s
+from flopwatch.prediction.published_steps import (
     Observation,
     find_family,
-    fit,
     load_parallel,
     load_published,
     load_sharded,
-    predict_all,
-    predict_s,
 )
 from flopwatch.prediction.software_stacks import EARLY, EXPECTED, LATE, OLD, PRIORS, load_stacks
 from flopwatch.prediction.validation import (

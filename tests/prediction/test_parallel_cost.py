@@ -14,9 +14,9 @@ from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import Cost, estimate_cost, estimate_steps
-from flopwatch.prediction.fit import load_parallel
 from flopwatch.prediction.hardware import Machine, find_machine, limit_power
 from flopwatch.prediction.job_arrays import Habits, Placed, make_arrays
+from flopwatch.prediction.published_steps import load_parallel
 from flopwatch.prediction.software_stacks import EXPECTED
 from flopwatch.prediction.stage_memory import estimate_stage_memory
 

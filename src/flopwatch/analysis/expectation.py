@@ -16,7 +16,7 @@ from flopwatch.jobs.flops import ATTENTION, count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.cost import Cost, Part, estimate_cost
 from flopwatch.prediction.hardware import Machine
-from flopwatch.prediction.job_arrays import list_weights
+from flopwatch.prediction.model_work import list_weights
 
 PROJECTIONS = 2
 """The first of a block's layers belong to attention: queries, keys and values, and its output."""

@@ -204,7 +204,7 @@ def plan(
     refuse_network_here(given)
     from flopwatch import api
     from flopwatch.output.job_answers import answer_plan
-    from flopwatch.output.prediction_tables import list_plan_sheets
+    from flopwatch.output.plan_tables import list_plan_sheets
 
     options.refuse_two_lengths(context)
     found = api.plan(
@@ -357,10 +357,10 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     flopwatch validate
     flopwatch validate results/steps.jsonl results/training.jsonl
     """
-    from flopwatch.output import prediction_tables as report
+    from flopwatch.output import accuracy_tables as report
 
     if results:
-        from flopwatch.prediction.validation import judge_all, tally
+        from flopwatch.prediction.scorecard import judge_all, tally
 
         judged = judge_all(read_records(results, skip_corrupt))
         tallies = tally(judged)
@@ -395,7 +395,7 @@ def calibrate(
     flopwatch calibrate results/steps.jsonl
     flopwatch predict --hardware here --model small --seq-len 128 --micro-batch 4 --precision fp32
     """
-    from flopwatch.output import prediction_tables as report
+    from flopwatch.output import accuracy_tables as report
     from flopwatch.prediction.calibration import append, find_file
     from flopwatch.prediction.calibration import calibrate as fit_records
 

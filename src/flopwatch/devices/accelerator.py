@@ -17,6 +17,7 @@ from flopwatch.analysis.statistics import median
 from flopwatch.devices.base import (
     FALLBACK_CACHE_BYTES,
     Clock,
+    EventMarks,
     Memory,
     Phases,
     measure_allocations,
@@ -30,7 +31,7 @@ CACHE_NAMES = ("L2_cache_size", "last_level_cache_size")
 """What properties of devices call it, in bytes."""
 
 
-class EventClock:
+class EventClock(EventMarks):
     """Events on the current stream of the current device: a call only queues work, so a mark is
     an event in the same queue, and phases are timed where they run."""
 
@@ -51,13 +52,7 @@ class EventClock:
 
     def elapsed_ns(self, marks: Sequence[Any]) -> list[float]:
         self._torch.accelerator.synchronize()
-        return [self.between_ns(start, end) for start, end in zip(marks, marks[1:], strict=False)]
-
-    def has_passed(self, mark: Any) -> bool:
-        return bool(mark.query())
-
-    def between_ns(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) * 1e6  # milliseconds
+        return self.list_between_ns(marks)
 
     def can_mark(self) -> bool:
         return True

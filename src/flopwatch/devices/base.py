@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from flopwatch.devices.kinds import HOST
@@ -57,6 +58,19 @@ class PolledClock(Protocol):
 
     def between_ns(self, start: Any, end: Any) -> float:
         """Of two marks that have passed."""
+
+
+class EventMarks:
+    """Of a clock whose marks are torch's events: how they are read."""
+
+    def has_passed(self, mark: Any) -> bool:
+        return bool(mark.query())
+
+    def between_ns(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) * 1e6  # milliseconds
+
+    def list_between_ns(self, marks: Sequence[Any]) -> list[float]:
+        return [self.between_ns(start, end) for start, end in pairwise(marks)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from flopwatch.devices.base import (
     FALLBACK_CACHE_BYTES,
     Clock,
+    EventMarks,
     Memory,
     Phases,
     measure_allocations,
@@ -19,7 +20,7 @@ RUNS_BEFORE_CAPTURE = 3
 """As torch's documentation of CUDA graphs has it."""
 
 
-class CudaClock:
+class CudaClock(EventMarks):
     """CUDA events on the current stream of the current device.
 
     A call only queues work, so a mark is an event in the same queue: phases are timed where they
@@ -40,13 +41,7 @@ class CudaClock:
 
     def elapsed_ns(self, marks: Sequence[Any]) -> list[float]:
         self._cuda.synchronize()
-        return [self.between_ns(start, end) for start, end in zip(marks, marks[1:], strict=False)]
-
-    def has_passed(self, mark: Any) -> bool:
-        return bool(mark.query())
-
-    def between_ns(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) * 1e6  # milliseconds
+        return self.list_between_ns(marks)
 
     def can_mark(self) -> bool:
         return not self._cuda.is_current_stream_capturing()

@@ -83,9 +83,7 @@ class StepTokens:
     def add(self, batch: object) -> None:
         try:
             self.add_counted(self._count(batch))
-        except (
-            Exception
-        ) as error:  # of a batch that is unlike all others, or of the user's function
+        except Exception as error:  # of a batch unlike all others, or in the user's function
             self._is_known = False
             if not self._has_warned:
                 self._has_warned = True

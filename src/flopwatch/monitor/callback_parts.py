@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 from flopwatch.errors import UsageError
 from flopwatch.monitor.batch_tokens import CountTokens, StepTokens
-from flopwatch.monitor.step_marks import Code
 from flopwatch.monitor.training_monitor import Monitor
 
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -64,11 +63,11 @@ class FollowedLoop:
     def begin_wait(self) -> None:
         """For data; one that began before, and did not end, is forgotten."""
         if self.monitor is not None:
-            self.monitor._note_safely(Code.DATA_BEGIN)
+            self.monitor.begin_wait()
 
     def end_wait(self) -> None:
         if self.monitor is not None:
-            self.monitor._note_safely(Code.DATA_END)
+            self.monitor.end_wait()
 
     def begin_pause(self, name: str) -> None:
         """Inside of another, it is part of that."""

@@ -73,18 +73,17 @@ class MonitoredData(Generic[Item]):
         self._monitor = monitor
 
     def __iter__(self) -> Iterator[Item]:
-        note = self._monitor._note_safely
-        note(Code.DATA_BEGIN)  # making an iterator may start processes
+        self._monitor.begin_wait()  # making an iterator may start processes
         batches = iter(self._loader)
         while True:
             try:
                 batch = next(batches)
             except StopIteration:
-                note(Code.DATA_END)
+                self._monitor.end_wait()
                 return
-            note(Code.DATA_END)
+            self._monitor.end_wait()
             yield batch
-            note(Code.DATA_BEGIN)
+            self._monitor.begin_wait()
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -224,6 +223,14 @@ class Monitor:
     def data(self, loader: Iterable[Item]) -> MonitoredData[Item]:
         """The same batches; the time that the loop waits for each counts as "data"."""
         return MonitoredData(loader, self)
+
+    def begin_wait(self) -> None:
+        """From here until `end_wait` the loop waits for data: what `data` does, for loops that have
+        no loader to wrap."""
+        self._note_safely(Code.DATA_BEGIN)
+
+    def end_wait(self) -> None:
+        self._note_safely(Code.DATA_END)
 
     def step(self, *, tokens: Tokens = None, padded_tokens: Tokens = None) -> _Step:
         """Around an optimizer step. It begins where the one before it ended, so that nothing

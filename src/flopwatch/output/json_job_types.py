@@ -16,7 +16,8 @@ from flopwatch.jobs.utilisation import Utilisation
 from flopwatch.output.json_types import Base, Params
 from flopwatch.prediction import layer_cost, plans
 from flopwatch.prediction.calibration import Calibration
-from flopwatch.prediction.validation import Score, Tally
+from flopwatch.prediction.scorecard import Tally
+from flopwatch.prediction.validation import Score
 
 
 class Job(TypedDict):

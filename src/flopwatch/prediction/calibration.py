@@ -26,7 +26,7 @@ from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob, read_job
-from flopwatch.prediction.fit import SCATTER, WHOLE, Fit, Observation, fit, predict_s
+from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
 from flopwatch.prediction.hardware import (
     Machine,
     describe_device,
@@ -34,6 +34,7 @@ from flopwatch.prediction.hardware import (
     share_among,
 )
 from flopwatch.prediction.predictions import predict
+from flopwatch.prediction.published_steps import WHOLE, Observation
 from flopwatch.prediction.software_stacks import PRIORS, QUANTILE, Parameters, Prior, Stack
 from flopwatch.records.record import Record
 from flopwatch.records.store import Say

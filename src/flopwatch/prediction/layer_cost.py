@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from flopwatch.prediction.job_arrays import COLUMN, ROW, JobArrays
+from flopwatch.prediction.job_arrays import JobArrays
+from flopwatch.prediction.model_work import COLUMN, ROW
 from flopwatch.prediction.software_stacks import Parameters
 
 if TYPE_CHECKING:

@@ -28,14 +28,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from flopwatch.prediction.job_arrays import (
-    COLUMN,
-    ROW,
-    WHOLE,
-    JobArrays,
-    count_rank_parameters,
-    count_stage_layers,
-)
+from flopwatch.prediction.job_arrays import JobArrays, count_rank_parameters, count_stage_layers
+from flopwatch.prediction.model_work import COLUMN, ROW, WHOLE
 
 if TYPE_CHECKING:
     from flopwatch.prediction.job_arrays import Array

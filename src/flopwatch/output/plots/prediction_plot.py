@@ -11,7 +11,7 @@ from flopwatch.output.plots.lanes import divide_lanes, lay_lanes, read_table
 from flopwatch.output.plots.plot import Plot, Values, is_ratio
 from flopwatch.output.plots.theme import INKS, choose_colour
 from flopwatch.output.units import format_ratio, format_time
-from flopwatch.prediction.validation import Judged, judge
+from flopwatch.prediction.scorecard import Judged, judge
 
 
 def make_predictions(rows: Sequence[Row]) -> Iterator[Plot]:

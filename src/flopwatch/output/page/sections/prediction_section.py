@@ -3,14 +3,14 @@ measured."""
 
 from __future__ import annotations
 
+from flopwatch.output.accuracy_tables import list_scorecard_sheets
 from flopwatch.output.page.markup import Content, Section, make_section, render_plots
 from flopwatch.output.page.table_markup import render_sheet
 from flopwatch.output.plots.plot_catalog import KINDS
-from flopwatch.output.prediction_tables import list_scorecard_sheets
 from flopwatch.output.tables import divide
 from flopwatch.output.units import escape_html as escape
 from flopwatch.output.units import plural
-from flopwatch.prediction.validation import judge, tally
+from flopwatch.prediction.scorecard import judge, tally
 
 FIRST_NUMBER = 900_000
 """Of tables here: those of suites count from 1."""
