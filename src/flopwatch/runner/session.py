@@ -187,7 +187,9 @@ def plan(options: Options, devices: Devices, ranks: int) -> Plan:
     host = _prepare(options, suite_file, devices)
     with host.launch(preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, host, ranks)
-    return Plan(suite_file=suite_file, host=host, groups=groups, out=_find_out(options, description))
+    return Plan(
+        suite_file=suite_file, host=host, groups=groups, out=_find_out(options, description)
+    )
 
 
 def run_groups(

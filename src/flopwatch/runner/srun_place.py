@@ -53,6 +53,11 @@ def find_step_place(environ: env.Environ = None) -> RankPlace | None:
     )
 
 
+def is_step(environ: env.Environ = None) -> bool:
+    """Whether srun has started the ranks, and not torchrun."""
+    return not env.read("RANK", environ) and find_step_place(environ) is not None
+
+
 def _find_node(nodes: list[str], by_node: list[int], environ: env.Environ) -> int:
     node = env.read("SLURMD_NODENAME", environ)
     if node in nodes and len(nodes) == len(by_node):
