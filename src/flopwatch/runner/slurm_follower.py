@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flopwatch.errors import UsageError
@@ -37,6 +38,8 @@ GRACE_S = 3.0
 """After a job's end, for its last files to appear on a network file system."""
 SILENCE_S = 30.0
 """Without an answer of Slurm's, before it is said."""
+OUT_OF_MEMORY = ("exceeded memory limit", "oom_kill event", "oom-kill event")
+"""What Slurm writes into a job's log, whose state need not say it."""
 WORK_DONE = None
 """In place of an end that left something unmeasured."""
 
@@ -190,7 +193,10 @@ class Follower:
                 self._refuse_folder(part, state)
         if ending is not None and ending.error is not None:
             return replace(end, sentence=f"has failed: {ending.error}")
-        return end if state.name != "FAILED" else replace(end, sentence=_quote_log(part, end))
+        log = _read_log(part) if state.name == "FAILED" else ""
+        if any(words in log for words in OUT_OF_MEMORY):
+            return ENDS["OUT_OF_MEMORY"]
+        return replace(end, sentence=_quote(log, part, end)) if log else end
 
     def _refuse_folder(self, part: SentPart, state: JobState) -> None:
         cancel(self.list_ids())
@@ -224,15 +230,18 @@ def _find_lost_id(part: SentPart) -> str | None:
     return found[0] if len(numbers) == 1 else f"{found[0]}_{numbers.index(part.number)}"
 
 
-def _quote_log(part: SentPart, end: End) -> str:
-    """With the last line that the job itself has printed; its log is kept."""
-    log = find_log(part.folder, part.job_id or "")
+def _read_log(part: SentPart) -> str:
     try:
-        text = log.read_text(errors="replace")
+        return find_log(part.folder, part.job_id or "").read_text(errors="replace")
     except OSError:
-        return end.sentence
+        return ""
+
+
+def _quote(log: str, part: SentPart, end: End) -> str:
+    """With the last line that the job itself has printed; its log is kept."""
     kept = part.folder.parent.with_name(f"{part.folder.parent.name}.{part.job_id}.log")
-    shutil.copyfile(log, kept)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))] or lines
+    with suppress(OSError):
+        kept.write_text(log)
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))] or lines
     return f"{end.sentence} ({own[-1][:200]}); see {kept}" if own else end.sentence

@@ -100,11 +100,17 @@ def read_sweep(folder: Path) -> Sweep:
 def write_whole(path: Path, content: bytes) -> None:
     """All of it or nothing: readers may look at any time."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written ({error.strerror}); what is measured is kept, and running "
+            "again collects it"
+        ) from None
 
 
 class Attempt:
@@ -199,7 +205,7 @@ class SentPart:
             if attempts:
                 rows += self._settle(attempts[-1], end, collector, state)
             rest = Failure("skipped", f"not measured: {self._describe(state, end)}", end.cause)
-            rows += self._add_rows(self.list_unfinished(), "", rest, collector, state)
+            rows += self._add_rows(self.list_unfinished(), None, rest, collector, state)
         write_whole(self.folder / f"{self.number}.{CLOSED}", b"")
         return rows
 
@@ -224,12 +230,12 @@ class SentPart:
         groups = [g for g in self.list_unfinished() if g.id == current or g.id in stopped]
         cause = end.cause if end.status == "skipped" else None
         failure = Failure(end.status, self._describe(state, end), cause)
-        return self._add_rows(groups, f".{attempt}", failure, collector, state)
+        return self._add_rows(groups, attempt, failure, collector, state)
 
     def _add_rows(
         self,
         groups: Sequence[Group],
-        attempt: str,
+        attempt: int | None,
         failure: Failure,
         collector: Collector,
         state: JobState | None,
@@ -240,10 +246,10 @@ class SentPart:
             alike = self._find_alike(collector)
             builder = RecordBuilder(
                 group,
-                run=f"{self.sweep.name}-{self.number}{attempt}",
+                run=f"{self.sweep.name}-{self.number}" + ("" if attempt is None else f".{attempt}"),
                 settings=self.sweep.settings if alike is None else alike.settings,
             )
-            environment = self._describe_environment(alike, state)
+            environment = self._describe_environment(alike, attempt, state)
             for variant in group.variants:
                 builder.fail(variant, failure)
                 rows.append(builder.finish(variant, environment))
@@ -259,8 +265,10 @@ class SentPart:
                 return record
         return None
 
-    def _describe_environment(self, alike: Record | None, state: JobState | None) -> dict[str, Any]:
-        begun = self.read_begin()
+    def _describe_environment(
+        self, alike: Record | None, attempt: int | None, state: JobState | None
+    ) -> dict[str, Any]:
+        begun = self.read_begin(attempt)
         slurm = {"job_id": self.job_id, **begun, "request": self.part.request}
         if state is not None and state.name:
             slurm["state"] = state.name
@@ -271,8 +279,9 @@ class SentPart:
         node = (state.nodes if state is not None else "") or self.read_begin().get("node")
         return f"{self.name} on {node} {end.sentence}" if node else f"{self.name} {end.sentence}"
 
-    def read_begin(self) -> dict[str, Any]:
-        attempts = self.list_attempts()
+    def read_begin(self, attempt: int | None = None) -> dict[str, Any]:
+        """What the job said at its latest start, or at that one."""
+        attempts = self.list_attempts() if attempt is None else [attempt]
         content = self._read(attempts[-1], "begin") if attempts else None
         return {} if content is None else msgspec.json.decode(content, type=dict[str, Any])
 
