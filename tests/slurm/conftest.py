@@ -46,7 +46,7 @@ def build(case):
         while not (folder / case.gate).exists():
             time.sleep(0.02)
         if (folder / f"{case.gate}.hoard").exists():
-            hoard.append(b"x" * 4 * 2**30)
+            hoard.append(b"x" * 1500 * 2**20)
         time.sleep(0.001)
 
     return step

@@ -95,7 +95,7 @@ def test_out_of_memory(sweeps: Sweeps) -> None:
     (sweeps.gates / "a.hoard").touch()
     sweeps.open("a", "b")
     code, printed = sweeps.run("gates.py", "--filter", "gate=a,b", "--groups-per-job", "2",
-                               "--slurm-arg", "mem=3G")  # fmt: skip
+                               "--slurm-arg", "mem=1500M")  # fmt: skip
     assert code == 1, printed
     assert sweeps.read_statuses() == {"a": ["oom"], "b": ["skipped/job-ended"]}, printed
     assert "--slurm-arg mem=" in (sweeps.read()[0].message or "")
@@ -141,7 +141,7 @@ def fill(path: object) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--slurm-arg", "hold", "--queue-limit", "1s"), "had not started after 1.0s"),
+        (("--slurm-arg", "hold", "--queue-limit", "1s"), "had not started after 1s"),
         (("--time", "20h"), "the partition allows less time; lower --time"),
     ],
     ids=["held", "impossible"],

@@ -216,7 +216,7 @@ def run(
             session.serve_rank(place)
         return
     if dry_run:
-        _print_preview(session.preview(asked), as_json)
+        preview_run(asked, resources, as_json)
         return
     with make_watcher(open_stderr(), is_quiet=quiet) as watcher:
         if resources is None:
@@ -234,6 +234,19 @@ def run(
     if report.interrupted:
         sys.exit(130)
     sys.exit(1 if has_failed(report.judged) else 0)
+
+
+def preview_run(asked: Options, resources: Resources | None, as_json: bool) -> None:
+    from flopwatch.runner import session
+
+    if resources is None:
+        _print_preview(session.preview(asked), as_json)
+        return
+    from flopwatch.runner import slurm_launcher
+
+    preview, jobs = slurm_launcher.preview(asked, resources)
+    _print_preview(preview, as_json)
+    print_remark(jobs)
 
 
 def list_suites(as_json: bool) -> None:

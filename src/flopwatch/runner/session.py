@@ -123,8 +123,19 @@ class Plan:
     suite_file: SuiteFile
     host: Host
     """This machine, with the settings of theirs."""
+    description: Description
     groups: Sequence[Group]
     out: Path
+
+    def preview(self, options: Options, estimate: Estimate) -> Preview:
+        return Preview(
+            suite=self.description.name,
+            groups=self.groups,
+            misfits={},
+            estimate=estimate,
+            on_request=list_unasked(self.description, parse_filters(options.filters)),
+            presets=[name for name in self.description.presets if name != options.preset],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +199,11 @@ def plan(options: Options, devices: Devices, ranks: int) -> Plan:
     with host.launch(preload=()) as launcher:
         description, groups = _plan(options, suite_file, launcher, host, ranks)
     return Plan(
-        suite_file=suite_file, host=host, groups=groups, out=_find_out(options, description)
+        suite_file=suite_file,
+        host=host,
+        description=description,
+        groups=groups,
+        out=_find_out(options, description),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from flopwatch.errors import UsageError
 from flopwatch.output.progress import PlainWatcher
 from flopwatch.output.units import format_duration, plural
+from flopwatch.records.record import Record
 from flopwatch.runner.durations import estimate_group_s
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.slurm_queue import (
@@ -32,7 +33,7 @@ from flopwatch.runner.slurm_sweep import DONE, STOPPED_EARLY, Collector, SentPar
 from flopwatch.settings import Settings
 
 POLL_S = 1.0
-ASK_S = (2.0, 15.0)
+ASK_S = (2.0, 10.0)
 """How often Slurm is asked: at first, and when nothing changes."""
 GRACE_S = 3.0
 """After a job's end, for its last files to appear on a network file system."""
@@ -59,6 +60,8 @@ class Follower:
     def __init__(self, collector: Collector, resources: Resources, watcher: PlainWatcher) -> None:
         self.collector, self.watcher = collector, watcher
         self.parts: list[SentPart] = []
+        self.tried: list[Record] = []
+        """What was only too large, where something smaller fits."""
         self._resources = resources
         self._watched: dict[str, Watched] = {}
         self._num_closed = 0
@@ -76,6 +79,9 @@ class Follower:
                 self.parts.append(part)
         self._ask()
         self._step()
+        while any(self._watch(part).state.has_ended for part in self.parts):
+            time.sleep(POLL_S)
+            self._step()
         if self.parts:
             self.watcher.say(f"following {plural(len(self.parts), 'job')} of an earlier command")
 
@@ -140,6 +146,7 @@ class Follower:
             if has_ended:
                 part.collect(self.collector)  # what was written until then
                 part.close(end, self.collector, self._watch(part).state)
+                self.tried += part.list_tries()
                 self._num_closed += 1
                 self.parts.remove(part)
 
@@ -172,7 +179,7 @@ class Follower:
         why = HOPELESS.get(reason)
         if why is not None:
             sentence = f"cannot start: {why} (Slurm: {reason})"
-        elif limit_s is not None and time.monotonic() - watched.queued_s > limit_s:
+        elif limit_s is not None and reason and time.monotonic() - watched.queued_s > limit_s:
             waited = format_duration(limit_s)
             sentence = f"had not started after {waited}, --queue-limit (Slurm: {reason})"
         else:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from flopwatch.devices.slurm_facts import read_slurm
-from flopwatch.errors import FlopwatchError
+from flopwatch.errors import FlopwatchError, StoreError
 from flopwatch.output.progress import PlainWatcher
 from flopwatch.runner import session
 from flopwatch.runner.group_runner import Interrupts
@@ -47,8 +48,10 @@ def run_part(folder: str, number: int) -> None:
         ending = Ending(why=INTERRUPTED)
     except FlopwatchError as error:
         ending = Ending(why=FAILED, error=str(error))
-    attempt.end(ending)
-    print(f"{ending.why} {ending.error or ''}", flush=True)  # noqa: T201, the job's log
+    # The job's log: where the disk is full, it is all that can still be told.
+    print(f"{ending.why}: {ending.error}" if ending.error else ending.why, flush=True)  # noqa: T201
+    with suppress(StoreError):
+        attempt.end(ending)
     if ending.why == FAILED:
         sys.exit(1)
 

@@ -30,9 +30,10 @@ from flopwatch.output.units import plural
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store, read
 from flopwatch.runner import session, slurm_job
+from flopwatch.runner.durations import estimate_run
 from flopwatch.runner.group_runner import new_run_id
 from flopwatch.runner.schedule import Group, fit_budget, require_budget, resume
-from flopwatch.runner.session import Options, Plan, Report, find_request
+from flopwatch.runner.session import Options, Plan, Preview, Report, find_request
 from flopwatch.runner.slurm_follower import Follower, expect_s
 from flopwatch.runner.slurm_queue import (
     WARNING_S,
@@ -101,10 +102,24 @@ def run(options: Options, resources: Resources, watcher: PlainWatcher, decide: D
         remove_closed(jobs)
     return Report(
         out=plan.out,
-        measured=follower.collector.added,
+        # Of what was measured again, since a job was lost, the last record says how it went.
+        measured=list({record.case_id: record for record in follower.collector.added}.values()),
         answered=answered,
         interrupted=interrupted,
+        tried=follower.tried,
     )
+
+
+def preview(options: Options, resources: Resources) -> tuple[Preview, str]:
+    """What a run would send, and in how many jobs."""
+    require_slurm(resources)
+    plan = session.plan(options, choose_target(options, resources), resources.ranks)
+    _refuse_misfits(plan, resources)
+    settings = fit_budget(options.budget_s, plan.groups, plan.host.settings)
+    parts = pack(plan.groups, resources, partial(make_request, options, resources, plan), settings)
+    estimate = estimate_run(plan.groups, settings, {}, budget_s=options.budget_s)
+    jobs = f"{plural(len(parts), 'job')}, at most {resources.max_jobs} at once"
+    return plan.preview(options, estimate), f"in {jobs}; the time is that of all jobs together"
 
 
 def _follow(follower: Follower, decide: Decide) -> bool:
@@ -154,17 +169,7 @@ def _choose_groups(
     follower: Follower,
 ) -> tuple[Settings, list[Group], list[Record]]:
     """Settings, what is neither measured nor sent, and the records that answer for the rest."""
-    largest = max((group.ranks or 1 for group in plan.groups), default=1)
-    if resources.ranks > 1 and all(group.ranks is None for group in plan.groups):
-        raise UsageError(
-            f"{plan.groups[0].suite} measures in one process; leave --nodes and --ranks-per-node "
-            "out: --max-jobs says how many jobs run at once"
-        )
-    if largest > resources.ranks:
-        raise UsageError(
-            f"a case needs {largest} ranks, and --nodes {resources.nodes} --ranks-per-node "
-            f"{resources.ranks_per_node} make {resources.ranks}; raise them, or take fewer --ranks"
-        )
+    _refuse_misfits(plan, resources)
     require_budget(options.budget_s, plan.groups)
     settings = fit_budget(options.budget_s, plan.groups, plan.host.settings)
     requests = {group.id: make_request(options, resources, plan, group) for group in plan.groups}
@@ -183,6 +188,20 @@ def _choose_groups(
             f"{len(answered)} cases are in {plan.out} already; --rerun measures them again"
         )
     return settings, unsent, answered
+
+
+def _refuse_misfits(plan: Plan, resources: Resources) -> None:
+    largest = max((group.ranks or 1 for group in plan.groups), default=1)
+    if resources.ranks > 1 and all(group.ranks is None for group in plan.groups):
+        raise UsageError(
+            f"{plan.groups[0].suite} measures in one process; leave --nodes and --ranks-per-node "
+            "out: --max-jobs says how many jobs run at once"
+        )
+    if largest > resources.ranks:
+        raise UsageError(
+            f"a case needs {largest} ranks, and --nodes {resources.nodes} --ranks-per-node "
+            f"{resources.ranks_per_node} make {resources.ranks}; raise them, or take fewer --ranks"
+        )
 
 
 def make_request(options: Options, resources: Resources, plan: Plan, group: Group) -> str:

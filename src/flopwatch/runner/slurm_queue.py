@@ -7,11 +7,12 @@ a controller that is being restarted answers later, and jobs go on meanwhile.
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,8 @@ def submit(
         additional_parameters={"signal": f"URG@{WARNING_S}", **parameters},
     )
     try:
-        jobs = executor.map_array(function, [str(folder)] * len(numbers), numbers)
+        with redirect_stderr(io.StringIO()):  # submitit repeats what sbatch complains of
+            jobs = executor.map_array(function, [str(folder)] * len(numbers), numbers)
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         why = find_complaint(str(error)) or str(error).strip().splitlines()[-1]
         raise UsageError(f"Slurm refuses the job: {why}") from None

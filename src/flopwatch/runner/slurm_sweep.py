@@ -34,6 +34,7 @@ import msgspec
 from flopwatch.errors import StoreError
 from flopwatch.records.record import Record, decode
 from flopwatch.records.store import Store, read
+from flopwatch.runner.memory_fit import TOO_MUCH
 from flopwatch.runner.record_builder import RecordBuilder
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.session import Options, find_request
@@ -197,17 +198,15 @@ class SentPart:
             self._settle(attempt, REQUEUED, collector)
         return len(self.records) - before
 
-    def close(self, end: End | None, collector: Collector, state: JobState) -> list[Record]:
-        """Rows of what it has not measured, for that reason; None: it has done its work."""
-        rows: list[Record] = []
+    def close(self, end: End | None, collector: Collector, state: JobState) -> None:
+        """Add rows of what it has not measured, for that reason; None: it has done its work."""
         if end is not None:
             attempts = self.list_attempts()
             if attempts:
-                rows += self._settle(attempts[-1], end, collector, state)
+                self._settle(attempts[-1], end, collector, state)
             rest = Failure("skipped", f"not measured: {self._describe(state, end)}", end.cause)
-            rows += self._add_rows(self.list_unfinished(), None, rest, collector, state)
+            self._add_rows(self.list_unfinished(), None, rest, collector, state)
         write_whole(self.folder / f"{self.number}.{CLOSED}", b"")
-        return rows
 
     def list_unfinished(self) -> list[Group]:
         """Groups that lack a record, each with the variants that do."""
@@ -218,19 +217,28 @@ class SentPart:
                 left.append(replace(group, variants=missing))
         return left
 
+    def list_tries(self) -> list[Record]:
+        """Records of what was only too large, where something smaller fits."""
+        tries: list[Record] = []
+        for group in self.part.groups if self.part.groups[0].candidates else ():
+            own = [record for record in self.records if is_of(record, group)]
+            fits = {record.variant for record in own if record.status == "ok"}
+            tries += [r for r in own if r.status in TOO_MUCH and r.variant in fits]
+        return tries
+
     def _settle(
         self, attempt: int, end: End, collector: Collector, state: JobState | None = None
-    ) -> list[Record]:
-        """Rows of the group that was being measured when an attempt ended."""
+    ) -> None:
+        """Add rows of the group that was being measured when an attempt ended."""
         if attempt in self._settled:
-            return []
+            return
         self._settled.add(attempt)
         current = (self._read(attempt, "now") or b"").decode()
         stopped = {record.group_id for record in self._interrupted.get(attempt, ())}
         groups = [g for g in self.list_unfinished() if g.id == current or g.id in stopped]
         cause = end.cause if end.status == "skipped" else None
         failure = Failure(end.status, self._describe(state, end), cause)
-        return self._add_rows(groups, attempt, failure, collector, state)
+        self._add_rows(groups, attempt, failure, collector, state)
 
     def _add_rows(
         self,
@@ -239,7 +247,7 @@ class SentPart:
         failure: Failure,
         collector: Collector,
         state: JobState | None,
-    ) -> list[Record]:
+    ) -> None:
         """No state: of a job that goes on, which will measure them again."""
         rows: list[Record] = []
         for group in groups:
@@ -256,7 +264,6 @@ class SentPart:
         for row in rows:
             collector.add(row)
         self.records += rows if state is not None else []
-        return rows
 
     def _find_alike(self, collector: Collector) -> Record | None:
         """A record of the same request: its conditions are those that this would have had."""
