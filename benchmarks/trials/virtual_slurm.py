@@ -162,7 +162,10 @@ class VirtualSlurm:
             time.sleep(0.1)
 
     def _are_idle(self) -> bool:
-        states = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")
+        try:
+            states = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")
+        except RuntimeError:  # the controller is still starting
+            return False
         return states.split() == ["idle"] * len(self.nodes)
 
     def _list_steps(self, node: str) -> Iterator[int]:
@@ -207,8 +210,9 @@ def list_descendants(pid: int) -> list[int]:
 
 
 def find_free_ports(number: int) -> list[int]:
-    """That follow each other."""
-    for first in range(17100, 30000, number):
+    """That follow each other. Processes that look at the same time look at different ones."""
+    begin = 17100 + os.getpid() % 1000 * number
+    for first in range(begin, 30000, 1000 * number):
         with suppress(OSError):
             for port in range(first, first + number):
                 socket.create_server(("", port)).close()

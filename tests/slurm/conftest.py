@@ -73,14 +73,12 @@ class Sweeps:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, suite: str, *words: str, starter: Sequence[str] = ()) -> subprocess.Popen[str]:
-        command = [*starter, sys.executable, "-m", "flopwatch", "run", suite, *words,
-                   "--device", "cpu", "--threads", "1", "--case-budget", "1s",
-                   "--out", str(self.out)]  # fmt: skip
+        command = [*starter, *self.write_command(suite, *words)]
         command += [] if starter else ["--launcher", "slurm"]
         process = subprocess.Popen(
             command,
             cwd=self.folder,
-            env={**os.environ, **self.slurm.variables, "GATES": str(self.gates)},
+            env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -88,6 +86,14 @@ class Sweeps:
         )
         self._started.append(process)
         return process
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, **self.slurm.variables, "GATES": str(self.gates)}
+
+    def write_command(self, suite: str, *words: str) -> list[str]:
+        return [sys.executable, "-m", "flopwatch", "run", suite, *words, "--device", "cpu",
+                "--threads", "1", "--case-budget", "1s", "--out", str(self.out)]  # fmt: skip
 
     def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         printed, _ = process.communicate(timeout=PATIENCE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from flopwatch.runner.rank_processes import find_free_port
 from tests.slurm.conftest import Sweeps
 
 TRAINING = (
@@ -45,10 +46,10 @@ def test_srun_by_hand(sweeps: Sweeps) -> None:
 
 
 def test_torchrun_by_hand(sweeps: Sweeps) -> None:
+    program = str(Path(sys.executable).with_name("torchrun"))
     torchrun = (
-        "srun", "--nodes=2", "--ntasks-per-node=1", str(Path(sys.executable).with_name("torchrun")),
-        "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29617",
-        "--no-python",
+        "srun", "--nodes=2", "--ntasks-per-node=1", program, "--nnodes=2", "--nproc-per-node=2",
+        "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{find_free_port()}", "--no-python",
     )  # fmt: skip
     code, printed = sweeps.finish(sweeps.start(*TRAINING, starter=torchrun))
     assert code == 0, printed

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.slurm.conftest import Sweeps
@@ -51,24 +48,3 @@ def test_no_controller(sweeps: Sweeps) -> None:
         sweeps.slurm.start_controller()
     assert code == 2
     assert "Slurm does not answer here" in printed
-
-
-def test_ctrl_c_without_a_terminal_leaves_the_jobs(sweeps: Sweeps) -> None:
-    import signal
-
-    run = sweeps.start("gates.py", "--filter", "gate=a")
-    sweeps.wait_for("a")
-    job = sweeps.find_job("a")
-    run.send_signal(signal.SIGINT)
-    code, printed = sweeps.finish(run)
-    assert code == 130
-    assert f"1 job left to Slurm ({job})" in printed
-    sweeps.open("a")
-    code, printed = sweeps.run("gates.py", "--filter", "gate=a")
-    assert code == 0, printed
-    assert [r.environment["slurm"]["job_id"] for r in sweeps.read()] == [job]
-
-
-def test_ctrl_c_in_a_terminal_asks(sweeps: Sweeps) -> None:
-    pexpect = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
-    assert subprocess.run([sys.executable, "-c", pexpect, "true"], check=False).returncode == 0

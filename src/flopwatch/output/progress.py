@@ -216,8 +216,9 @@ class TerminalWatcher(PlainWatcher):
             return False
         self._live.stop()
         question = f"Cancel {plural(num_jobs, 'job')}, or leave them to Slurm? [cancel/LEAVE] "
+        self._console.print(question, end="", highlight=False, markup=False)
         try:
-            answer = self._console.input(question, markup=False)
+            answer = input()
         except (KeyboardInterrupt, EOFError):
             answer = ""
         self._live.start()
