@@ -85,6 +85,8 @@ def how_to_test(words: list[str]) -> str:
     """run, preview (a measurement, with --dry-run), or parse."""
     subcommand, rest = words[0], words[1:]
     if subcommand == "run":
+        if "--launcher" in rest:  # there need not be a Slurm here
+            return "parse"
         return "run" if {"--list", "--new"} & set(rest) else "preview"
     if subcommand in PARSED or (subcommand == "peaks" and not rest):
         return "parse"

@@ -34,7 +34,7 @@ from flopwatch.runner.durations import estimate_run
 from flopwatch.runner.group_runner import new_run_id
 from flopwatch.runner.schedule import Group, fit_budget, require_budget, resume
 from flopwatch.runner.session import Options, Plan, Preview, Report, find_request
-from flopwatch.runner.slurm_follower import Follower, expect_s
+from flopwatch.runner.slurm_watch import QueueWatch, expect_s
 from flopwatch.runner.slurm_queue import (
     WARNING_S,
     NoAnswer,
@@ -83,10 +83,10 @@ def run(options: Options, resources: Resources, watcher: PlainWatcher, decide: D
         found = read(plan.out, skip_corrupt=options.skip_corrupt)
         for warning in found.warnings:
             watcher.say(warning)
-        follower = Follower(Collector(store, found.records), resources, watcher)
-        follower.adopt(read_sent_parts(jobs))
-        known = [] if options.rerun else [*found.records, *follower.collector.added]
-        settings, left, answered = _choose_groups(options, resources, plan, known, follower)
+        watch = QueueWatch(Collector(store, found.records), resources, watcher)
+        watch.adopt(read_sent_parts(jobs))
+        known = [] if options.rerun else [*found.records, *watch.collector.added]
+        settings, left, answered = _choose_groups(options, resources, plan, known, watch)
         if left:
             request = partial(make_request, options, resources, plan)
             parts = pack(left, resources, request, settings)
@@ -96,17 +96,17 @@ def run(options: Options, resources: Resources, watcher: PlainWatcher, decide: D
                 settings=settings,
                 parts=parts,
             )
-            follower.parts += send(sweep, jobs, resources, devices)
-            watcher.remark(describe_sent(follower.parts[-len(parts) :], resources))
-        interrupted = _follow(follower, decide)
+            watch.parts += send(sweep, jobs, resources, devices)
+            watcher.remark(describe_sent(watch.parts[-len(parts) :], resources))
+        interrupted = _follow(watch, decide)
         remove_closed(jobs)
     return Report(
         out=plan.out,
         # Of what was measured again, since a job was lost, the last record says how it went.
-        measured=list({record.case_id: record for record in follower.collector.added}.values()),
+        measured=list({record.case_id: record for record in watch.collector.added}.values()),
         answered=answered,
         interrupted=interrupted,
-        tried=follower.tried,
+        tried=watch.tried,
     )
 
 
@@ -122,17 +122,17 @@ def preview(options: Options, resources: Resources) -> tuple[Preview, str]:
     return plan.preview(options, estimate), f"in {jobs}; the time is that of all jobs together"
 
 
-def _follow(follower: Follower, decide: Decide) -> bool:
+def _follow(watch: QueueWatch, decide: Decide) -> bool:
     """Whether Ctrl-C has ended it."""
     try:
-        follower.follow()
+        watch.follow()
     except KeyboardInterrupt:
-        ids = follower.list_ids()
+        ids = watch.list_ids()
         if ids and decide(len(ids)):
             cancel(ids)
-            follower.follow()
+            watch.follow()
         else:
-            follower.watcher.say(
+            watch.watcher.say(
                 f"{plural(len(ids), 'job')} left to Slurm ({', '.join(ids[:5])}"
                 f"{', ...' if len(ids) > 5 else ''}); the same command follows them again and "
                 "collects their records, scancel ends them"
@@ -166,7 +166,7 @@ def _choose_groups(
     resources: Resources,
     plan: Plan,
     known: Sequence[Record],
-    follower: Follower,
+    watch: QueueWatch,
 ) -> tuple[Settings, list[Group], list[Record]]:
     """Settings, what is neither measured nor sent, and the records that answer for the rest."""
     _refuse_misfits(plan, resources)
@@ -180,9 +180,9 @@ def _choose_groups(
         is_alike=lambda record: find_request(record) == requests.get(record.group_id),
         suite_path=plan.suite_file.path,
     )
-    sent = {(part.part.request, group.id) for part in follower.parts for group in part.part.groups}
+    sent = {(part.part.request, group.id) for part in watch.parts for group in part.part.groups}
     unsent = [group for group in left if (requests[group.id], group.id) not in sent]
-    watcher = follower.watcher
+    watcher = watch.watcher
     if answered:
         watcher.remark(
             f"{len(answered)} cases are in {plan.out} already; --rerun measures them again"

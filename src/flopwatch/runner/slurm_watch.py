@@ -56,7 +56,7 @@ class Watched:
     """Since when it waits."""
 
 
-class Follower:
+class QueueWatch:
     def __init__(self, collector: Collector, resources: Resources, watcher: PlainWatcher) -> None:
         self.collector, self.watcher = collector, watcher
         self.parts: list[SentPart] = []
