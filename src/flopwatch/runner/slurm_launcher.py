@@ -34,7 +34,6 @@ from flopwatch.runner.durations import estimate_run
 from flopwatch.runner.group_runner import new_run_id
 from flopwatch.runner.schedule import Group, fit_budget, require_budget, resume
 from flopwatch.runner.session import Options, Plan, Preview, Report, find_request
-from flopwatch.runner.slurm_watch import QueueWatch, expect_s
 from flopwatch.runner.slurm_queue import (
     WARNING_S,
     NoAnswer,
@@ -55,12 +54,15 @@ from flopwatch.runner.slurm_sweep import (
     write_ids,
     write_sweep,
 )
+from flopwatch.runner.slurm_watch import QueueWatch, expect_s
 from flopwatch.settings import Settings
 
 STARTING_S = 15.0
 """Of a job: to import torch, and to look at the machine."""
 SHORT_JOB_S = 600.0
 """No more jobs than run at once are made of less work than this."""
+LARGEST_ARRAY = 1000
+"""Slurm allows one more (MaxArraySize), unless it is configured otherwise."""
 LEAST_TIME_S = 1800.0
 CAUTION = 3.0
 """By how much a job's time limit exceeds the estimate, where the user sets none."""
@@ -258,7 +260,7 @@ def pack(
             if resources.time_s is not None:  # estimates may be wrong by half
                 longest_s = min(longest_s, resources.time_s / 2)
             number = max(resources.max_jobs, math.ceil(sum(times_s.values()) / longest_s))
-            chunks = _deal(alike, times_s, min(number, len(alike)))
+            chunks = _deal(alike, times_s, min(number, len(alike), LARGEST_ARRAY))
         parts += [
             Part(groups=chunk, shape=shape, request=make_request(chunk[0])) for chunk in chunks
         ]

@@ -25,7 +25,8 @@ ANSWER_S = 10.0
 """For a program of Slurm's."""
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
 WARNING_S = 60
-"""Before its time limit a job is told to begin nothing more."""
+"""Before its time limit a job is told to begin nothing more, or a fifth of a short limit before;
+Slurm may do so up to a minute earlier."""
 OWN_ARGUMENTS = ("array", "output", "error", "job-name", "signal", "open-mode", "time", "nodes")
 
 
@@ -212,10 +213,11 @@ def submit(
     parameters: dict[str, Any],
 ) -> list[str]:
     """Have ``function(folder, number)`` called in a job for each of the numbers, which are one
-    array: the jobs' ids. `parameters` are arguments of sbatch."""
+    array: the jobs' ids. `parameters` are arguments of sbatch, "time" in minutes."""
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    warning_s = min(WARNING_S, 12 * parameters["time"])
     executor = SlurmExecutor(folder=folder / LOGS)
     executor.update_parameters(
         job_name=name,
@@ -226,7 +228,11 @@ def submit(
         stderr_to_stdout=True,
         # What Slurm sends reaches all processes of a step: this signal, unlike the one that
         # submitit sends, does nothing to those that do not ask for it.
-        additional_parameters={"signal": f"URG@{WARNING_S}", **parameters},
+        additional_parameters={"signal": f"URG@{warning_s}", **parameters},
+        # Since Slurm 22.05 srun no longer takes that over from sbatch.
+        srun_args=[
+            f"--{name}={parameters[name]}" for name in ["cpus-per-task"] if name in parameters
+        ],
     )
     try:
         with redirect_stderr(io.StringIO()):  # submitit repeats what sbatch complains of

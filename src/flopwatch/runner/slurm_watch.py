@@ -29,7 +29,7 @@ from flopwatch.runner.slurm_queue import (
     find_named,
     read_states,
 )
-from flopwatch.runner.slurm_sweep import DONE, STOPPED_EARLY, Collector, SentPart
+from flopwatch.runner.slurm_sweep import DONE, INTERRUPTED, STOPPED_EARLY, Collector, SentPart
 from flopwatch.settings import Settings
 
 POLL_S = 1.0
@@ -192,6 +192,8 @@ class QueueWatch:
 
     def _explain(self, part: SentPart, state: JobState) -> End:
         end, ending = ENDS.get(state.name, VANISHED), part.read_ending()
+        if ending is not None and ending.why == INTERRUPTED and state.name == "COMPLETED":
+            return STOPPED  # the time limit came near while it was starting
         if not part.list_attempts():
             if end.cause == "cancelled":
                 sentence = f"{end.sentence} before it started"
