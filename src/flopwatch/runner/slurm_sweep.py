@@ -194,8 +194,8 @@ class SentPart:
                 else:
                     collector.add(record)
                     self.records.append(record)
-        for attempt in attempts[:-1]:
-            self._settle(attempt, REQUEUED, collector)
+            if attempt != attempts[-1]:  # before what the next one has measured is known
+                self._settle(attempt, REQUEUED, collector)
         return len(self.records) - before
 
     def close(self, end: End | None, collector: Collector, state: JobState) -> None:
