@@ -120,7 +120,7 @@ def test_the_end_of_a_job_makes_rows_of_what_it_has_not_stored(tmp_path: Path) -
     assert last.environment["machine"] == {"machine_id": "m"}
     assert last.environment["slurm"]["state"] == "TIMEOUT"
     remove_closed(tmp_path / "jobs")
-    assert not (tmp_path / "jobs").exists()
+    assert not list((tmp_path / "jobs").iterdir())
 
 
 def test_where_the_job_chooses_a_value_any_of_them_is_done(tmp_path: Path) -> None:

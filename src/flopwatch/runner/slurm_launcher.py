@@ -49,6 +49,7 @@ from flopwatch.runner.slurm_sweep import (
     SentPart,
     Sweep,
     find_folder,
+    is_of,
     read_sent_parts,
     remove_closed,
     write_ids,
@@ -80,7 +81,7 @@ def run(options: Options, resources: Resources, watcher: PlainWatcher, decide: D
     require_slurm(resources)
     devices = choose_target(options, resources)
     plan = session.plan(options, devices, resources.ranks)
-    jobs = find_folder(plan.out)
+    jobs = find_folder(plan.out.resolve())
     with _locked(jobs), Store.open(plan.out, skip_corrupt=options.skip_corrupt) as store:
         found = read(plan.out, skip_corrupt=options.skip_corrupt)
         for warning in found.warnings:
@@ -173,23 +174,45 @@ def _choose_groups(
     """Settings, what is neither measured nor sent, and the records that answer for the rest."""
     _refuse_misfits(plan, resources)
     require_budget(options.budget_s, plan.groups)
-    settings = fit_budget(options.budget_s, plan.groups, plan.host.settings)
-    requests = {group.id: make_request(options, resources, plan, group) for group in plan.groups}
-    left, answered = resume(
-        plan.groups,
-        known,
-        settings=settings,
-        is_alike=lambda record: find_request(record) == requests.get(record.group_id),
-        suite_path=plan.suite_file.path,
+    # How much memory there is, jobs see for themselves.
+    settings = replace(
+        fit_budget(options.budget_s, plan.groups, plan.host.settings),
+        memory_limit_bytes=options.memory_limit_bytes,
     )
+    by_request: dict[str | None, list[Record]] = {}
+    for record in known:
+        by_request.setdefault(find_request(record), []).append(record)
     sent = {(part.part.request, group.id) for part in watch.parts for group in part.part.groups}
-    unsent = [group for group in left if (requests[group.id], group.id) not in sent]
-    watcher = watch.watcher
+    unsent: list[Group] = []
+    answered: list[Record] = []
+    for request, groups in _group_by_request(options, resources, plan).items():
+        mine = by_request.get(request, [])
+        if groups[0].candidates:
+            mine = [as_asked(record, group) for record in mine if record.status == "ok"
+                    for group in groups if is_of(record, group)]  # fmt: skip
+        left, found = resume(
+            groups, mine, settings=settings, is_alike=lambda record: True,
+            suite_path=plan.suite_file.path,
+        )  # fmt: skip
+        unsent += [group for group in left if (request, group.id) not in sent]
+        answered += found
     if answered:
-        watcher.remark(
+        watch.watcher.remark(
             f"{len(answered)} cases are in {plan.out} already; --rerun measures them again"
         )
     return settings, unsent, answered
+
+
+def _group_by_request(options: Options, resources: Resources, plan: Plan) -> dict[str, list[Group]]:
+    groups: dict[str, list[Group]] = {}
+    for group in plan.groups:
+        groups.setdefault(make_request(options, resources, plan, group), []).append(group)
+    return groups
+
+
+def as_asked(record: Record, group: Group) -> Record:
+    """As the case that was asked for, with the largest value that fits: the job has chosen it."""
+    return replace(record, case_id=group.case_id(record.variant))
 
 
 def _refuse_misfits(plan: Plan, resources: Resources) -> None:
@@ -220,6 +243,7 @@ def make_request(options: Options, resources: Resources, plan: Plan, group: Grou
         "arguments": sorted(resources.arguments),
         "device": settings.device,
         "threads": options.threads,
+        "candidates": group.candidates,
         "cache": settings.cache,
         "allocator": settings.allocator,
         "packages": software.get("packages"),
@@ -360,8 +384,13 @@ def describe_sent(parts: Sequence[SentPart], resources: Resources) -> str:
 def _locked(jobs: Path) -> Iterator[None]:
     """One command follows the jobs of a results file; where locks do not work, that is up to the
     user."""
-    jobs.mkdir(parents=True, exist_ok=True)
-    folder = os.open(jobs, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        jobs.mkdir(parents=True, exist_ok=True)
+        folder = os.open(jobs, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(
+            f"{jobs} cannot be made ({error.strerror}); choose another --out"
+        ) from None
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -375,3 +404,5 @@ def _locked(jobs: Path) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+        with suppress(OSError):  # there are jobs that have not been collected
+            jobs.rmdir()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flopwatch.errors import UsageError
+from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.lazy import require
 from flopwatch.records.record import Cause, Status
 
@@ -149,7 +149,7 @@ HOPELESS = {
 HELD = ("JobHeldUser", "JobHeldAdmin", "launch failed requeued held")
 
 
-class NoAnswer(Exception):
+class NoAnswer(FlopwatchError):
     """Slurm could not be asked; the text says why."""
 
 

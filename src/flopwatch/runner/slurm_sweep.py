@@ -211,8 +211,13 @@ class SentPart:
     def list_unfinished(self) -> list[Group]:
         """Groups that lack a record, each with the variants that do."""
         left = []
+        stored: dict[str, set[str]] = {}
+        for record in self.records:
+            stored.setdefault(record.group_id, set()).add(record.variant)
         for group in self.part.groups:
-            done = {record.variant for record in self.records if is_of(record, group)}
+            done = stored.get(group.id, set())
+            if group.candidates:
+                done = {record.variant for record in self.records if is_of(record, group)}
             if missing := tuple(v for v in group.variants if v not in done):
                 left.append(replace(group, variants=missing))
         return left
@@ -353,5 +358,3 @@ def remove_closed(folder: Path) -> None:
         parts = len(read_sweep(path.parent).parts)
         if len(list(path.parent.glob(f"*.{CLOSED}"))) == parts:
             shutil.rmtree(path.parent, ignore_errors=True)
-    with suppress(OSError):
-        folder.rmdir()
