@@ -55,11 +55,9 @@ from flopwatch.runner.slurm_sweep import (
     write_ids,
     write_sweep,
 )
-from flopwatch.runner.slurm_watch import QueueWatch, expect_s
+from flopwatch.runner.slurm_watch import STARTING_S, QueueWatch, expect_s
 from flopwatch.settings import Settings
 
-STARTING_S = 15.0
-"""Of a job: to import torch, and to look at the machine."""
 SHORT_JOB_S = 600.0
 """No more jobs than run at once are made of less work than this."""
 LARGEST_ARRAY = 1000

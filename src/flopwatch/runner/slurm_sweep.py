@@ -217,7 +217,8 @@ class SentPart:
         for group in self.part.groups:
             done = stored.get(group.id, set())
             if group.candidates:
-                done = {record.variant for record in self.records if is_of(record, group)}
+                own = [record for record in self.records if is_of(record, group)]
+                done = {record.variant for record in own if record.status not in TOO_MUCH}
             if missing := tuple(v for v in group.variants if v not in done):
                 left.append(replace(group, variants=missing))
         return left

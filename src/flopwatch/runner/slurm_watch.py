@@ -32,6 +32,8 @@ from flopwatch.runner.slurm_queue import (
 from flopwatch.runner.slurm_sweep import DONE, INTERRUPTED, STOPPED_EARLY, Collector, SentPart
 from flopwatch.settings import Settings
 
+STARTING_S = 15.0
+"""Of a job: to import torch, and to look at the machine."""
 POLL_S = 1.0
 ASK_S = (2.0, 10.0)
 """How often Slurm is asked: at first, and when nothing changes."""
@@ -54,6 +56,8 @@ class Watched:
     """When Slurm was first heard to say so."""
     queued_s: float
     """Since when it waits."""
+    began_s: float | None = None
+    """When it was first seen running."""
 
 
 class QueueWatch:
@@ -65,6 +69,8 @@ class QueueWatch:
         self._resources = resources
         self._watched: dict[str, Watched] = {}
         self._num_closed = 0
+        self._worked_s = self._done_s = 0.0
+        """What closed jobs have taken, and were expected to take."""
         self._asked_s, self._every_s = 0.0, ASK_S[0]
         self._answered_s: float | None = time.monotonic()
         self._said: set[str] = set()
@@ -105,7 +111,8 @@ class QueueWatch:
         reasons = sorted({state.reason for state in waiting} - set(NO_REASONS))
         why = f" ({', '.join(reasons)})" if reasons else ""
         lefts = [(part, part.list_unfinished()) for part in self.parts]
-        left_s = sum(expect_s(g, part.sweep.settings) for part, groups in lefts for g in groups)
+        left_s = sum(sum_expected_s(part, groups) for part, groups in lefts)
+        left_s *= self._find_correction(left_s)
         at_once = max(1, min(self._resources.max_jobs, running or len(states)))
         left = f"about {format_duration(max(1.0, left_s / at_once))}"
         return (
@@ -113,6 +120,15 @@ class QueueWatch:
             f"{plural(sum(len(groups) for _, groups in lefts), 'group')} and {left} "
             f"{'left' if running else 'to go once they run'}"
         )
+
+    def _find_correction(self, left_s: float) -> float:
+        """By what factor jobs take longer than expected, so far."""
+        now_s = time.monotonic()
+        begun = [w.began_s for w in map(self._watch, self.parts) if w.began_s is not None]
+        worked_s = self._worked_s + sum(now_s - began_s for began_s in begun)
+        all_s = sum(sum_expected_s(part, part.part.groups) for part in self.parts)
+        done_s = self._done_s + all_s - left_s + STARTING_S * len(begun)
+        return max(1.0, worked_s / max(done_s, STARTING_S))
 
     def _watch(self, part: SentPart) -> Watched:
         assert part.job_id is not None
@@ -136,6 +152,8 @@ class QueueWatch:
             watched, new = self._watch(part), states[part.job_id or ""]
             if new != watched.state:
                 self._every_s = ASK_S[0]
+            if not new.is_pending and watched.began_s is None:
+                watched.began_s = now_s
             watched.state = new
 
     def _step(self) -> None:
@@ -147,8 +165,15 @@ class QueueWatch:
                 part.collect(self.collector)  # what was written until then
                 part.close(end, self.collector, self._watch(part).state)
                 self.tried += part.list_tries()
-                self._num_closed += 1
+                self._count(part)
                 self.parts.remove(part)
+
+    def _count(self, part: SentPart) -> None:
+        self._num_closed += 1
+        began_s = self._watch(part).began_s
+        if began_s is not None:
+            self._worked_s += time.monotonic() - began_s
+            self._done_s += STARTING_S + sum_expected_s(part, part.part.groups)
 
     def _find_end(self, part: SentPart) -> tuple[bool, End | None]:
         """Whether the part's job has ended, and what that means for what it had not measured."""
@@ -223,6 +248,10 @@ NO_REASONS = ("", "None", OWN_LIMIT := "JobArrayTaskLimit")
 def expect_s(group: Group, settings: Settings) -> float:
     """FLOPs are left out: how fast the nodes are is not known here."""
     return estimate_group_s(group, settings, {}, 1.0)
+
+
+def sum_expected_s(part: SentPart, groups: Sequence[Group]) -> float:
+    return sum(expect_s(group, part.sweep.settings) for group in groups)
 
 
 def _find_lost_id(part: SentPart) -> str | None:
