@@ -15,11 +15,14 @@ Considered are
     recomputation           none, selective, full
     micro-batches           whose multiples come near to a rank's share of the batch
 
-What the job itself has of them is kept.
+What the job itself has of them is kept. Left out is what would need a global batch that is not near
+to the one asked for, unless no configuration comes near: 1,024 data-parallel ranks have at least
+1,024 sequences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flopwatch.jobs.parallelism import Parallelism, Sharding
 from flopwatch.jobs.training_job import RECOMPUTES, Recompute, TrainingJob
-from flopwatch.prediction.batch_shares import list_shares
+from flopwatch.prediction.batch_shares import NEAR, list_shares
 from flopwatch.prediction.cost import estimate_steps
 from flopwatch.prediction.hardware import Machine
 from flopwatch.prediction.job_arrays import (
@@ -51,11 +54,15 @@ SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "full", "hybrid")
 PIPELINED: tuple[Sharding, ...] = ("ddp", "zero1")
 """With a pipeline, whose micro-batches would each gather all of a stage."""
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble")
+SPARE = 0.95
+"""Of the memory: what memory a job takes is predicted, too."""
 MOST_NODES = 4
 """That tensor parallelism reaches."""
 SHORTEST = 1024
 """Tokens of a context-parallel rank."""
 MOST_STAGES = 128
+AT_ONCE = 8192
+"""Configurations whose columns a processor's cache holds."""
 
 
 class Split(NamedTuple):
@@ -86,7 +93,8 @@ class Choice(NamedTuple):
             micro_batch=self.micro_batch,
             grad_accum=self.grad_accum,
             recompute=self.recompute,
-            parallelism=Parallelism(
+            parallelism=replace(
+                job.parallelism,
                 data=split.data,
                 tensor=split.tensor,
                 sequence=split.is_sequence,
@@ -158,23 +166,49 @@ class Searched:
         """Of those that fit; 0 elsewhere."""
         import numpy as np
 
-        places = np.flatnonzero(self.memory_bytes <= (self.machine.memory_bytes or np.inf))
+        fitting = np.flatnonzero(self.memory_bytes <= (self.machine.memory_bytes or np.inf))
         found = np.zeros(len(self))
-        if len(places):
+        for start in range(0, len(fitting), AT_ONCE):
+            places = fitting[start : start + AT_ONCE]
             jobs = _take(self.jobs, places)
             tokens = jobs.micro_batch * jobs.grad_accum * jobs.data * jobs.seq_len
             found[places] = tokens / estimate_steps(jobs, self.stack.parameters)
         return found
 
+    def sort_fitting(self) -> Places:
+        """Those that fit with some memory to spare, the fastest first."""
+        import numpy as np
+
+        limit = SPARE * (self.machine.memory_bytes or np.inf)
+        places = np.flatnonzero((self.memory_bytes <= limit) & (self.tokens_per_s > 0))
+        return places[np.argsort(-self.tokens_per_s[places], kind="stable")]
+
+    def take(self, places: Places) -> Searched:
+        """Some of them."""
+        return replace(
+            self,
+            split_places=self.split_places[places],
+            recompute_places=self.recompute_places[places],
+            micro_batch=self.micro_batch[places],
+            grad_accum=self.grad_accum[places],
+        )
+
 
 def search(
-    job: TrainingJob, machine: Machine, stack: Stack, global_batch_tokens: float
+    job: TrainingJob,
+    machine: Machine,
+    stack: Stack,
+    global_batch_tokens: float,
+    splits: Sequence[Split] | None = None,
 ) -> Searched:
+    """`splits` are those to consider; None: all."""
     import numpy as np
 
-    splits = list(_list_splits(job, machine))
+    splits = list(_list_splits(job, machine)) if splits is None else splits
+    numbers = _choose_near(splits, global_batch_tokens / job.seq_len)
     columns: list[list[int]] = [[], [], []]
-    for number, split in enumerate(splits):
+    for number in numbers:
+        split = splits[number]
         for micro_batch, grad_accum in _list_shares(
             global_batch_tokens / (job.seq_len * split.data)
         ):
@@ -182,10 +216,29 @@ def search(
             if split.virtual_stages == 1 or grad_accum % split.pipeline == 0:
                 for column, value in zip(columns, (number, micro_batch, grad_accum), strict=True):
                     column.append(value)
-    places, micro_batches, grad_accums = (np.repeat(column, len(RECOMPUTES)) for column in columns)
+    places, micro_batches, grad_accums = (
+        np.repeat(np.array(column, dtype=np.intp), len(RECOMPUTES)) for column in columns
+    )
     recomputes = np.tile(np.arange(len(RECOMPUTES)), len(columns[0]))
-    return Searched(
-        job, machine, stack, splits, places.astype(np.intp), recomputes, micro_batches, grad_accums
+    return Searched(job, machine, stack, splits, places, recomputes, micro_batches, grad_accums)
+
+
+def _choose_near(splits: Sequence[Split], sequences: float) -> list[int]:
+    """Numbers of the splits whose ranks can have a global batch near to so many sequences; where
+    there are none, of those that come nearest."""
+    apart = {data: _find_distance(sequences / data) for data in {split.data for split in splits}}
+    limit = max(NEAR, min(apart.values(), default=NEAR)) + 1e-9
+    return [number for number, split in enumerate(splits) if apart[split.data] <= limit]
+
+
+def _find_distance(share: float) -> float:
+    """By how much the nearest batch that ranks can have differs from their share, relatively.
+
+    >>> _find_distance(0.5), _find_distance(15.3) < NEAR
+    (1.0, True)
+    """
+    return min(
+        (abs(size * times / share - 1) for size, times in _list_shares(share)), default=math.inf
     )
 
 
@@ -261,11 +314,17 @@ def _list_schedules(job: TrainingJob, pipeline: int) -> list[tuple[int, str]]:
     return [*((1, schedule) for schedule in SCHEDULES), *chunks]
 
 
+OF_LINEARS = ("inputs", "outputs", "weight_layers", "split", "active", "copies")
+"""Of `JobArrays`: a column for each linear layer that the model may have."""
+
+
 def _make_columns(searched: Searched) -> JobArrays:
     """One job's arrays, with an entry for each configuration where they differ."""
     import numpy as np
 
     base = make_arrays([Placed(searched.job, searched.machine, searched.stack.habits)])
+    real = base.active[0] > 0
+    base = replace(base, **{name: getattr(base, name)[:, real] for name in OF_LINEARS})
     splits, places = searched.splits, searched.split_places
 
     def column(read: Callable[[Split], float]) -> Array:
