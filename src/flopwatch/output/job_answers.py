@@ -13,7 +13,7 @@ from flopwatch.output.prediction_tables import list_asked
 from flopwatch.output.units import format_bytes, format_ratio, format_share, format_time, plural
 from flopwatch.prediction.plan_comparison import PlanComparison, describe_hardware
 from flopwatch.prediction.plan_deadline import Deadlines
-from flopwatch.prediction.plans import DAY_S, Plan, describe_choice
+from flopwatch.prediction.plans import Plan, describe_choice, format_days
 from flopwatch.prediction.predictions import Prediction
 
 MOST_GAINS = 2
@@ -85,7 +85,7 @@ def _compare_next(plan: Plan) -> list[str]:
 
 
 def _show_days(plan: Plan) -> str:
-    return f"{plan.find_time_s(plan.best[0]) / DAY_S:,.1f} days"
+    return f"{format_days(plan.find_time_s(plan.best[0]))} days"
 
 
 def answer_plan_comparison(comparison: PlanComparison) -> list[str]:

@@ -13,7 +13,7 @@ from flopwatch.output.units import format_count
 from flopwatch.prediction.plan_comparison import PlanComparison, describe_hardware
 from flopwatch.prediction.plan_deadline import Deadline, Deadlines, plural_days
 from flopwatch.prediction.plan_sensitivity import BATCHES, Change, What
-from flopwatch.prediction.plans import DAY_S, Loser, Plan, describe_choice
+from flopwatch.prediction.plans import Loser, Plan, describe_choice, format_days
 from flopwatch.prediction.predictions import NEARLY_FULL, Prediction
 
 CHOICES = {
@@ -70,7 +70,7 @@ def _make_best(plan: Plan) -> Sheet:
         STEP_TIME,
         MFU,
         MEMORY,
-        Column("days", lambda p: f"{plan.find_time_s(p) / DAY_S:,.1f}", value=plan.find_time_s),
+        Column("days", lambda p: format_days(plan.find_time_s(p)), value=plan.find_time_s),
         number("GPU-hours", "integer", plan.find_device_hours),
         *([number("cost", "integer", plan.find_cost)] if plan.price is not None else []),
     ]
@@ -107,7 +107,7 @@ def _make_changes(plan: Plan) -> Sheet:
     columns: list[Column[Change]] = [
         Column("if", lambda change: WHATS[change.what], "word"),
         number("tokens/s", "integer", lambda c: c.chosen.tokens_per_s if c.chosen else None),
-        number("of that above", "share", find_change),
+        number("of now", "share", find_change),
         Column("the best then", describe_change, "word"),
     ]
     return Sheet(title="how sensitive the best is", columns=columns, items=[plan.changes])
@@ -183,7 +183,8 @@ def list_comparison_sheets(comparison: PlanComparison) -> list[Sheet]:
             columns=columns if several else columns[1:],
             items=group_by(plans, lambda plan: plan.job.name),
             conditions=f"{sum(plan.tried for plan in plans):,} configurations tried; tp4+sp: "
-            "tensor parallelism with sequence parallelism, pp8x5: pipeline stages of 5 virtual ones each",
+            "tensor parallelism with sequence parallelism, pp8x5: 8 pipeline stages of 5 virtual "
+            "ones each",
             remarks=[*(f"left out: {refusal}" for refusal in comparison.refusals)],
             labels=2 if several else 1,
         )
@@ -191,7 +192,7 @@ def list_comparison_sheets(comparison: PlanComparison) -> list[Sheet]:
 
 
 def _show_days(plan: Plan) -> str:
-    return f"{plan.find_time_s(plan.best[0]) / DAY_S:,.1f}"
+    return format_days(plan.find_time_s(plan.best[0]))
 
 
 def _judge_plan(comparison: PlanComparison, plan: Plan) -> str:
@@ -241,7 +242,11 @@ def list_deadline_sheets(deadlines: Deadlines) -> list[Sheet]:
         Column("model", lambda d: d.job.name, "word"),
         Column("hardware", lambda d: describe_hardware(d.closest), "word"),
         Column("in time", lambda d: "yes" if d.is_met else "no", "word"),
-        Column("days", lambda d: _show_days(d.closest), value=of_plan(_find_days)),
+        Column(
+            "days",
+            lambda d: _show_days(d.closest),
+            value=of_plan(lambda p: p.find_time_s(p.best[0])),
+        ),
         Column("90 % interval", lambda d: _show_interval(d.closest), "interval"),
         number("GPU-hours", "integer", of_plan(lambda p: p.find_device_hours(p.best[0])), "detail"),
         *(
@@ -272,13 +277,9 @@ def list_deadline_sheets(deadlines: Deadlines) -> list[Sheet]:
     ]
 
 
-def _find_days(plan: Plan) -> float:
-    return plan.find_time_s(plan.best[0]) / DAY_S
-
-
 def _show_interval(plan: Plan) -> str:
-    days = _find_days(plan) * plan.best[0].tokens_per_s
-    return f"{days / plan.best[0].high:,.1f} to {days / plan.best[0].low:,.1f}"
+    low, high = (plan.train_tokens / speed for speed in (plan.best[0].high, plan.best[0].low))
+    return f"{format_days(low)} to {format_days(high)}"
 
 
 def _show_fewer(deadline: Deadline) -> str:

@@ -17,7 +17,7 @@ from flopwatch.prediction.plan_hardware import (
     find_price,
     require_priced,
 )
-from flopwatch.prediction.plans import DAY_S, Plan, describe_choice, make_plan
+from flopwatch.prediction.plans import Plan, describe_choice, format_days, make_plan
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,7 +94,7 @@ class PlanComparison(Printed):
             price = "" if cost is None else f", cost {cost:,.0f}"
             lines.append(
                 f"{plan.job.name} on {describe_hardware(plan)}: {best.tokens_per_s:,.0f} tokens/s, "
-                f"{plan.find_time_s(best) / DAY_S:,.1f} days{price}: {describe_choice(best.job)}"
+                f"{format_days(plan.find_time_s(best))} days{price}: {describe_choice(best.job)}"
             )
         return "\n".join([*lines, *(f"left out: {refusal}" for refusal in self.refusals)])
 

@@ -22,7 +22,14 @@ from flopwatch.prediction.plan_hardware import (
 )
 from flopwatch.prediction.plan_limits import MOST_DEVICES, find_first, list_device_counts, spread
 from flopwatch.prediction.plan_search import search
-from flopwatch.prediction.plans import DAY_S, Plan, describe_choice, make_plan, require_plannable
+from flopwatch.prediction.plans import (
+    DAY_S,
+    Plan,
+    describe_choice,
+    format_days,
+    make_plan,
+    require_plannable,
+)
 from flopwatch.prediction.software_stacks import Stack
 
 USUAL_MFU = 0.4
@@ -83,15 +90,12 @@ class Deadline(Printed):
                 f"{own}, and {describe_reach(self.enough)}: {self.closest.job.ranks:,} are too few "
                 f"for {within}; take more devices, or more time"
             )
-        end = (
-            "more devices were not tried"
-            if self.closest.job.ranks * 1.1 > MOST_DEVICES
-            else f"more devices are not faster with {self.global_batch_tokens:,.0f} tokens a step; "
-            "a larger global batch lets more of them work at once"
-        )
+        is_last = self.closest.job.ranks == max(list_device_counts(self.machine))
+        end = "more were not tried" if is_last else "more are not faster"
         return (
             f"no number of {self.machine.name} trains {self.job.name} within {within}: {own}, and "
-            f"{end}"
+            f"{end}; a global batch of more than {self.global_batch_tokens:,.0f} tokens lets more "
+            "of them work at once"
         )
 
     def __str__(self) -> str:
@@ -106,10 +110,10 @@ def plural_days(days: float) -> str:
 
 
 def describe_reach(plan: Plan) -> str:
-    days = plan.find_time_s(plan.best[0]) / DAY_S
+    days = format_days(plan.find_time_s(plan.best[0]))
     cost = plan.find_cost(plan.best[0])
     price = "" if cost is None else f" for {cost:,.0f}"
-    return f"{describe_hardware(plan)} take {days:,.1f} days{price}"
+    return f"{describe_hardware(plan)} take {days} days{price}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

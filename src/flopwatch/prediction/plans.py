@@ -29,11 +29,20 @@ from flopwatch.prediction.software_stacks import Stack
 if TYPE_CHECKING:
     from flopwatch.prediction.plan_search import Places
 
-__all__ = ["DAY_S", "HOUR_S", "Loser", "Plan", "describe_choice", "make_plan"]
+__all__ = ["DAY_S", "HOUR_S", "Loser", "Plan", "describe_choice", "format_days", "make_plan"]
 
 TOKENS_PER_PARAMETER = 20
 """That a model is usually trained on, where you do not say how many."""
 HOUR_S, DAY_S = 3600.0, 86400.0
+
+
+def format_days(time_s: float) -> str:
+    """
+    >>> format_days(86400 * 29.68), format_days(4000)
+    ('29.7', '0.046')
+    """
+    days = time_s / DAY_S
+    return f"{days:,.1f}" if days >= 1 else f"{days:.2g}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -175,8 +184,9 @@ class Plan(Printed):
             f"{self.job.seq_len:,}, about {self.global_batch_tokens:,.0f} tokens a step, "
             f"{self.train_tokens:,.0f} in all: {self.fitting} of {self.tried} configurations fit",
             *(
-                f"  {each.tokens_per_s:12,.0f} tokens/s  {self.find_time_s(each) / DAY_S:8.1f} days"
-                f"  {describe_choice(each.job)}, grad-accum {each.job.grad_accum}"
+                f"  {each.tokens_per_s:12,.0f} tokens/s  "
+                f"{format_days(self.find_time_s(each)):>8} days  {describe_choice(each.job)}, "
+                f"grad-accum {each.job.grad_accum}"
                 for each in self.best
             ),
             *([f"  {self.remark}"] if self.remark else []),

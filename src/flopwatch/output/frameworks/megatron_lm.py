@@ -50,6 +50,10 @@ def find_obstacle(job: TrainingJob) -> str | None:
     split, shape = job.parallelism, job.shape
     groups = shape.key_value_heads or shape.heads
     obstacles = {
+        f"{shape.layers} layers leave none for the last of {split.pipeline} stages": _count_last(
+            job
+        )
+        < 1,
         f"it has no {split.schedule} schedule": split.pipeline > 1
         and split.schedule in ("gpipe", "zero-bubble"),
         f"its {groups} key-value heads are fewer than {split.tensor} tensor-parallel ranks, which "
@@ -116,8 +120,7 @@ def _list_parallelism(job: TrainingJob) -> Iterator[str]:
         yield "--account-for-embedding-in-pipeline-split"
         yield "--account-for-loss-in-pipeline-split"
     elif layers % split.pipeline:
-        each = -(-layers // split.pipeline)
-        yield f"--decoder-last-pipeline-num-layers {layers - each * (split.pipeline - 1)}"
+        yield f"--decoder-last-pipeline-num-layers {_count_last(job)}"
     yield f"--context-parallel-size {split.context}"
     if job.shape.experts:
         yield f"--expert-model-parallel-size {split.expert}"
@@ -125,6 +128,14 @@ def _list_parallelism(job: TrainingJob) -> Iterator[str]:
     if job.sharding == "hybrid":
         copies = split.data * split.context // (split.shard_group or 1)
         yield f"--num-distributed-optimizer-instances {copies}"
+
+
+def _count_last(job: TrainingJob) -> int:
+    """Layers of the last stage, where embedding and loss do not count."""
+    layers, stages = job.shape.layers, job.parallelism.pipeline
+    if (layers + 2) % stages == 0:
+        return 1
+    return layers - -(-layers // stages) * (stages - 1)
 
 
 def _list_recompute(job: TrainingJob) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from flopwatch.output.plots.channels import (
     PICKED,
-    Layer,
     draw_points,
     lay_above,
     layer,
@@ -19,7 +18,7 @@ from flopwatch.output.plots.channels import (
     series_channels,
     text,
 )
-from flopwatch.output.plots.plot import Plot, Values, is_ratio
+from flopwatch.output.plots.plot import Layer, Plot, Values, is_ratio
 from flopwatch.output.units import format_count, printable
 from flopwatch.prediction.plan_comparison import PlanComparison
 from flopwatch.prediction.plan_deadline import Deadlines, plural_days
@@ -27,6 +26,9 @@ from flopwatch.prediction.plans import DAY_S, HOUR_S, Plan
 
 HEIGHT = 340
 COST, HOURS = "cost", "GPU-hours"
+PLAIN_LABEL = "format(datum.value, '~g')"
+MOST_INTERVALS = 8
+"""Marks that can have their intervals drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,18 +97,17 @@ def _draw(plan: Plan, points: Sequence[Point], unit: str, deadline: float | None
     known = [point for point in points if is_ratio(point.days, point.expense)]
     if len(known) < 2:
         return []
-    front = list_front(known)
+    front, has_intervals = list_front(known), len(known) <= MOST_INTERVALS
     numbers = {
         name: number
         for number, name in enumerate(dict.fromkeys(point.device for point in known), 1)
     }
-    x = make_log_axis(
-        f"{unit} of the training", [point.expense for point in known], "format(datum.value, '.3~s')"
-    )
-    reach = [end for point in known for end in (point.low, point.high)]
-    y = make_log_axis(
-        "days", [*reach, *([deadline] if deadline else [])], "format(datum.value, '~g')"
-    )
+    ends = [(point.low / point.days, point.high / point.days) for point in known]
+    scales = [scale for pair in ends for scale in (*pair, 1.0)] if has_intervals else [1.0]
+    expenses = [scale * point.expense for point in known for scale in scales]
+    days = [scale * point.days for point in known for scale in scales]
+    x = make_log_axis(f"{unit} of the training", expenses, "format(datum.value, '.3~s')")
+    y = make_log_axis("days", [*days, *([deadline] if deadline else [])], PLAIN_LABEL)
     values: Values = [
         _describe(point, unit, point in front)
         for point in sorted(known, key=lambda p: (p.device, p.devices))
@@ -123,13 +124,17 @@ def _draw(plan: Plan, points: Sequence[Point], unit: str, deadline: float | None
             title=f"Days of training over its {unit}",
             subject=f"{printable(plan.job.name)}, {format_count(plan.train_tokens)} tokens, "
             f"about {format_count(plan.global_batch_tokens)} a step, seq_len {plan.job.seq_len:,}",
-            caption="Each mark is the fastest configuration on so many devices, with the 90 % "
-            "interval of its days. Filled: nothing is both faster and cheaper; these are joined "
-            "by the grey line.",
+            caption="Each mark is the fastest configuration on so many devices"
+            + (", with the 90 % interval of both. " if has_intervals else ". ")
+            + "Filled: nothing is both faster and cheaper; the grey line joins these.",
             conditions=f"software stack {plan.stack.name}",
             data=data,
             layers=_list_layers(
-                x.channel(), y.channel("y"), numbers, has_deadline=deadline is not None
+                x.channel(),
+                y.channel("y"),
+                numbers,
+                has_deadline=deadline is not None,
+                has_intervals=has_intervals,
             ),
             height=HEIGHT,
         )
@@ -145,17 +150,29 @@ def _describe(point: Point, unit: str, is_front: bool) -> dict[str, Any]:
         "high": point.high,
         "series": point.device,
         "text": f"{point.devices:,}",
+        "devices": point.devices,
+        "least": point.expense * point.low / point.days,
+        "most": point.expense * point.high / point.days,
         "front": is_front,
         "tip": f"{name}\n{point.days:,.1f} days [{point.low:,.1f}, {point.high:,.1f}]\n{unit} "
         f"{point.expense:,.0f}",
     }
 
 
-def _list_layers(x: Layer, y: Layer, numbers: dict[str, int], *, has_deadline: bool) -> list[Layer]:
+def _list_layers(
+    x: Layer, y: Layer, numbers: dict[str, int], *, has_deadline: bool, has_intervals: bool
+) -> list[Layer]:
     xy = {"x": x, "y": y}
     looks = series_channels(numbers, **lay_above(numbers))
     colour = {"color": looks["color"], "opacity": PICKED}
-    interval = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **colour}
+    # What takes longer costs more in proportion.
+    interval = {
+        "x": {**x, "field": "least"},
+        "x2": {"field": "most"},
+        "y": {**y, "field": "low"},
+        "y2": {"field": "high"},
+        **colour,
+    }
     front = {"type": "line", "strokeWidth": 5, "opacity": 0.35, "color": "#5c6470"}
     deadline = [
         rule("deadline", y=y),
@@ -164,13 +181,17 @@ def _list_layers(x: Layer, y: Layer, numbers: dict[str, int], *, has_deadline: b
     return [
         layer("front", front, {**xy, "order": {"field": "y"}}),
         *(deadline if has_deadline else []),
-        layer("points", {"type": "rule", "strokeWidth": 1.4}, interval),
+        *(
+            [layer("points", {"type": "rule", "strokeWidth": 1.4}, interval)]
+            if has_intervals
+            else []
+        ),
         layer(
             "points",
             {"type": "line", "strokeWidth": 1.2, "strokeDash": [3, 3]},
-            {**xy, **colour, "order": {"field": "x"}},
+            {**xy, **colour, "order": {"field": "devices"}},
             params=[pick_by_legend()],
         ),
         draw_points({**xy, "opacity": PICKED}, looks, where_certain="datum.front"),
-        text("points", {**xy, "opacity": PICKED}, style="inside", align="left", dx=8, dy=-8),
+        text("points", {**xy, "opacity": PICKED}, style="inside", align="left", dx=9, dy=12),
     ]
