@@ -84,7 +84,6 @@ def list_frameworks() -> list[str]:
                    "nothing else.")  # fmt: skip
 @options.out("Of several plans: a page (.html) or a plot of days over cost (.png, .svg, .pdf, "
              ".json).")  # fmt: skip
-@options.verbose
 @options.quiet
 @options.as_json
 @click.pass_context
@@ -134,8 +133,8 @@ def plan(context: click.Context, /, **given: Any) -> None:
 def _refuse_idle(context: click.Context, given: dict[str, Any], count: int) -> None:
     if given["framework"] and count > 1:
         raise click.UsageError("--emit is for one model on one kind of hardware", context)
-    if given["framework"] and (given["quiet"] or given["verbose"] or given["out"]):
-        raise click.UsageError("--emit prints a configuration alone; leave -q, -v and -o out")
+    if given["framework"] and (given["quiet"] or given["out"]):
+        raise click.UsageError("--emit prints a configuration alone; leave -q and -o out")
     if given["out"] and count == 1 and given["days"] is None:
         raise click.UsageError(
             "-o draws days over cost of several plans; give several --hardware, or --days", context
@@ -182,11 +181,10 @@ def _plan_one(given: dict[str, Any], asked: dict[str, Any]) -> None:
     print_found(
         given["as_json"],
         found.to_dict() if given["as_json"] else None,
-        [] if given["as_json"] or given["quiet"]
-        else list_plan_sheets(found, with_details=given["verbose"]),
+        [] if given["as_json"] or given["quiet"] else list_plan_sheets(found),
         answer_plan(found),
         quiet=given["quiet"],
-    )  # fmt: skip
+    )
 
 
 def _emit(plan: Plan, framework: str, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from flopwatch.output.units import format_count
 from flopwatch.prediction.plan_comparison import PlanComparison, describe_hardware
 from flopwatch.prediction.plan_deadline import Deadline, Deadlines, plural_days
 from flopwatch.prediction.plan_sensitivity import BATCHES, Change, What
-from flopwatch.prediction.plans import Loser, Plan, describe_choice, format_days
+from flopwatch.prediction.plans import Loser, Plan, format_days
 from flopwatch.prediction.predictions import NEARLY_FULL, Prediction
 
 CHOICES = {
@@ -30,8 +30,10 @@ CHOICES = {
 }
 NEGLIGIBLE = 0.005
 """Of the speed: less is no reason to choose anew."""
-SPLITS = ("tensor", "pipeline", "context", "expert", "data")
-"""Columns of a plan, where any of its configurations has them."""
+LEGEND = (
+    "tp2+sp: tensor parallelism with sequence parallelism, pp8x5: 8 pipeline stages of 5 virtual "
+    "ones each, mb: micro-batch"
+)
 
 
 WHATS: Mapping[What, str] = {
@@ -45,24 +47,14 @@ WHATS: Mapping[What, str] = {
 }
 
 
-def list_plan_sheets(plan: Plan, *, with_details: bool = False) -> list[Sheet]:
-    return [
-        _make_best(plan),
-        _make_changes(plan),
-        *([_make_losers(plan, with_details=with_details)] if plan.losers else []),
-    ]
+def list_plan_sheets(plan: Plan) -> list[Sheet]:
+    losers = [_make_losers(plan)] if plan.losers else []
+    return [_make_best(plan), _make_changes(plan), *losers]
 
 
 def _make_best(plan: Plan) -> Sheet:
     columns: list[Column[Prediction]] = [
-        *(
-            _split_column(name)
-            for name in SPLITS
-            if any(getattr(each.job.parallelism, name) > 1 for each in plan.best)
-        ),
-        Column("sharding", lambda p: p.job.sharding, "word"),
-        Column("recompute", lambda p: p.job.recompute, "word"),
-        Column("micro-batch", lambda p: str(p.job.micro_batch)),
+        Column("configuration", lambda p: describe_briefly(p.job), "word"),
         Column("grad-accum", lambda p: str(p.job.grad_accum), "detail"),
         number("tokens a step", "integer", lambda p: p.job.tokens_per_step, "detail"),
         SPEED,
@@ -82,20 +74,9 @@ def _make_best(plan: Plan) -> Sheet:
         items=[plan.best],
         conditions=f"software stack {plan.stack.name}; {plan.fitting:,} of {plan.tried:,} "
         "configurations that were tried fit, with "
-        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare; tensor +sp: with sequence "
-        "parallelism, pipeline 8x5: of 5 virtual stages each",
+        f"{100 * (1 - NEARLY_FULL):.0f} % of the memory to spare; {LEGEND}",
         remarks=[*([plan.remark] if plan.remark else []), *plan.best[0].warnings],
     )
-
-
-def _split_column(name: str) -> Column[Prediction]:
-    def show(prediction: Prediction) -> str:
-        split = prediction.job.parallelism
-        chunks = f"x{split.virtual_stages}" if split.virtual_stages > 1 else ""
-        more = {"tensor": "+sp" if split.sequence else "", "pipeline": chunks}
-        return f"{getattr(split, name)}{more.get(name, '')}"
-
-    return Column(name, show, value=lambda p: getattr(p.job.parallelism, name))
 
 
 def _make_changes(plan: Plan) -> Sheet:
@@ -119,14 +100,14 @@ def describe_change(change: Change) -> str:
         return "nothing fits"
     if change.chosen is None:
         why = "it cannot have such a batch" if change.what in BATCHES else "it does not fit"
-        return f"{why}: {describe_choice(change.best.job)}"
+        return f"{why}: {describe_briefly(change.best.job)}"
     gain = change.gain or 0.0
     if change.is_same or gain < NEGLIGIBLE:
         return "the same"
-    return f"{100 * gain:.1f} % faster: {describe_choice(change.best.job)}"
+    return f"{100 * gain:.1f} % faster: {describe_briefly(change.best.job)}"
 
 
-def _make_losers(plan: Plan, *, with_details: bool) -> Sheet:
+def _make_losers(plan: Plan) -> Sheet:
     best = plan.best[0].tokens_per_s
 
     def find_speed(loser: Loser) -> float | None:
@@ -135,21 +116,21 @@ def _make_losers(plan: Plan, *, with_details: bool) -> Sheet:
     def find_share(loser: Loser) -> float | None:
         return loser.best.tokens_per_s / best if loser.best else None
 
-    configuration: Column[Loser] = Column("with", lambda loser: loser.configuration or "", "word")
     columns: list[Column[Loser]] = [
         Column("instead", lambda loser: CHOICES[loser.axis], "word"),
         Column("of", lambda loser: loser.value, "word"),
         number("tokens/s", "integer", find_speed),
         number("of the best", "share", find_share),
         Column("why", lambda loser: loser.reason, "word"),
-        *([configuration] if with_details else []),
+        Column(
+            "with", lambda loser: describe_briefly(loser.best.job) if loser.best else "", "word"
+        ),
     ]
     return Sheet(
         title="what the others lose",
         columns=columns,
         items=[plan.losers],
-        conditions="the best of each, against the first above"
-        + ("" if with_details else "; -v says with what"),
+        conditions="the best of each, against the first above",
     )
 
 
@@ -182,9 +163,7 @@ def list_comparison_sheets(comparison: PlanComparison) -> list[Sheet]:
             + ("" if several else f", {format_count(plans[0].train_tokens)} in all"),
             columns=columns if several else columns[1:],
             items=group_by(plans, lambda plan: plan.job.name),
-            conditions=f"{sum(plan.tried for plan in plans):,} configurations tried; tp4+sp: "
-            "tensor parallelism with sequence parallelism, pp8x5: 8 pipeline stages of 5 virtual "
-            "ones each",
+            conditions=f"{sum(plan.tried for plan in plans):,} configurations tried; {LEGEND}",
             remarks=[*(f"left out: {refusal}" for refusal in comparison.refusals)],
             labels=2 if several else 1,
         )
@@ -267,7 +246,7 @@ def list_deadline_sheets(deadlines: Deadlines) -> list[Sheet]:
             columns=columns if several else columns[1:],
             items=group_by(found, lambda deadline: deadline.job.name),
             conditions="whole nodes are tried, and powers of two within one; fewer: what the next "
-            "smaller number would take",
+            f"smaller number would take; {LEGEND}",
             remarks=[
                 *(f"{each.reason}" for each in found if each.reason),
                 *(f"left out: {refusal}" for refusal in deadlines.refusals),

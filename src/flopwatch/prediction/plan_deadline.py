@@ -20,7 +20,7 @@ from flopwatch.prediction.plan_hardware import (
     find_price,
     require_priced,
 )
-from flopwatch.prediction.plan_limits import MOST_DEVICES, find_first, list_device_counts, spread
+from flopwatch.prediction.plan_limits import find_first, list_device_counts, spread
 from flopwatch.prediction.plan_search import search
 from flopwatch.prediction.plans import (
     DAY_S,

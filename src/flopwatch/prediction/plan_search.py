@@ -5,7 +5,8 @@ Considered are
 
     tensor parallelism      powers of two that divide the heads, up to four nodes, with and
                             without sequence parallelism
-    pipeline parallelism    stages that divide the layers, or with embedding and head as two more;
+    pipeline parallelism    stages that divide the layers, or with embedding and head as two more,
+                            or powers of two whose last stage has fewer layers;
                             virtual stages that divide a stage's layers, where micro-batches are a
                             multiple of the stages; 1F1B, GPipe and zero-bubble schedules
     context parallelism     powers of two, with at least SHORTEST tokens of a sequence for each rank
@@ -122,6 +123,8 @@ class Searched:
     """of its recomputation,"""
     micro_batch: Places
     grad_accum: Places
+    considered: int
+    """How many there are with those whose micro-batches are too large in any case."""
 
     def __len__(self) -> int:
         return len(self.split_places)
@@ -156,23 +159,36 @@ class Searched:
 
     @cached_property
     def memory_bytes(self) -> Array:
-        total: Any = 0.0
-        for size in estimate_stage_memory(self.jobs).values():
-            total = total + size
-        return cast("Array", total)
+        import numpy as np
+
+        def add(jobs: JobArrays) -> Array:
+            total: Any = 0.0
+            for size in estimate_stage_memory(jobs).values():
+                total = total + size
+            return cast("Array", total)
+
+        return self._compute(add, np.arange(len(self)))
 
     @cached_property
     def tokens_per_s(self) -> Array:
         """Of those that fit; 0 elsewhere."""
         import numpy as np
 
-        fitting = np.flatnonzero(self.memory_bytes <= (self.machine.memory_bytes or np.inf))
-        found = np.zeros(len(self))
-        for start in range(0, len(fitting), AT_ONCE):
-            places = fitting[start : start + AT_ONCE]
-            jobs = _take(self.jobs, places)
+        def divide(jobs: JobArrays) -> Array:
             tokens = jobs.micro_batch * jobs.grad_accum * jobs.data * jobs.seq_len
-            found[places] = tokens / estimate_steps(jobs, self.stack.parameters)
+            return tokens / estimate_steps(jobs, self.stack.parameters)
+
+        fitting = np.flatnonzero(self.memory_bytes <= (self.machine.memory_bytes or np.inf))
+        return self._compute(divide, fitting)
+
+    def _compute(self, function: Callable[[JobArrays], Array], places: Places) -> Array:
+        """Of these, some at a time; 0 elsewhere."""
+        import numpy as np
+
+        found = np.zeros(len(self))
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            found[some] = function(_take(self.jobs, some))
         return found
 
     def sort_fitting(self) -> Places:
@@ -183,15 +199,18 @@ class Searched:
         places = np.flatnonzero((self.memory_bytes <= limit) & (self.tokens_per_s > 0))
         return places[np.argsort(-self.tokens_per_s[places], kind="stable")]
 
-    def take(self, places: Places) -> Searched:
-        """Some of them."""
-        return replace(
+    def take(self, places: Places, machine: Machine) -> Searched:
+        """Some of them, on a machine that they take as much memory of."""
+        taken = replace(
             self,
+            machine=machine,
             split_places=self.split_places[places],
             recompute_places=self.recompute_places[places],
             micro_batch=self.micro_batch[places],
             grad_accum=self.grad_accum[places],
         )
+        taken.__dict__["memory_bytes"] = self.memory_bytes[places]  # which was computed before
+        return taken
 
 
 def search(
@@ -205,22 +224,47 @@ def search(
     import numpy as np
 
     splits = list(_list_splits(job, machine)) if splits is None else splits
-    numbers = _choose_near(splits, global_batch_tokens / job.seq_len)
-    columns: list[list[int]] = [[], [], []]
-    for number in numbers:
+    numbers, shares = [], []
+    for number in _choose_near(splits, global_batch_tokens / job.seq_len):
         split = splits[number]
-        for micro_batch, grad_accum in _list_shares(
-            global_batch_tokens / (job.seq_len * split.data)
-        ):
-            # Interleaved schedules pass as many micro-batches at a time as there are stages.
-            if split.virtual_stages == 1 or grad_accum % split.pipeline == 0:
-                for column, value in zip(columns, (number, micro_batch, grad_accum), strict=True):
-                    column.append(value)
-    places, micro_batches, grad_accums = (
-        np.repeat(np.array(column, dtype=np.intp), len(RECOMPUTES)) for column in columns
+        found = _list_split_shares(global_batch_tokens / (job.seq_len * split.data), split)
+        if found:
+            numbers.append(number)
+            shares.append(found)
+    # Larger micro-batches hold more: where the smallest does not fit, none does.
+    kinds = len(RECOMPUTES)
+    smallest = Searched(
+        job,
+        machine,
+        stack,
+        splits,
+        split_places=np.repeat(np.array(numbers, dtype=np.intp), kinds),
+        recompute_places=np.tile(np.arange(kinds), len(numbers)),
+        micro_batch=np.repeat(np.array([each[0][0] for each in shares], dtype=np.intp), kinds),
+        grad_accum=np.repeat(np.array([each[0][1] for each in shares], dtype=np.intp), kinds),
+        considered=kinds * sum(map(len, shares)),
     )
-    recomputes = np.tile(np.arange(len(RECOMPUTES)), len(columns[0]))
-    return Searched(job, machine, stack, splits, places, recomputes, micro_batches, grad_accums)
+    if not numbers:
+        return smallest
+    fits = smallest.memory_bytes <= (machine.memory_bytes or np.inf)
+    counts = np.where(fits, np.repeat([len(each) for each in shares], kinds), 1)
+    flat = np.array([pair for each in shares for pair in each], dtype=np.intp)
+    starts = np.repeat(np.cumsum([0, *(len(each) for each in shares[:-1])]), kinds)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = flat[np.repeat(starts, counts) + within]
+    return replace(
+        smallest,
+        split_places=np.repeat(smallest.split_places, counts),
+        recompute_places=np.repeat(smallest.recompute_places, counts),
+        micro_batch=chosen[:, 0],
+        grad_accum=chosen[:, 1],
+    )
+
+
+def _list_split_shares(asked: float, split: Split) -> list[tuple[int, int]]:
+    """Interleaved schedules pass as many micro-batches at a time as there are stages."""
+    multiple = split.pipeline if split.virtual_stages > 1 else 1
+    return [pair for pair in _list_shares(asked) if pair[1] % multiple == 0]
 
 
 def _choose_near(splits: Sequence[Split], sequences: float) -> list[int]:
@@ -272,11 +316,23 @@ def _list_stages(job: TrainingJob, ranks: int) -> list[int]:
     given, layers = job.parallelism.pipeline, job.shape.layers
     if given > 1:
         return [given] if ranks % given == 0 else []
+    most = min(layers, ranks, MOST_STAGES)
     return [
         stages
-        for stages in range(1, min(layers, ranks, MOST_STAGES) + 1)
-        if ranks % stages == 0 and (layers % stages == 0 or (layers + 2) % stages == 0)
+        for stages in range(1, most + 1)
+        if ranks % stages == 0 and _can_share(layers, stages)
     ]
+
+
+def _can_share(layers: int, stages: int) -> bool:
+    """
+    >>> [stages for stages in range(1, 33) if _can_share(61, stages)]
+    [1, 2, 3, 4, 7, 8, 9, 16, 21]
+    """
+    if layers % stages == 0 or (layers + 2) % stages == 0:
+        return True
+    is_power = stages & (stages - 1) == 0
+    return is_power and layers > -(-layers // stages) * (stages - 1)
 
 
 def _list_ways(

@@ -106,13 +106,12 @@ def list_changes(
 def _change_machine(searched: Searched, order: Places, chosen: Choice, what: What) -> Change:
     change, most = MACHINES[what]
     machine = change(searched.machine)
-    then = replace(searched, machine=machine)
-    own = predict_choice(then, chosen)
+    own = predict_choice(replace(searched, machine=machine), chosen)
     candidates = order
     if own is not None:  # what cannot become as fast need not be computed
         speeds = searched.tokens_per_s[order]
         candidates = order[speeds >= (1 - 1e-9) * own.tokens_per_s / most]
-    return _choose(then.take(candidates), chosen, own, what)
+    return _choose(searched.take(candidates, machine), chosen, own, what)
 
 
 def _list_likely(searched: Searched, order: Places) -> Sequence[Split]:

@@ -67,7 +67,7 @@ class Plan(Printed):
 
     @property
     def tried(self) -> int:
-        return len(self.searched)
+        return self.searched.considered
 
     @property
     def fitting(self) -> int:
