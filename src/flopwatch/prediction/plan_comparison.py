@@ -13,6 +13,7 @@ from flopwatch.jobs.training_job import Printed, TrainingJob
 from flopwatch.prediction.plan_hardware import (
     PlannedHardware,
     Price,
+    count_train_tokens,
     find_planned_hardware,
     find_price,
     require_priced,
@@ -137,7 +138,9 @@ def _plan_on(
         hardware.machine,
         hardware.stack,
         global_batch_tokens=global_batch_tokens,
-        train_tokens=train_tokens or float(tokens_per_parameter * placed.parameters),
+        train_tokens=count_train_tokens(
+            placed, global_batch_tokens, train_tokens, tokens_per_parameter
+        ),
         price=find_price(price, hardware.machine),
         shown=shown,
     )

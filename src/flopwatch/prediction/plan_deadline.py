@@ -16,6 +16,7 @@ from flopwatch.prediction.plan_comparison import describe_hardware
 from flopwatch.prediction.plan_hardware import (
     PlannedHardware,
     Price,
+    count_train_tokens,
     find_planned_hardware,
     find_price,
     require_priced,
@@ -155,8 +156,10 @@ def plan_deadlines(  # noqa: PLR0913  all but two are given by name
         own = []
         for each in machines:
             padded = each.pad(job)
-            tokens = train_tokens or float(tokens_per_parameter * padded.parameters)
             try:
+                tokens = count_train_tokens(
+                    padded, global_batch_tokens, train_tokens, tokens_per_parameter
+                )
                 own.append(_meet_deadline(padded, each, days, tokens, global_batch_tokens, price))
             except UsageError as error:
                 refusals.append(f"{job.name} on {each.text}: {error}")
@@ -181,7 +184,7 @@ def _meet_deadline(
     price: Price,
 ) -> Deadline:
     machine, most = hardware.machine, hardware.devices
-    require_plannable(job, machine, global_batch_tokens, train_tokens)
+    require_plannable(job, machine)
     reach = Reach(job, machine, hardware.stack, global_batch_tokens)
 
     def plan_on(devices: int) -> Plan:

@@ -1,4 +1,5 @@
-"""What a plan is made for: a model on a number of devices of a kind, and what these cost."""
+"""What a plan is made for: a model on a number of devices of a kind, how many tokens, and what
+devices cost."""
 
 from __future__ import annotations
 
@@ -58,6 +59,23 @@ def find_planned_hardware(
     return PlannedHardware(
         text=text, devices=devices if is_counted else None, machine=machine, stack=chosen
     )
+
+
+def count_train_tokens(
+    job: TrainingJob,
+    global_batch_tokens: float,
+    train_tokens: float | None,
+    tokens_per_parameter: float,
+) -> float:
+    """To train on; without a number, so many for each parameter."""
+    if train_tokens is None:
+        return float(tokens_per_parameter * job.parameters)
+    if train_tokens < global_batch_tokens:
+        raise UsageError(
+            f"a step of {global_batch_tokens:,.0f} tokens is more than the {train_tokens:,.0f} "
+            "to train on; choose a smaller batch, or train on more"
+        )
+    return train_tokens
 
 
 def find_price(price: Price, machine: Machine) -> float | None:

@@ -227,7 +227,7 @@ def make_plan(
 ) -> Plan:
     """Of the job's model, sequence length, precision, optimizer and ranks; all else is searched,
     but for the kinds of parallelism that it has."""
-    require_plannable(job, machine, global_batch_tokens, train_tokens)
+    require_plannable(job, machine)
     searched = search(job, machine, stack, global_batch_tokens)
     if not len(searched):
         raise UsageError(
@@ -251,15 +251,8 @@ def make_plan(
     )
 
 
-def require_plannable(
-    job: TrainingJob, machine: Machine, global_batch_tokens: float, train_tokens: float
-) -> None:
+def require_plannable(job: TrainingJob, machine: Machine) -> None:
     require_predictable(job, "plan")
-    if train_tokens < global_batch_tokens:
-        raise UsageError(
-            f"a step of {global_batch_tokens:,.0f} tokens is more than the {train_tokens:,.0f} "
-            "to train on; choose a smaller batch, or train on more"
-        )
     if machine.memory_bytes is None:
         raise UsageError(
             f"how much memory {machine.name} has is not known, and so not what fits; choose a "
