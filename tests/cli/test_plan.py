@@ -96,6 +96,8 @@ def test_an_emitted_configuration_is_alone_on_stdout() -> None:
         ([*KINDS, "--show", "3"], "--show is for one model"),
         (["--hardware", "8xH100-SXM", "--emit", "megatron", "-q"], "leave -q and -o out"),
         (["--hardware", "8xH100-SXM", "-o", "x.png"], "give several --hardware, or --days"),
+        (["--hardware", "here", "--days", "4"], "--hardware here is one machine"),
+        (["--hardware", "8xH100-SXM,8xT4", "-o", "x.png"], "nothing to draw for x.png"),
         ([*KINDS, "-o", "x.txt"], "does not end in .html"),
         (["--hardware", "8xH100-SXM", "--emit", "deepspeed"], "choose one of megatron"),
         (["--hardware", "8xH100-SXM", "--tokens", "x"], "is not a number above 0"),

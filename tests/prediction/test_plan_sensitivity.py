@@ -69,7 +69,7 @@ def test_what_is_full_does_not_fit_into_less_memory() -> None:
     found = make_plan(
         spread(job, 32), tight, plan().stack, global_batch_tokens=2**19, train_tokens=1e9
     )
-    (less,) = (each for each in found.changes if each.what == "memory-less")
+    (less,) = (each for each in found.changes if each.what == "memory-smaller")
     assert not less.is_same
     assert less.chosen is None or less.chosen.memory.total_bytes < 0.9 * 0.95 * (
         tight.memory_bytes or 0

@@ -46,5 +46,7 @@ def write_out(
         replace_file(out, render_answer_page(title, answer, sheets, plots, footer).encode())
         print_remark(f"wrote {out}")
         return
+    if not plots:
+        raise UsageError(f"there is nothing to draw for {out}; a page (.html) has the tables")
     for file in draw_files(plots, out):
         print_remark(f"wrote {file}")

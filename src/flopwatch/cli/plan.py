@@ -18,6 +18,7 @@ from flopwatch.cli.options import Word, print_found, print_json, read_amount
 from flopwatch.cli.out_files import check_out, write_out
 from flopwatch.cli.predict import (
     AMOUNT,
+    HERE,
     find_batch_tokens,
     network,
     refuse_network_here,
@@ -135,9 +136,13 @@ def _refuse_idle(context: click.Context, given: dict[str, Any], count: int) -> N
         raise click.UsageError("--emit is for one model on one kind of hardware", context)
     if given["framework"] and (given["quiet"] or given["out"]):
         raise click.UsageError("--emit prints a configuration alone; leave -q and -o out")
-    if given["out"] and count == 1 and given["days"] is None:
+    if given["out"] and len(given["hardware"]) == 1 and given["days"] is None:
         raise click.UsageError(
             "-o draws days over cost of several plans; give several --hardware, or --days", context
+        )
+    if given["days"] and HERE in given["hardware"]:
+        raise click.UsageError(
+            f"--days counts devices of a kind, and --hardware {HERE} is one machine", context
         )
     if (count > 1 or given["days"]) and "shown" in options.list_given(context):
         raise click.UsageError("--show is for one model on one hardware; leave it out", context)

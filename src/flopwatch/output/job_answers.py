@@ -79,8 +79,8 @@ def _compare_next(plan: Plan) -> list[str]:
     if second < plan.best[0].low:
         return [f"{slower}, which is outside of the 90 % interval of the best."]
     return [
-        f"{slower}; {plan.alike:,} of {plan.fitting:,} that fit lie within the 90 % interval of the "
-        "best, which cannot be told apart: measure the first few."
+        f"{slower}; {plan.alike:,} of {plan.fitting:,} that fit lie within the 90 % interval of "
+        "the best, which cannot be told apart: measure the first few."
     ]
 
 

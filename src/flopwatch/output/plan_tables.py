@@ -39,7 +39,7 @@ LEGEND = (
 WHATS: Mapping[What, str] = {
     "network-halved": "the network between nodes has half the bandwidth",
     "network-doubled": "the network between nodes has twice the bandwidth",
-    "memory-less": "devices have 10 % less memory",
+    "memory-smaller": "devices have 10 % less memory",
     "matmuls-slower": "matmuls are 10 % slower",
     "matmuls-faster": "matmuls are 10 % faster",
     "batch-halved": "the global batch is half as large",

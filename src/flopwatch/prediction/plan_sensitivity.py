@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flopwatch.prediction.plan_search import Places
 
 What = Literal[
-    "network-halved", "network-doubled", "memory-less", "matmuls-slower", "matmuls-faster",
+    "network-halved", "network-doubled", "memory-smaller", "matmuls-slower", "matmuls-faster",
     "batch-halved", "batch-doubled",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def _scale_memory(factor: float) -> Callable[[Machine], Machine]:
 MACHINES: Mapping[What, tuple[Callable[[Machine], Machine], float]] = {
     "network-halved": (_scale_network(0.5), 1.0),
     "network-doubled": (_scale_network(2.0), 2.0),
-    "memory-less": (_scale_memory(0.9), 1.0),
+    "memory-smaller": (_scale_memory(0.9), 1.0),
     "matmuls-slower": (_scale_matmuls(0.9), 1.0),
     "matmuls-faster": (_scale_matmuls(1.1), 1.1),
 }
