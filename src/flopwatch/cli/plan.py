@@ -89,7 +89,7 @@ def list_frameworks() -> list[str]:
 @options.as_json
 @click.pass_context
 def plan(context: click.Context, /, **given: Any) -> None:
-    """Find the fastest way to train a model, the hardware for it, and how much of that.
+    """Find the fastest way to train a model, and the hardware for it.
 
     Searches tensor, pipeline, context, expert and data parallelism, sharding, recomputation and
     micro-batch among what fits into memory; --tp, --pp, --cp and --ep keep that as given.

@@ -24,7 +24,7 @@ to the one asked for, unless no configuration comes near: 1,024 data-parallel ra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -374,6 +374,25 @@ OF_LINEARS = ("inputs", "outputs", "weight_layers", "split", "active", "copies")
 """Of `JobArrays`: a column for each linear layer that the model may have."""
 
 
+SPLIT_COLUMNS: Mapping[str, Callable[[Split], float]] = {
+    "tensor": lambda split: split.tensor,
+    "is_sequence": lambda split: split.is_sequence,
+    "pipeline": lambda split: split.pipeline,
+    "virtual_stages": lambda split: split.virtual_stages,
+    "is_zero_bubble": lambda split: split.schedule == "zero-bubble",
+    "is_gpipe": lambda split: split.schedule == "gpipe",
+    "context": lambda split: split.context,
+    "expert": lambda split: split.expert,
+    "data": lambda split: split.data,
+    "is_none": lambda split: split.sharding == "none",
+    "is_sharded": lambda split: split.sharding in GATHERS,
+    "gathers": lambda split: GATHERS.get(split.sharding, 2),
+    "is_zero1": lambda split: split.sharding == "zero1",
+    "shard_group": lambda split: split.shard_group,
+}
+"""Of `JobArrays`: what a split says."""
+
+
 def _make_columns(searched: Searched) -> JobArrays:
     """One job's arrays, with an entry for each configuration where they differ."""
     import numpy as np
@@ -381,33 +400,20 @@ def _make_columns(searched: Searched) -> JobArrays:
     base = make_arrays([Placed(searched.job, searched.machine, searched.stack.habits)])
     real = base.active[0] > 0
     base = replace(base, **{name: getattr(base, name)[:, real] for name in OF_LINEARS})
-    splits, places = searched.splits, searched.split_places
-
-    def column(read: Callable[[Split], float]) -> Array:
-        return np.array([read(split) for split in splits], dtype=float)[places]
-
-    is_sequence = column(lambda split: split.is_sequence)
+    used, places = np.unique(searched.split_places, return_inverse=True)
+    splits = [searched.splits[number] for number in used]
+    columns = {
+        name: np.array([read(split) for split in splits], dtype=float)[places]
+        for name, read in SPLIT_COLUMNS.items()
+    }
     return replace(
         base,
+        **columns,
         micro_batch=searched.micro_batch.astype(float),
         grad_accum=searched.grad_accum.astype(float),
         is_full=(searched.recompute_places == RECOMPUTES.index("full")).astype(float),
         is_selective=(searched.recompute_places == RECOMPUTES.index("selective")).astype(float),
-        tensor=column(lambda split: split.tensor),
-        is_sequence=is_sequence,
-        scatters=np.maximum(is_sequence, base.scatters),
-        pipeline=column(lambda split: split.pipeline),
-        virtual_stages=column(lambda split: split.virtual_stages),
-        is_zero_bubble=column(lambda split: split.schedule == "zero-bubble"),
-        is_gpipe=column(lambda split: split.schedule == "gpipe"),
-        context=column(lambda split: split.context),
-        expert=column(lambda split: split.expert),
-        data=column(lambda split: split.data),
-        is_none=column(lambda split: split.sharding == "none"),
-        is_sharded=column(lambda split: split.sharding in GATHERS),
-        gathers=column(lambda split: GATHERS.get(split.sharding, 2)),
-        is_zero1=column(lambda split: split.sharding == "zero1"),
-        shard_group=column(lambda split: split.shard_group),
+        scatters=np.maximum(columns["is_sequence"], base.scatters),
     )
 
 

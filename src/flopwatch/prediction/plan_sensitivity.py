@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from flopwatch.jobs.training_job import RECOMPUTES
 from flopwatch.prediction.hardware import UNKNOWN_SHARE, Machine
 from flopwatch.prediction.plan_losers import predict_choice, predict_place
-from flopwatch.prediction.plan_search import Choice, Searched, Split, search
+from flopwatch.prediction.plan_search import SPARE, Choice, Searched, Split, search
 from flopwatch.prediction.predictions import Prediction
 
 if TYPE_CHECKING:
@@ -107,8 +107,10 @@ def _change_machine(searched: Searched, order: Places, chosen: Choice, what: Wha
     change, most = MACHINES[what]
     machine = change(searched.machine)
     own = predict_choice(replace(searched, machine=machine), chosen)
-    candidates = order
-    if own is not None:  # what cannot become as fast need not be computed
+    if own is None:  # with less memory, all else is as fast as before
+        limit = SPARE * (machine.memory_bytes or 0.0)
+        candidates = order[searched.memory_bytes[order] <= limit][:MOST_TRIED]
+    else:  # what cannot become as fast need not be computed
         speeds = searched.tokens_per_s[order]
         candidates = order[speeds >= (1 - 1e-9) * own.tokens_per_s / most]
     return _choose(searched.take(candidates, machine), chosen, own, what)
