@@ -32,7 +32,7 @@ def list_device_counts(machine: Machine, most: int = MOST_DEVICES, multiple: int
     >>> list_device_counts(find_machine("H100-SXM")[1], 200)[:8]
     [1, 2, 4, 8, 16, 24, 32, 40]
     >>> list_device_counts(find_machine("H100-SXM")[1], 200)[-5:]
-    [120, 128, 144, 160, 176]
+    [128, 144, 160, 176, 192]
     """
     powers = [1 << power for power in range(most.bit_length())]
     inside = [count for count in powers if count < machine.per_node]
