@@ -546,4 +546,4 @@ def test_time_left_learns_from_the_groups_so_far() -> None:
     left.observe(sampled)  # a long round goes on
     assert left.text() == "about 1m55s left"
     left.end_group(groups[4], [make_record(status="oom", **FAILED)])
-    assert left.text() == "about 1m55s left"
+    assert left.text() == "about 1m45s left"

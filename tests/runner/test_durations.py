@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,7 @@ from flopwatch.runner.durations import (
 )
 from flopwatch.runner.schedule import Group, fit_budget
 from flopwatch.settings import QUICK, Settings
+from flopwatch.worker import called_functions
 from flopwatch.worker.sampling import Progress
 from tests.conftest import make_record
 
@@ -390,3 +392,22 @@ def test_a_share_of_the_cores_during_a_run_is_its_slowdown() -> None:
     two = replace(SETTINGS, threads=2)
     assert find_slowdown(0.8, two, 2) == pytest.approx(5.0)
     assert find_slowdown(0.8, replace(two, device="cuda"), 2) == 1.0
+
+
+def test_one_matmul_that_waits_for_seconds_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_ns = [1e7] * 9 + [5e9]
+    monkeypatch.setattr(matmul_rates, "time_matmuls", lambda *_, **__: times_ns)
+    assert measure_rate("float32", "cpu", CpuClock()) == pytest.approx(2 * 768**3 / 1e7 * 1e9)
+
+
+def test_the_slowdown_is_the_time_over_that_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two threads that were on a core for a quarter of the time each."""
+    clocks = {"perf_counter": iter([0.0, 8.0]), "process_time": iter([1.0, 5.0])}
+    fake_time = SimpleNamespace(**{name: values.__next__ for name, values in clocks.items()})
+    monkeypatch.setattr(called_functions, "time", fake_time)
+    monkeypatch.setattr(called_functions, "measure_rate", lambda *_: 1e9)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    found = called_functions.measure_speed(["float32"], "cpu")
+    assert found == {"rates": {"float32": 1e9}, "slowdown": 4.0}

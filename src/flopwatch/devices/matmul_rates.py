@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from statistics import median
 from typing import Any
 
 from flopwatch.devices.base import Clock, open_backend
@@ -43,7 +44,9 @@ PROBE_SIZE, HOST_PROBE_SIZE, LARGEST_PROBE = 512, 768, 4096
 is over in a second; on CPUs, where threads of a smaller one wait for one another far longer than
 those of a layer do while other programs compute; and on the fastest accelerators, which are done
 with a small one before the next is launched."""
-EMULATED_NS = 1e8
+ENOUGH_TIMES, LONGEST = 8, 3.0
+"""On a busy machine fewer say little: they may take up to three times as long together."""
+EMULATED_NS = 5e8
 """What takes longer is not tried in larger sizes."""
 BUSY_NS = 1e6
 """What a probe of an accelerator takes, if it is not the largest."""
@@ -248,8 +251,9 @@ def describe_emulation(dtype: str, device: Device) -> str | None:
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
     """FLOP/s of a matmul in that dtype, for estimates only; None where torch has none.
 
-    On average, not at best: where other programs compute, threads wait for one another, and small
-    matmuls may be 20 times slower for as long as that lasts.
+    The median, not the best: where other programs compute, threads wait for one another, and small
+    matmuls may be 20 times slower for as long as that lasts. Not the mean either: on a very busy
+    machine one of them in a few waits for seconds.
     """
     size = PROBE_SIZE
     if is_host(device):
@@ -262,7 +266,7 @@ def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
         while times_ns and min(times_ns) < BUSY_NS and size < LARGEST_PROBE:
             size *= 2
             times_ns = time_matmuls(dtype, device, clock, size)
-    return count_flops((size,) * 3) * len(times_ns) / sum(times_ns) * 1e9 if times_ns else None
+    return count_flops((size,) * 3) / median(times_ns) * 1e9 if times_ns else None
 
 
 def time_matmuls(
@@ -282,7 +286,9 @@ def time_matmuls(
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
         torch.mm(a, a)  # the first one pays for one-time costs
-        while sum(times_ns) < enough_ns:
+        while (taken_ns := sum(times_ns)) < enough_ns or (
+            len(times_ns) < ENOUGH_TIMES and taken_ns < LONGEST * enough_ns
+        ):
             start = clock.mark()
             torch.mm(a, a)
             times_ns += clock.elapsed_ns([start, clock.mark()])
