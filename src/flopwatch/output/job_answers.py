@@ -105,7 +105,8 @@ def answer_plan_comparison(comparison: PlanComparison) -> list[str]:
             if cheapest is not None and cheapest is not first:
                 sentence += f"; cheapest: {_describe_plan(cheapest)}"
             if dominated:
-                sentence += f"; {dominated} of {len(rivals)} are dominated"
+                verb = "is" if dominated == 1 else "are"
+                sentence += f"; {dominated} of {len(rivals)} {verb} dominated"
         answers.append(f"{sentence}.")
     return answers
 
