@@ -41,6 +41,7 @@ from flopwatch.models.builder import (
     build,
     build_empty,
     choose_attention,
+    choose_mixing,
     choose_recompute,
     find_blocks,
     list_initialisers,
@@ -247,12 +248,13 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
 
 def make_model(job: TrainingJob, *, plain: bool = False, is_empty: bool = False) -> nn.Module:
     """In the host's memory, with weights from torch's current seed, the same ones for every way to
-    share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, its
+    share it. With `plain`, swapped layers and experts are computed by the plain formula; with `is_empty`, its
     matrices take no memory, and it gets all that by a `Filler`."""
     is_whole = job.shape.is_ours and not is_empty
     model = (build if is_whole else build_empty)(job.shape, dtype=job.arithmetic.dtype)
     choose_attention(model, job.attention)
     choose_recompute(model, job.recompute)
+    choose_mixing(model, "plain" if plain else "grouped")
     if is_whole:
         swap_layers(model, job, find_swapped(model, job))
     elif not is_empty:
