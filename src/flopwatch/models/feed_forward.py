@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.layers.grouped_matmul import multiply_groups
+from flopwatch.layers.swapping import cast_for_autocast
 from flopwatch.worker.instruments import region
 
 BALANCE_COEFFICIENT = 0.01
@@ -124,7 +125,7 @@ class Mixture(nn.Module):
         self.shared = FeedForward(shape, shared) if shared else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Balance]:
-        tokens = x.flatten(0, -2)  # T, hidden size
+        tokens, _, _ = cast_for_autocast(x.flatten(0, -2), self.router.weight, None)
         with region("feed-forward/router"):
             choice = self.route(tokens)
         if self.mixing == "plain":
