@@ -179,8 +179,17 @@ def make_block(sizes: Sizes, *, has_experts: bool = False) -> list[Stage]:
         make_norm(sizes, "norm before attention"),
         attend[sizes.job.attention](sizes),
         make_norm(sizes, "norm before feed-forward"),
-        make_mixture(sizes) if has_experts else make_feed_forward(sizes),
+        *(make_mixtures(sizes) if has_experts else [make_feed_forward(sizes)]),
     ]
+
+
+def make_mixtures(sizes: Sizes) -> list[Stage]:
+    """With the shared experts, whose input is that of the others."""
+    size = sizes.shape.shared_expert_size
+    if not size:
+        return [make_mixture(sizes)]
+    shared = make_feed_forward(sizes, "shared experts", "feed_forward.shared", size)
+    return [make_mixture(sizes), replace(shared, kept=shared.kept[1:])]
 
 
 def make_norm(sizes: Sizes, name: str) -> Stage:
@@ -296,24 +305,27 @@ def _attention_gradients(sizes: Sizes) -> tuple[int, int]:
     )
 
 
-def make_feed_forward(sizes: Sizes) -> Stage:
-    shape, hidden_size, width = sizes.shape, sizes.shape.hidden_size, sizes.shape.feed_forward_size
-    matrices = count_up_matrices(shape)
-    gates = [sizes.tensor("gates", width)] if shape.is_gated else []
+def make_feed_forward(
+    sizes: Sizes, name: str = "feed-forward", layer: str = "feed_forward", size: int | None = None
+) -> Stage:
+    """Of the model's feed-forward size, or of another."""
+    shape, hidden_size = sizes.shape, sizes.shape.hidden_size
+    matrices, width = count_up_matrices(shape), size or shape.feed_forward_size
+    gates = [sizes.tensor(f"gates of {name}", width)] if shape.is_gated else []
     biases = int(sizes.has_biases)
     down = sizes.weigh(hidden_size, width + biases)
     up = sizes.weigh(matrices * width, hidden_size + biases)
     one = sizes.count(width)
-    lowering = sizes.copy("feed_forward.down", hidden_size, width)
+    lowering = sizes.copy(f"{layer}.down", hidden_size, width)
     return Stage(
-        name="feed-forward",
+        name=name,
         kept=[
-            sizes.tensor("inputs of feed-forward", hidden_size),
-            *sizes.copy("feed_forward.up", matrices * width, hidden_size),
+            sizes.tensor(f"inputs of {name}", hidden_size),
+            *sizes.copy(f"{layer}.up", matrices * width, hidden_size),
             *lowering,
-            sizes.tensor("feed-forward, before the activation", matrices * width),
+            sizes.tensor(f"{name}, before the activation", matrices * width),
             *gates,
-            sizes.tensor("feed-forward, after the activation", width),
+            sizes.tensor(f"{name}, after the activation", width),
         ],
         gradient_bytes=down + up,
         forward_bytes=sizes.hidden + sizes.stream + sizes.lifted,

@@ -27,10 +27,9 @@ def make_mixture(sizes: Sizes) -> Stage:
     up, down = (sizes.weigh(*weights[name]) for name in (UP, DOWN))
     lowering, raising = (_copy(sizes, name, weights[name]) for name in (DOWN, UP))
     one = sizes.count(active * size)
-    gates = [sizes.tensor("gates", active * size)] if shape.is_gated else []
-    shared = _list_shared(sizes)
+    gates = [sizes.tensor("gates of experts", active * size)] if shape.is_gated else []
     return Stage(
-        name="feed-forward",
+        name="experts",
         kept=[
             sizes.tensor("inputs of feed-forward", hidden_size),
             *_list_choice(sizes),
@@ -41,14 +40,16 @@ def make_mixture(sizes: Sizes) -> Stage:
             *gates,
             sizes.tensor("experts, after the activation", active * size),
             sizes.tensor("results of experts", active * hidden_size),
-            *shared,
         ],
-        gradient_bytes=up + down + sum(sizes.weigh(*w) for n, w in weights.items() if n not in (UP, DOWN)),
+        gradient_bytes=up + down + sizes.weigh(count_router_weights(shape)),
         forward_bytes=rows + max(sizes.hidden, sizes.stream) + sizes.lifted,
         backward_bytes=sizes.stream + max(
             2 * rows,  # where results are weighted
-            down - sum(t.size_bytes for t in lowering) + matrices * one,  # in the activation
-            down - sum(t.size_bytes for t in lowering) + up + rows - matrices * one,
+            # A weight's copy is gone when its gradient is there.
+            down - sum(copy.size_bytes for copy in lowering) + max(
+                matrices * one,  # in the activation
+                up + rows - matrices * one,  # in the matmul before it
+            ),
         ),
     )  # fmt: skip
 
@@ -77,20 +78,6 @@ def _list_choice(sizes: Sizes) -> list[Tensor]:
         sizes.tensor("weights of experts", active),
         # Of experts, of rows by expert, and of rows by token.
         sizes.tensor("numbers of experts", 3 * active, element_bytes=LONG),
-    ]
-
-
-def _list_shared(sizes: Sizes) -> list[Tensor]:
-    shape, size = sizes.shape, sizes.shape.shared_expert_size
-    if not size:
-        return []
-    matrices = count_up_matrices(shape)
-    return [
-        *sizes.copy("feed_forward.shared.up", matrices * size, shape.hidden_size),
-        *sizes.copy("feed_forward.shared.down", shape.hidden_size, size),
-        sizes.tensor("shared experts, before the activation", matrices * size),
-        *([sizes.tensor("gates of shared experts", size)] if shape.is_gated else []),
-        sizes.tensor("shared experts, after the activation", size),
     ]
 
 
