@@ -29,6 +29,7 @@ from torch.nn import functional
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.layers.grouped_matmul import multiply_groups
 from flopwatch.layers.swapping import cast_for_autocast
+from flopwatch.models.device_mesh import find_own
 from flopwatch.worker.instruments import region
 
 BALANCE_COEFFICIENT = 0.01
@@ -81,17 +82,11 @@ class Experts(nn.Module):
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows are sorted by expert, and `ends` has the row after the last one of each."""
         with region("feed-forward/up"):
-            raised = multiply_groups(rows, take_own(self.up), ends)
+            raised = multiply_groups(rows, find_own(self.up), ends)
         with region("feed-forward/activation"):
             active = activate(raised, self.is_gated)
         with region("feed-forward/down"):
-            return multiply_groups(active, take_own(self.down), ends)
-
-
-def take_own(parameter: Tensor) -> Tensor:
-    """What this rank has of what ranks divide."""
-    own: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-    return own
+            return multiply_groups(active, find_own(self.down), ends)
 
 
 class Balance(NamedTuple):
