@@ -263,10 +263,15 @@ class Shards:
         reshards = job.sharding != "zero2" and not keeps_gathered(job.parallelism)
         for block in blocks:
             for experts in list_divided(block):  # among those ranks that have the same ones
+                same = mesh.expert_data
+                assert same is not None
                 shard: Any = fully_shard(
-                    experts, mesh=mesh.expert_data, reshard_after_forward=reshards, mp_policy=policy
+                    experts, mesh=same, reshard_after_forward=reshards, mp_policy=policy
                 )
                 shard.set_gradient_divide_factor(float(job.parallelism.data))
+                # Gloo cannot multiply on the way; and where there is no way, torch with this
+                # switched on would divide twice.
+                shard.set_force_sum_reduction_for_comms(same.size() > 1)
             fully_shard(block, mesh=group, reshard_after_forward=reshards, mp_policy=policy)
         self.call: Any = fully_shard(
             model, mesh=group, reshard_after_forward=False, mp_policy=policy
