@@ -12,13 +12,13 @@ moves as much as the sums alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -86,6 +86,16 @@ def plan_rest(model: Transformer, *, sequence: bool) -> dict[str, ParallelStyle]
             input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False
         )
     return plan
+
+
+def align_gradients(models: Iterable[nn.Module]) -> None:
+    """Divide gradients as their parameters are: some arise as parts of a sum on each rank, which
+    can wait until all micro-batches have added theirs."""
+    for model in models:
+        for parameter in model.parameters():
+            gradient: Any = parameter.grad
+            if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 class Fused:

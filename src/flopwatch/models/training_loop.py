@@ -62,7 +62,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
-from flopwatch.models.tensor_parallel import restore_rows
+from flopwatch.models.tensor_parallel import align_gradients, restore_rows
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -166,7 +166,15 @@ class Loop:
         assert self._loss is not None
         with self._dividing():
             self._loss.backward()
-        self.shared[0].finish()
+        self.finish()
+
+    def finish(self) -> None:
+        """When the last backward pass has returned: gradients are those of the global batch
+        then."""
+        if self.job.parallelism.tensor > 1:
+            align_gradients(self.models)
+        for shared in self.shared:
+            shared.finish()
 
     def update(self, _: None = None) -> None:
         self.optimizer.step()
@@ -231,8 +239,7 @@ class PipelineLoop(Loop):
     def pass_through(self) -> None:
         with self._dividing():
             self.losses[-1] = list(map(find_own, self.pipeline.run(torch.cat(self._sequences))))
-        for shared in self.shared:
-            shared.finish()
+        self.finish()
         if self._tied is not None:
             self._tied.sum_gradients()
 
