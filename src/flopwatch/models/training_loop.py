@@ -62,7 +62,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
-from flopwatch.models.tensor_parallel import align_gradients, restore_rows
+from flopwatch.models.tensor_parallel import align_gradients, divide_alike, restore_rows
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -295,6 +295,7 @@ def list_gradients(model: nn.Module) -> dict[str, Tensor]:
         gradient: Any = parameter.grad
         if gradient is None or name.endswith(FICKLE):
             continue
+        gradient = divide_alike(parameter, gradient)
         if parameter.dim() == 1:
             owner = model.get_submodule(name.rpartition(".")[0])
             found[f"grad {name}"] = restore_rows(owner, _make_whole(gradient))
