@@ -63,7 +63,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
-from flopwatch.models.tensor_parallel import restore_rows
+from flopwatch.models.tensor_parallel import align_gradients, divide_alike, restore_rows
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -167,7 +167,15 @@ class Loop:
         assert self._loss is not None
         with self._dividing():
             self._loss.backward()
-        self.shared[0].finish()
+        self.finish()
+
+    def finish(self) -> None:
+        """When the last backward pass has returned: gradients are those of the global batch
+        then."""
+        if self.job.parallelism.tensor > 1:
+            align_gradients(self.models)
+        for shared in self.shared:
+            shared.finish()
 
     def update(self, _: None = None) -> None:
         self.optimizer.step()
@@ -232,8 +240,7 @@ class PipelineLoop(Loop):
     def pass_through(self) -> None:
         with self._dividing():
             self.losses[-1] = list(map(find_own, self.pipeline.run(torch.cat(self._sequences))))
-        for shared in self.shared:
-            shared.finish()
+        self.finish()
         if self._tied is not None:
             self._tied.sum_gradients()
 
@@ -289,6 +296,7 @@ def list_gradients(model: nn.Module) -> dict[str, Tensor]:
         gradient: Any = parameter.grad
         if gradient is None or name.endswith(FICKLE):
             continue
+        gradient = divide_alike(parameter, gradient)
         if parameter.dim() == 1:
             owner = model.get_submodule(name.rpartition(".")[0])
             found[f"grad {name}"] = restore_rows(owner, _make_whole(gradient))
