@@ -42,7 +42,12 @@ from flopwatch.errors import Unsupported
 from flopwatch.jobs.layer_parts import PARTS, Layer, Linear, Part
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import count_shards
-from flopwatch.jobs.parameters import count_positions, count_weights, list_all_layers
+from flopwatch.jobs.parameters import (
+    count_expert_parameters,
+    count_positions,
+    count_weights,
+    list_all_layers,
+)
 from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
 BLOCK: tuple[Part, ...] = (
@@ -240,7 +245,7 @@ def scale_to_step(
 ) -> dict[str, dict[str, float]]:
     """From one micro-batch to a step of all ranks. The phase `grad_accum` has both passes of all
     micro-batches but the last; the optimizer works on every copy of a parameter, of which there is
-    one where it is sharded among all ranks."""
+    one where it is sharded among all ranks; expert parallelism divides those of experts."""
     flops = {phase: scale(counts, job.ranks) for phase, counts in once.items()}
     if not flops:
         return flops
@@ -255,7 +260,11 @@ def scale_to_step(
         shards = count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
     except Unsupported:  # which it is found to be when it is built
         shards = job.ranks
-    flops["optimizer"] = scale(once["optimizer"], job.ranks / shards)
+    experts, divided = job.parallelism.expert, 0.0
+    if experts > 1:
+        divided = count_expert_parameters(job.shape) / job.parameters
+    copies = (1 - divided) * job.ranks / shards + divided * job.ranks / max(shards, experts)
+    flops["optimizer"] = scale(once["optimizer"], copies)
     return flops
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.layer_parts import list_layers
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
@@ -36,13 +37,11 @@ class Weights:
     """Parameters, by where they are."""
 
     block: int
+    """Of the largest one."""
     rest: int
     """Outside of blocks."""
+    total: int
     layers: int
-
-    @property
-    def total(self) -> int:
-        return self.layers * self.block + self.rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -118,10 +117,10 @@ def estimate_rank_memory(
 
 
 def _count_weights_by_place(shape: Shape) -> Weights:
-    # Counted as a difference, so that no list of a block's parameters is needed here.
-    block = count_parameters(replace(shape, layers=2)) - count_parameters(replace(shape, layers=1))
-    total = count_parameters(shape)
-    return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
+    layers, total = list_layers(shape), count_parameters(shape)
+    blocks = sum(layer.count * layer.count_parameters() for layer in layers)
+    block = max(layer.count_parameters() for layer in layers)
+    return Weights(block=block, rest=total - blocks, total=total, layers=shape.layers)
 
 
 def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
@@ -160,7 +159,9 @@ def _divide(moment: Moment, weights: Weights, job: TrainingJob, own_bytes: int) 
     """What a rank holds at a moment at which a single process would hold that."""
     element_bytes, parameter_bytes = job.arithmetic.element_bytes, job.arithmetic.parameter_bytes
     # zero2 leaves blocks gathered until the backward pass has used them.
-    blocks = weights.layers if job.sharding == "zero2" else min(AT_ONCE, weights.layers)
+    gathered = weights.rest + min(AT_ONCE, weights.layers) * weights.block
+    if job.sharding == "zero2":
+        gathered = weights.total
     # Gradients of one block and of what is outside of blocks are whole until they are reduced; what
     # is sent is a copy in the parameters' dtype.
     whole_bytes = min(moment.gradient_bytes, (weights.rest + weights.block) * element_bytes)
@@ -174,6 +175,6 @@ def _divide(moment: Moment, weights: Weights, job: TrainingJob, own_bytes: int) 
         "activations": moment.activation_bytes,
         "gradients": round(done * own_bytes),
         "temporary": moment.temporary_bytes,
-        "gathered parameters": (weights.rest + blocks * weights.block) * element_bytes,
+        "gathered parameters": gathered * element_bytes,
         "whole gradients": whole_bytes + sent_bytes,
     }

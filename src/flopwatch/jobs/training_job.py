@@ -25,6 +25,7 @@ from html import escape
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.layer_parts import has_experts
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, is_config_path
 from flopwatch.jobs.parallelism import (
     SHARDING_SPELLINGS,
@@ -239,6 +240,56 @@ def _require_layer_name(linear: object) -> None:
 def _require(name: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
+
+
+def require_experts(job: TrainingJob) -> None:
+    """Refuse ways to divide a model with experts, or experts that it does not have, that cannot be
+    measured.
+
+    >>> require_experts(TrainingJob("small", 8, parallelism=Parallelism(data=2, expert=2)))
+    Traceback (most recent call last):
+    flopwatch.errors.UsageError: small has no experts for ep=2 ranks to divide; leave ep out, or \
+take a mixture, such as decoder:hidden_size=256:layers=4:experts=8:active_experts=2
+    """
+    shape, split = job.shape, job.parallelism
+    if split.expert > 1:
+        if not has_mixtures(shape):
+            raise UsageError(
+                f"{job.name} has no experts for ep={split.expert} ranks to divide; leave ep out, or "
+                "take a mixture, such as decoder:hidden_size=256:layers=4:experts=8:active_experts=2"
+            )
+        if not shape.is_ours:
+            raise UsageError(
+                f"ep={split.expert} divides the experts of the architecture decoder only, not those "
+                f"of {shape.architecture}; leave ep out"
+            )
+        if shape.experts is not None and shape.experts % split.expert:
+            raise UsageError(
+                f"ep={split.expert} ranks cannot divide {shape.experts} experts evenly; choose a "
+                f"divisor of {shape.experts}"
+            )
+        if split.sharding == "hybrid":
+            raise UsageError(
+                "hybrid sharding cannot be measured with expert parallelism; take full, zero2, ddp "
+                "or none"
+            )
+        if split.sharding not in ("none", "ddp") and job.recompute == "selective":
+            raise UsageError(
+                f"selective recomputation does not work with sharding {split.sharding} and ep="
+                f"{split.expert}, since torch's selective checkpoint cannot repeat the gathering of "
+                "experts; take recompute-full, or sharding ddp"
+            )
+    if shape.is_ours and has_mixtures(shape) and (split.tensor > 1 or split.pipeline > 1):
+        name, value = ("tp", split.tensor) if split.tensor > 1 else ("pp", split.pipeline)
+        raise UsageError(
+            f"{name}={value} cannot be measured for a model with experts; leave {name} out, and "
+            "divide the experts by ep"
+        )
+
+
+def has_mixtures(shape: Shape) -> bool:
+    """Whether any layer has experts."""
+    return any(has_experts(shape, place) for place in range(shape.layers))
 
 
 def _read_shape(model: str | Shape, seq_len: int) -> Shape:

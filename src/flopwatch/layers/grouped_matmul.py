@@ -61,9 +61,7 @@ def _(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     schema="(Tensor gradient, Tensor x, Tensor ends) -> Tensor",
 )
 def _find_weight_gradient(gradient: Tensor, x: Tensor, ends: Tensor) -> Tensor:
-    if has_kernel(x.device.type, x.dtype) and _are_aligned(
-        x.dtype, gradient.shape[1], x.shape[1]
-    ):
+    if has_kernel(x.device.type, x.dtype) and _are_aligned(x.dtype, gradient.shape[1], x.shape[1]):
         found: Tensor = torch._grouped_mm(gradient.contiguous().t(), x.contiguous(), offs=ends)
         return found
     pairs = zip(_split(gradient, ends), _split(x, ends), strict=True)
@@ -112,7 +110,9 @@ def has_kernel(device: str, dtype: torch.dtype) -> bool:
     dtype: it is tried once. Else experts are multiplied one after the other."""
     if not hasattr(torch, "_grouped_mm"):
         return False
-    x, weight = (torch.ones(*shape, device=device, dtype=dtype) for shape in ((16, 16), (2, 16, 16)))
+    x, weight = (
+        torch.ones(*shape, device=device, dtype=dtype) for shape in ((16, 16), (2, 16, 16))
+    )
     ends = torch.tensor([0, 16], device=device, dtype=torch.int32)
     try:
         torch._grouped_mm(x, weight.mT, offs=ends)

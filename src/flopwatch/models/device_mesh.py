@@ -29,7 +29,10 @@ class JobMesh:
     def __init__(self, parallelism: Parallelism, device: str) -> None:
         split = parallelism
         self.parallelism = split
-        data = {"dp_replicate": split.data // count_job_shards(split), "dp_shard": count_job_shards(split)}
+        data = {
+            "dp_replicate": split.data // count_job_shards(split),
+            "dp_shard": count_job_shards(split),
+        }
         outer, inner = {"pp": split.pipeline}, {"cp": split.context, "tp": split.tensor}
         self._mesh = self._experts = None
         if distributed.is_initialized():

@@ -39,7 +39,7 @@ from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
 from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
 from flopwatch.jobs.parallelism import Parallelism
-from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
+from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant, require_experts
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
 from flopwatch.models.builder import (
@@ -126,6 +126,9 @@ class Loop:
         self._loss: Tensor | None = None
         self.losses: list[list[Tensor]] = []
         """Of this rank: in each step, those of its micro-batches, over their number."""
+        self.expert_rows: list[Tensor] = []
+        """Of this rank: in each step, how often its tokens went through each expert, by mixture;
+        none where the model has none."""
         # Of logits that ranks divide, both passes are computed in a way of their own.
         self._dividing = loss_parallel if job.parallelism.tensor > 1 else nullcontext
 
@@ -182,10 +185,19 @@ class Loop:
 
     def _compute_loss(self, ids: Tensor) -> Tensor:
         with self.setting.cast():
-            loss: Tensor = self.shared[0].call(input_ids=ids, labels=ids).loss
-        loss = loss / self.job.grad_accum
+            output = self.shared[0].call(input_ids=ids, labels=ids)
+        loss: Tensor = output.loss / self.job.grad_accum
+        self._note_rows(getattr(output, "expert_rows", None))
         self.losses[-1].append(find_own(loss.detach()))
         return loss
+
+    def _note_rows(self, rows: Tensor | None) -> None:
+        """Of a micro-batch."""
+        if rows is None:
+            return
+        if len(self.expert_rows) < len(self.losses):
+            self.expert_rows.append(torch.zeros_like(rows))
+        self.expert_rows[-1] += rows
 
     @property
     def phases(self) -> dict[str, Callable[..., Any]]:
@@ -218,9 +230,23 @@ class Loop:
     def list_gradients(self) -> dict[str, Tensor]:
         return list_gradients(self.models[0])
 
+    def average_imbalances(self) -> list[float]:
+        """Of each step so far, the tokens of the busiest expert over the mean of all experts, in
+        the whole global batch: the mean of all mixtures. All ranks must ask for it at once."""
+        if not self.expert_rows:
+            return []
+        rows = torch.stack(self.expert_rows)  # steps, mixtures, experts
+        if distributed.is_initialized():
+            distributed.all_reduce(rows)
+        rows = rows.double()
+        found: list[float] = (rows.amax(dim=-1) / rows.mean(dim=-1)).mean(dim=-1).tolist()
+        return found
+
     def tell_losses(self) -> Iterator[dict[str, float]]:
-        for step, loss in enumerate(self.average_losses(), 1):
-            yield {"step": step, "loss": loss}
+        losses, imbalances = self.average_losses(), self.average_imbalances()
+        for step, loss in enumerate(losses, 1):
+            more = {"expert_imbalance": imbalances[step - 1]} if imbalances else {}
+            yield {"step": step, "loss": loss, **more}
 
 
 class PipelineLoop(Loop):
@@ -317,7 +343,8 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             "graphs of kernels are measured in the suite steps only; leave cuda-graph and "
             "reduce-overhead out"
         )
-    count_job_shards(job.parallelism)  # refuses what cannot be, before it takes time
+    require_experts(job)  # before it takes time
+    count_job_shards(job.parallelism)  # refuses what cannot be, too
     journal = Journal(open_backend(device).clock)
     mesh = JobMesh(job.parallelism, device)
     is_divided = job.parallelism.pipeline > 1

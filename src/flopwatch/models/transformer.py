@@ -172,9 +172,7 @@ class Block(nn.Module):
         self.feed_forward_norm = make_norm(shape)
         self.feed_forward = (Mixture if has_experts(shape, place) else FeedForward)(shape)
 
-    def forward(
-        self, x: Tensor, rotation: Rotation | None
-    ) -> tuple[Tensor, Balance | None]:
+    def forward(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Balance | None]:
         """Checkpoints lie inside, so that what wraps a block (torch.compile, or what gathers its
         parameters from other ranks) sees all of it, recomputation too."""
         if self.recompute == "none":
