@@ -173,7 +173,7 @@ def list_block(sizes: Sizes, *, has_experts: bool) -> list[Stage]:
     return [recompute(sizes, block, has_experts=has_experts)]
 
 
-def make_block(sizes: Sizes, *, has_experts: bool = False) -> list[Stage]:
+def make_block(sizes: Sizes, *, has_experts: bool) -> list[Stage]:
     attend = {"sdpa": make_fused_attention, "plain": make_plain_attention}
     return [
         make_norm(sizes, "norm before attention"),

@@ -24,7 +24,9 @@ def make_mixture(sizes: Sizes) -> Stage:
     active, size = shape.active_experts or 1, _find_size(shape)
     matrices, rows = count_up_matrices(shape), active * sizes.hidden
     weights = list_mixture_weights(shape)
-    up, down = (sizes.weigh(*weights[name]) for name in (UP, DOWN))
+    biases = int(sizes.has_biases) * (shape.experts or 0)
+    up = sizes.weigh(*weights[UP]) + sizes.weigh(biases, matrices * size)
+    down = sizes.weigh(*weights[DOWN]) + sizes.weigh(biases, hidden_size)
     lowering, raising = (_copy(sizes, name, weights[name]) for name in (DOWN, UP))
     one = sizes.count(active * size)
     gates = [sizes.tensor("gates of experts", active * size)] if shape.is_gated else []

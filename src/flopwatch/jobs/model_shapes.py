@@ -234,7 +234,7 @@ def require_built(text: str, shape: Shape) -> None:
         what = odd[0] if odd else f"a {shape.architecture!r}"
         raise UsageError(
             f"model {text!r}: {what} can be accounted for (flopwatch mfu), but not built; "
-            "leave it out, or take an architecture that has it, such as decoder or mixtral for experts"
+            "leave it out, or take an architecture that has it, as decoder and mixtral have experts"
         )
 
 

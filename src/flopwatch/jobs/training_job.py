@@ -248,20 +248,20 @@ def require_experts(job: TrainingJob) -> None:
 
     >>> require_experts(TrainingJob("small", 8, parallelism=Parallelism(data=2, expert=2)))
     Traceback (most recent call last):
-    flopwatch.errors.UsageError: small has no experts for ep=2 ranks to divide; leave ep out, or \
-take a mixture, such as decoder:hidden_size=256:layers=4:experts=8:active_experts=2
+    flopwatch.errors.UsageError: small has no experts for ep=2 ranks to divide; leave ep out, \
+or take a mixture, such as small:experts=8:active_experts=2
     """
     shape, split = job.shape, job.parallelism
     if split.expert > 1:
         if not has_mixtures(shape):
             raise UsageError(
-                f"{job.name} has no experts for ep={split.expert} ranks to divide; leave ep out, or "
-                "take a mixture, such as decoder:hidden_size=256:layers=4:experts=8:active_experts=2"
+                f"{job.name} has no experts for ep={split.expert} ranks to divide; leave ep out, "
+                "or take a mixture, such as small:experts=8:active_experts=2"
             )
         if not shape.is_ours:
             raise UsageError(
-                f"ep={split.expert} divides the experts of the architecture decoder only, not those "
-                f"of {shape.architecture}; leave ep out"
+                f"ep={split.expert} divides the experts of the architecture decoder only, not "
+                f"those of {shape.architecture}; leave ep out"
             )
         if shape.experts is not None and shape.experts % split.expert:
             raise UsageError(
@@ -276,8 +276,13 @@ take a mixture, such as decoder:hidden_size=256:layers=4:experts=8:active_expert
         if split.sharding not in ("none", "ddp") and job.recompute == "selective":
             raise UsageError(
                 f"selective recomputation does not work with sharding {split.sharding} and ep="
-                f"{split.expert}, since torch's selective checkpoint cannot repeat the gathering of "
-                "experts; take recompute-full, or sharding ddp"
+                f"{split.expert}, since torch's selective checkpoint cannot repeat the gathering "
+                "of experts; take recompute-full, or sharding ddp"
+            )
+        if job.compiled and job.recompute != "none":
+            raise UsageError(
+                f"compiled blocks that are recomputed do not work with ep={split.expert}: torch "
+                "compiles no checkpoint around an all-to-all; leave one of them out"
             )
     if shape.is_ours and has_mixtures(shape) and (split.tensor > 1 or split.pipeline > 1):
         name, value = ("tp", split.tensor) if split.tensor > 1 else ("pp", split.pipeline)

@@ -109,7 +109,8 @@ def settle(
 ) -> Iterator[nn.Module]:
     """Give a model its weights where it is computed, block by block, since a whole one need not fit
     there, nor into the host's memory once for every rank; of a divided layer, and of divided
-    experts, a rank keeps its part. Yields each block when that is done, and does so with the rest when all are taken."""
+    experts, a rank keeps its part. Yields each block when that is done, and does so with the rest
+    when all are taken."""
     blocks = find_blocks(model)
     split = job.parallelism
     for part in (*blocks, model):

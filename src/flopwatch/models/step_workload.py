@@ -294,8 +294,8 @@ def make_workload(job: TrainingJob, device: Device, *, counts_tokens: bool = Tru
 
 def make_reference(job: TrainingJob, device: Device) -> Workload:
     """The same with nothing but plain formulas: attention as it is defined, linear layers as
-    matmuls, expert by expert, nothing compiled. Long sequences are computed block by block, as plain attention needs
-    more memory than what is checked by it."""
+    matmuls, experts one after the other, nothing compiled. Long sequences are computed block by
+    block, as plain attention needs more memory than what is checked by it."""
     shared = share_model(job, device)
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared).items()}
     recompute: Recompute = "full" if job.seq_len > SHORT_SEQUENCE else "none"
@@ -356,10 +356,11 @@ def find_pattern(job: TrainingJob) -> str:
     known = ARCHITECTURES.get(job.shape.architecture)
     if known is not None and (not known.feed_forward or job.shape.experts):
         known = None  # experts are no linear layers
+    name = job.shape.architecture + (" with experts" if job.shape.experts else "")
     if known is None and job.swapped in ("feed-forward", "linear"):
         raise Unsupported(
-            f"which layers of {job.name} are {job.swapped} is not known; name them by a pattern, "
-            "as in dyad:auto:4@*.attention.* or dyad:auto:4@*.mlp.*"
+            f"which layers of {name} are {job.swapped} is not known; name them by a pattern, as in "
+            "dyad:auto:4@*.mlp.*"
         )
     names = {} if known is None else {"feed-forward": known.feed_forward, "linear": known.blocks}
     return names.get(job.swapped, job.swapped)

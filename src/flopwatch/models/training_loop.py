@@ -52,8 +52,8 @@ from flopwatch.models.builder import (
     list_initialisers,
     put_on,
 )
-from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
 from flopwatch.models.device_mesh import JobMesh, count_job_shards, find_own
+from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
 from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
