@@ -56,8 +56,12 @@ def plan_block(*, sequence: bool) -> dict[str, ParallelStyle]:
     """What comes in and goes out is a plain tensor: of all tokens, or of this rank's."""
     tokens = Shard(1) if sequence else Replicate()
     pairs = {
-        **dict.fromkeys(("attention.qkv", "feed_forward.up"), ColwiseParallel(input_layouts=tokens)),
-        **dict.fromkeys(("attention.output", "feed_forward.down"), RowwiseParallel(output_layouts=tokens)),
+        **dict.fromkeys(
+            ("attention.qkv", "feed_forward.up"), ColwiseParallel(input_layouts=tokens)
+        ),
+        **dict.fromkeys(
+            ("attention.output", "feed_forward.down"), RowwiseParallel(output_layouts=tokens)
+        ),
     }
     norms = ("attention_norm", "feed_forward_norm") if sequence else ()
     return {**pairs, **{name: SequenceParallel(use_local_output=True) for name in norms}}
@@ -137,9 +141,7 @@ def divide_alike(parameter: nn.Parameter, local: Tensor) -> Tensor:
         return local
     mesh, placements, shape = spec
     stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=shape, stride=stride
-    )
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 class Fused:

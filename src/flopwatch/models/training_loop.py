@@ -37,8 +37,9 @@ from flopwatch.devices.base import open_backend
 from flopwatch.devices.kinds import HOST, is_host
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
+from flopwatch.jobs.combinations import require_combination, require_divisible
 from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
-from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.parallelism import Parallelism, count_job_shards
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
@@ -51,8 +52,8 @@ from flopwatch.models.builder import (
     list_initialisers,
     put_on,
 )
+from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
-from flopwatch.models.device_mesh import JobMesh, count_job_shards, find_own
 from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
@@ -316,7 +317,10 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             "graphs of kernels are measured in the suite steps only; leave cuda-graph and "
             "reduce-overhead out"
         )
-    count_job_shards(job.parallelism)  # refuses what cannot be, before it takes time
+    # Refuses what cannot be, before it takes time.
+    count_job_shards(job.parallelism)
+    require_divisible(job)
+    require_combination(job)
     journal = Journal(open_backend(device).clock)
     mesh = JobMesh(job.parallelism, device)
     is_divided = job.parallelism.pipeline > 1
