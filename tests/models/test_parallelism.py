@@ -14,7 +14,7 @@ from flopwatch.errors import Unsupported
 from flopwatch.jobs.combinations import RULES
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
-from flopwatch.models import parallelize, pipeline, training_loop
+from flopwatch.models import parallelize, pipeline, tensor_parallel, training_loop
 from flopwatch.models.training_loop import make_reference, make_workload
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.sampling import run_once
@@ -50,7 +50,6 @@ ON_FOUR = [
 
 
 def make_job(ranks: int, model: str, variant: str, optimizer: str = "sgd") -> TrainingJob:
-    words = variant if variant.split("+")[0] not in RATES else variant
     job = TrainingJob(
         model,
         16,
@@ -60,7 +59,7 @@ def make_job(ranks: int, model: str, variant: str, optimizer: str = "sgd") -> Tr
         optimizer=optimizer,
         parallelism=Parallelism(data=ranks),
     )
-    return parse_variant(job, words)
+    return parse_variant(job, variant)
 
 
 def train(job: TrainingJob) -> dict[str, Any]:
@@ -81,8 +80,31 @@ def train(job: TrainingJob) -> dict[str, Any]:
     }
 
 
-def train_all(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
-    return list(map(train, jobs))
+def keep_one_micro_batch(loop: Any) -> None:
+    loop._sequences[-1] = loop._sequences[0]
+    pass_through(loop)
+
+
+pass_through = training_loop.PipelineLoop.pass_through
+BREAKS: dict[str, tuple[object, str, object]] = {
+    "gradients scaled twice": (pipeline, "SCALES", True),
+    "a micro-batch dropped": (training_loop.PipelineLoop, "pass_through", keep_one_micro_batch),
+    "heads of other ranks": (tensor_parallel, "reorder_rows", lambda rows, sizes: rows),
+    "copies of a tied weight": (pipeline.TiedWeight, "sum_gradients", lambda self: None),
+    "shards freed too early": (parallelize, "keeps_gathered", lambda parallelism: False),
+    "gradients not averaged": (parallelize.Replica, "finish", lambda self: None),
+}
+"""What is put in the place of what, for a job to go wrong."""
+
+
+def train_all(jobs: list[tuple[TrainingJob, str]]) -> list[dict[str, Any]]:
+    found = []
+    for job, broken in jobs:
+        with pytest.MonkeyPatch.context() as patch:
+            if broken:
+                patch.setattr(*BREAKS[broken])
+            found.append(train(job))
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,19 +135,31 @@ def alone() -> Callable[[TrainingJob], dict[str, Any]]:
 @pytest.fixture(scope="module")
 def on_two() -> dict[Any, list[dict[str, Any]]]:
     """What both ranks give, by case."""
-    return train_cases(2, [(*case, "sgd") for case in ON_TWO] + ADAMW)
+    return train_cases(2, [*((*case, "sgd") for case in ON_TWO), *ADAMW, *BROKEN_ON_TWO])
 
 
 @pytest.fixture(scope="module")
 def on_four() -> dict[Any, list[dict[str, Any]]]:
-    return train_cases(4, [(*case, "sgd") for case in ON_FOUR])
+    return train_cases(4, [*((*case, "sgd") for case in ON_FOUR), *BROKEN_ON_FOUR])
 
 
 ADAMW = [(GPT, variant, "adamw") for variant in ("tp2+sp", "pp2:interleaved")]
+BROKEN_ON_TWO = [
+    (GPT, "pp2", "sgd", "gradients scaled twice"),
+    (GPT, "pp2", "adamw", "gradients scaled twice"),
+    (GPT, "pp2:zbv", "sgd", "a micro-batch dropped"),
+    (DECODER, "tp2", "sgd", "heads of other ranks"),
+    (GPT, "pp2", "sgd", "copies of a tied weight"),
+]
+BROKEN_ON_FOUR = [
+    (GPT, "full+pp2:zbv", "sgd", "shards freed too early"),
+    (GPT, "none+pp2", "sgd", "gradients not averaged"),
+]
 
 
 def train_cases(ranks: int, cases: list[Any]) -> dict[Any, list[dict[str, Any]]]:
-    found = run_on_ranks(ranks, train_all, [make_job(ranks, *case) for case in cases])
+    jobs = [(make_job(ranks, *case[:3]), "".join(case[3:])) for case in cases]
+    found = run_on_ranks(ranks, train_all, jobs)
     return dict(zip(cases, map(list, zip(*found, strict=True)), strict=True))
 
 
@@ -144,6 +178,30 @@ def test_four_ranks_train_as_one_process(
 ) -> None:
     job = make_job(4, model, variant)
     check(on_four[model, variant, "sgd"], alone(job), job)
+
+
+@pytest.mark.parametrize("case", BROKEN_ON_TWO)
+def test_what_is_wrong_on_two_ranks_is_found(case: Any, on_two: Any, alone: Any) -> None:
+    require_found(on_two[case], alone(make_job(2, *case[:3])), case[2])
+
+
+@pytest.mark.parametrize("case", BROKEN_ON_FOUR)
+def test_what_is_wrong_on_four_ranks_is_found(case: Any, on_four: Any, alone: Any) -> None:
+    require_found(on_four[case], alone(make_job(4, *case[:3])), case[2])
+
+
+def require_found(found: list[dict[str, Any]], expected: dict[str, Any], optimizer: str) -> None:
+    """By the check before anything is timed, and in the losses of later steps."""
+    with pytest.raises(WrongResult, match="disagrees with one process"):
+        check_values(found[0], expected["values"])
+    if optimizer == "sgd":
+        assert found[0]["losses"] != pytest.approx(expected["losses"], rel=1e-4)
+
+
+def test_shards_that_stay_gathered_are_noted(on_four: Any) -> None:
+    (note,) = on_four[GPT, "full+pp2:zbv", "sgd"][0]["notes"]
+    assert "parameters stay gathered" in note
+    assert not on_four[GPT, "full+pp2:gpipe", "sgd"][0]["notes"]
 
 
 def check(found: list[dict[str, Any]], expected: dict[str, Any], job: TrainingJob) -> None:

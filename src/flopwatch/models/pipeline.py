@@ -24,6 +24,10 @@ from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.transformer import next_token_loss
 
 
+SCALES = False
+"""Whether torch divides gradients by the number of micro-batches: losses are divided already."""
+
+
 def list_own_layers(job: TrainingJob, mesh: JobMesh) -> list[range]:
     """Of each stage that this rank has."""
     split = job.parallelism
@@ -61,7 +65,7 @@ class Pipeline:
         kind: Any = get_schedule_class(SCHEDULES[split.schedule].torch_name)
         own = stages[0] if issubclass(kind, PipelineScheduleSingle) else stages
         self._schedule = kind(
-            own, n_microbatches=job.grad_accum, loss_fn=self._compute_loss, scale_grads=False
+            own, n_microbatches=job.grad_accum, loss_fn=self._compute_loss, scale_grads=SCALES
         )
 
     def run(self, ids: Tensor) -> list[Tensor]:
