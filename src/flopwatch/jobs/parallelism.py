@@ -12,6 +12,7 @@ Sharding is how the parameters are spread over data-parallel ranks:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -197,6 +198,24 @@ class Parallelism:
         return f"{self.ranks} ranks: {', '.join([*parts, f'sharding {self.sharding}'])}"
 
 
+def name_stages(message: str, parallelism: Parallelism) -> str:
+    """A message about ranks that says which stages of a pipeline they have, too.
+
+    >>> name_stages("rank 1: killed", Parallelism(pipeline=2))
+    'rank 1 (stage 1 of 2): killed'
+    """
+
+    def add(found: re.Match[str]) -> str:
+        rank, split = int(found[1]), parallelism
+        if split.pipeline == 1 or rank >= split.ranks:
+            return found[0]
+        numbers = split.list_stages(rank // (split.ranks // split.pipeline))
+        words = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        return f"{found[0]} ({words} of {split.stages})"
+
+    return re.sub(r"\brank ([0-9]{1,9})\b", add, message)
+
+
 def divide_layers(layers: int, stages: int) -> list[range]:
     """Of each stage of a pipeline. Where they do not divide evenly, the last stage, which has the
     head, and the first one, which has the embedding, are the last to have one more.
@@ -243,6 +262,16 @@ def require_data_only(parallelism: Parallelism, who: str) -> None:
             )
     if parallelism.sharding == "zero1":
         raise UsageError(f"{who} does not know sharding zero1 yet; choose zero2 or full")
+
+
+def count_job_shards(parallelism: Parallelism) -> int:
+    """Into how many parts data-parallel ranks divide a parameter, or what is sharded of it."""
+    if parallelism.shard_group is not None and parallelism.sharding not in UNSHARDED:
+        return parallelism.shard_group
+    per_node = parallelism.ranks_per_node or parallelism.ranks
+    # The ranks of a node that share a sequence, or layers, are neighbours.
+    of_node = max(1, per_node // (parallelism.tensor * parallelism.context))
+    return count_shards(parallelism.sharding, parallelism.data, of_node)
 
 
 def count_shards(sharding: Sharding, ranks: int, ranks_per_node: int) -> int:

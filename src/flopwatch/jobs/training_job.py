@@ -12,8 +12,9 @@ A variant of a suite is the same job computed in another way, written as words j
     dyad:auto:4, switchback:global@linear  other linear layers in the feed-forward parts, in all
                                            of the blocks (@linear), or where a pattern matches their
                                            names (@blocks.0.*)
-    none, ddp, zero2, full, hybrid         the sharding, in a job of several ranks
-    full+recompute-full                    both
+    none, ddp, zero1, zero2, full, hybrid  the sharding, in a job of several ranks
+    tp2, tp2+sp, pp2:interleaved, ...      how ranks divide the model (`jobs.parallelism_words`)
+    full+tp2+recompute-full                all of these
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from html import escape
 from typing import Any, Literal, get_args
 
 from flopwatch.errors import UsageError
-from flopwatch.jobs.layer_parts import has_experts
 from flopwatch.jobs.model_shapes import Shape, find_dimensions, is_config_path
 from flopwatch.jobs.parallelism import (
     SHARDING_SPELLINGS,
@@ -33,6 +33,7 @@ from flopwatch.jobs.parallelism import (
     Sharding,
     require_count,
 )
+from flopwatch.jobs.parallelism_words import FIELDS, name_parallelism, read_parallelism_word
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.precision import DTYPE_BYTES, PRECISIONS, Precision, find_precision
 
@@ -134,6 +135,11 @@ class TrainingJob:
         return self.parallelism.ranks
 
     @property
+    def micro_batches(self) -> int:
+        """Of a step, over all ranks."""
+        return self.grad_accum * self.parallelism.data
+
+    @property
     def local_batch(self) -> int:
         """Sequences of a data-parallel rank in a step."""
         return self.micro_batch * self.grad_accum
@@ -167,6 +173,32 @@ class TrainingJob:
             return self.model
         shape = self.model
         return f"{shape.architecture}:hidden_size={shape.hidden_size}:layers={shape.layers}"
+
+    def divide(self, **fields: Any) -> TrainingJob:
+        """The same step on the same ranks, with other fields of `Parallelism`: fewer data-parallel
+        ranks compute more micro-batches each.
+
+        >>> job = TrainingJob("small", 128, parallelism=Parallelism(data=4))
+        >>> divided = job.divide(tensor=2)
+        >>> divided.parallelism.data, divided.grad_accum
+        (2, 2)
+        """
+        alone = replace(self.parallelism, **{**fields, "data": 1, "expert": 1})
+        data, rest = divmod(self.ranks, alone.model_ranks)
+        if rest:
+            raise UsageError(
+                f"{_name_sizes(alone)} divide the model among {alone.model_ranks} ranks, and "
+                f"{self.ranks} are no multiple of that; take {alone.model_ranks} ranks, or a "
+                "multiple"
+            )
+        grad_accum, rest = divmod(self.micro_batches, data)
+        if rest:
+            raise UsageError(
+                f"a step has {self.micro_batches} micro-batches, which {data} data-parallel ranks "
+                "cannot share evenly; change --grad-accum or --global-batch"
+            )
+        parallelism = replace(self.parallelism, **{**fields, "data": data})
+        return replace(self, grad_accum=grad_accum, parallelism=parallelism)
 
     def on_ranks(self, ranks: int) -> TrainingJob:
         """The same with so many data-parallel ranks; alone, nothing is sharded."""
@@ -242,61 +274,6 @@ def _require(name: str, value: object, known: Sequence[str]) -> None:
         raise UsageError(f"{name} is {str(value)[:40]!r}; choose one of {', '.join(known)}")
 
 
-def require_experts(job: TrainingJob) -> None:
-    """Refuse ways to divide a model with experts, or experts that it does not have, that cannot be
-    measured.
-
-    >>> require_experts(TrainingJob("small", 8, parallelism=Parallelism(data=2, expert=2)))
-    Traceback (most recent call last):
-    flopwatch.errors.UsageError: small has no experts for ep=2 ranks to divide; leave ep out, \
-or take a mixture, such as small:experts=8:active_experts=2
-    """
-    shape, split = job.shape, job.parallelism
-    if split.expert > 1:
-        if not has_mixtures(shape):
-            raise UsageError(
-                f"{job.name} has no experts for ep={split.expert} ranks to divide; leave ep out, "
-                "or take a mixture, such as small:experts=8:active_experts=2"
-            )
-        if not shape.is_ours:
-            raise UsageError(
-                f"ep={split.expert} divides the experts of the architecture decoder only, not "
-                f"those of {shape.architecture}; leave ep out"
-            )
-        if shape.experts is not None and shape.experts % split.expert:
-            raise UsageError(
-                f"ep={split.expert} ranks cannot divide {shape.experts} experts evenly; choose a "
-                f"divisor of {shape.experts}"
-            )
-        if split.sharding == "hybrid":
-            raise UsageError(
-                "hybrid sharding cannot be measured with expert parallelism; take full, zero2, ddp "
-                "or none"
-            )
-        if split.sharding not in ("none", "ddp") and job.recompute == "selective":
-            raise UsageError(
-                f"selective recomputation does not work with sharding {split.sharding} and ep="
-                f"{split.expert}, since torch's selective checkpoint cannot repeat the gathering "
-                "of experts; take recompute-full, or sharding ddp"
-            )
-        if job.compiled and job.recompute != "none":
-            raise UsageError(
-                f"compiled blocks that are recomputed do not work with ep={split.expert}: torch "
-                "compiles no checkpoint around an all-to-all; leave one of them out"
-            )
-    if shape.is_ours and has_mixtures(shape) and (split.tensor > 1 or split.pipeline > 1):
-        name, value = ("tp", split.tensor) if split.tensor > 1 else ("pp", split.pipeline)
-        raise UsageError(
-            f"{name}={value} cannot be measured for a model with experts; leave {name} out, and "
-            "divide the experts by ep"
-        )
-
-
-def has_mixtures(shape: Shape) -> bool:
-    """Whether any layer has experts."""
-    return any(has_experts(shape, place) for place in range(shape.layers))
-
-
 def _read_shape(model: str | Shape, seq_len: int) -> Shape:
     shape = find_dimensions(model) if isinstance(model, str) else model
     return shape.stretch(seq_len)
@@ -332,6 +309,11 @@ def _refuse_unknown(what: str, kind: type[Any], content: Mapping[str, Any]) -> d
     return dict(content)
 
 
+def _name_sizes(parallelism: Parallelism) -> str:
+    sizes = {short: getattr(parallelism, field) for short, field in FIELDS.items()}
+    return " x ".join(f"{short}={size}" for short, size in sizes.items() if size > 1)
+
+
 def drop_variant(job: TrainingJob) -> TrainingJob:
     """What all variants of a group have in common."""
     return replace(
@@ -355,7 +337,7 @@ STEP_WORDS: Mapping[str, Mapping[str, Any]] = {
     "recompute-full": {"recompute": "full"},
     "recompute-selective": {"recompute": "selective"},
 }
-SHARDING_WORDS: tuple[Sharding, ...] = ("none", "ddp", "zero2", "full", "hybrid")
+SHARDING_WORDS: tuple[Sharding, ...] = ("none", "ddp", "zero1", "zero2", "full", "hybrid")
 OLD_WORDS = {
     "checkpointed": "recompute-full",
     "selective": "recompute-selective",
@@ -376,6 +358,15 @@ def parse_variant(job: TrainingJob, text: str) -> TrainingJob:
     >>> parsed.linear, parsed.swapped
     ('dyad:auto:4', '*.up')
     """
+    chosen = read_variant(text)
+    names = {each.name for each in fields(Parallelism)}
+    split = {name: chosen.pop(name) for name in list(chosen) if name in names}
+    changed = replace(job, **chosen)
+    return changed.divide(**split) if split else changed
+
+
+def read_variant(text: str) -> dict[str, Any]:
+    """The fields of `TrainingJob` and of its `Parallelism` that a variant chooses."""
     chosen: dict[str, Any] = {}
     for word in text.split("+"):
         for name, value in _read_word(text, word).items():
@@ -385,10 +376,7 @@ def parse_variant(job: TrainingJob, text: str) -> TrainingJob:
                     "one"
                 )
             chosen[name] = value
-    sharding = chosen.pop("sharding", None)
-    if sharding is not None:
-        chosen["parallelism"] = replace(job.parallelism, sharding=sharding)
-    return replace(job, **chosen)
+    return chosen
 
 
 def _read_word(text: str, word: str) -> Mapping[str, Any]:
@@ -398,6 +386,9 @@ def _read_word(text: str, word: str) -> Mapping[str, Any]:
         return {"sharding": word}
     if word.lower() in OLD_WORDS:
         raise UsageError(f"variant {text!r}: {word!r} is called {OLD_WORDS[word.lower()]!r} here")
+    split = read_parallelism_word(word)
+    if split is not None:
+        return split
     linear, _, swapped = word.partition("@")
     return {"linear": linear, **({"swapped": swapped} if swapped else {})}
 
@@ -408,16 +399,21 @@ def name_variant(
     recompute: str | None = None,
     attention: str | None = None,
     compiled: bool = False,
+    **split: Any,
 ) -> str:
-    """The variant that computes a job so; None: as is usual.
+    """The variant that computes a job so; None: as is usual. `split` has other fields of
+    `Parallelism`.
 
     >>> name_variant(sharding="full", recompute="selective"), name_variant()
     ('full+recompute-selective', 'eager')
+    >>> name_variant(sharding="full", tensor=2, pipeline=2)
+    'full+tp2+pp2'
     """
     _require("recompute", recompute or "none", RECOMPUTES)
     _require("attention", attention or "sdpa", ATTENTIONS)
     words = [
         sharding or "",
+        *name_parallelism(**split),
         "compiled" if compiled else "",
         "plain-attention" if attention == "plain" else "",
         "" if recompute in (None, "none") else f"recompute-{recompute}",
@@ -427,4 +423,7 @@ def name_variant(
 
 def name_sharding(text: str) -> str | None:
     """The word of a variant that says how ranks share the model; None: there is none."""
-    return next((word for word in text.split("+") if word in SHARDING_WORDS), None)
+    words = text.split("+")
+    return next(
+        (word for word in words if word in SHARDING_WORDS or read_parallelism_word(word)), None
+    )
