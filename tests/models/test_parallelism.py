@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from flopwatch.devices.cpu import CpuClock
-from flopwatch.errors import Unsupported
-from flopwatch.jobs.combinations import RULES
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import parallelize, pipeline, tensor_parallel, training_loop
-from flopwatch.models.training_loop import make_reference, make_workload
+from flopwatch.models.training_loop import make_workload
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.sampling import run_once
 from tests.rank_tools import run_on_ranks
@@ -24,7 +22,9 @@ GPT = "gpt:hidden_size=32:layers=4:heads=4:vocabulary=101:positions=16"
 """Biases, learned positions, a tied head; a vocabulary that no number of ranks divides."""
 DECODER = "decoder:hidden_size=32:layers=5:heads=4:vocabulary=100"
 """None of these; layers that stages do not divide evenly."""
-GATED = "gpt:hidden_size=32:layers=4:heads=4:vocabulary=101:positions=16:activation=swiglu:tied=false"
+GATED = (
+    "gpt:hidden_size=32:layers=4:heads=4:vocabulary=101:positions=16:activation=swiglu:tied=false"
+)
 STEPS, MICRO_BATCHES = 3, 8
 RATES = {"sgd": 0.3, "adamw": 1e-3}
 """Large enough that a wrong gradient of one step is seen in the loss of the next. AdamW hides a
@@ -122,9 +122,7 @@ def alone() -> Callable[[TrainingJob], dict[str, Any]]:
     known: dict[TrainingJob, dict[str, Any]] = {}
 
     def find(job: TrainingJob) -> dict[str, Any]:
-        plain = replace(
-            job, grad_accum=MICRO_BATCHES, recompute="none", parallelism=Parallelism()
-        )
+        plain = replace(job, grad_accum=MICRO_BATCHES, recompute="none", parallelism=Parallelism())
         if plain not in known:
             known[plain] = train(plain)
         return known[plain]

@@ -23,7 +23,6 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.transformer import next_token_loss
 
-
 SCALES = False
 """Whether torch divides gradients by the number of micro-batches: losses are divided already."""
 

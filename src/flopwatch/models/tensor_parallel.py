@@ -13,6 +13,7 @@ moves as much as the sums alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
