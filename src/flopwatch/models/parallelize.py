@@ -127,8 +127,8 @@ def settle(
 
 
 GATHERED = (
-    "parameters stay gathered from the forward to the backward pass, as with zero2: FSDP gives wrong "
-    "gradients where a schedule computes those of weights apart from the others"
+    "parameters stay gathered from the forward to the backward pass, as with zero2: FSDP gives "
+    "wrong gradients where a schedule computes those of weights apart from the others"
 )
 
 
