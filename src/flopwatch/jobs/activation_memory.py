@@ -384,7 +384,8 @@ def recompute(sizes: Sizes, block: list[Stage], *, has_experts: bool) -> Stage:
     """A block that keeps its input alone, so that in the forward pass its stages follow one
     another with nothing left behind: but for copies that autocast makes, which stay to the end of
     that pass. A selective one also keeps the results of its linear layers, and uses them again."""
-    results, used = [], []
+    results: list[Tensor] = []
+    used: list[Tensor] = []
     if sizes.job.recompute == "selective":
         results, used = make_results(sizes, has_experts=has_experts)
     found_bytes = sum(result.size_bytes for result in used)

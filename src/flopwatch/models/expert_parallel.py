@@ -58,7 +58,7 @@ class Exchange:
         self._ranks = mesh.size()
         self._journal = journal
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, experts: Experts, rows: Tensor, ends: Tensor) -> Tensor:
         with region("feed-forward/dispatch"):
             own = ends.diff(prepend=ends.new_zeros(1)).view(self._ranks, -1)
@@ -98,5 +98,5 @@ class AllToAll(torch.autograd.Function):
         return exchange.move(rows, sent, arriving)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return ctx.exchange.move(gradient, *ctx.way), None, None, None
