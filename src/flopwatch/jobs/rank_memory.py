@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
+from flopwatch.jobs.divided_memory import estimate_divided
 from flopwatch.jobs.layer_parts import list_layers
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
@@ -105,15 +106,32 @@ class Memory(Printed):
 def estimate_rank_memory(
     job: TrainingJob, *, on_host: bool = False, estimate: EstimateStep = estimate_step
 ) -> dict[str, int]:
-    """Bytes by part, on accelerators unless ranks compute on their host."""
-    require_data_only(job.parallelism, "the memory estimate")
-    if job.sharding in UNSHARDED:
+    """Bytes by part, on accelerators unless ranks compute on their host; of a pipeline, those of
+    the rank that holds most."""
+    split = job.parallelism
+    if split.model_ranks > 1 and split.context == 1 and split.expert == 1 and job.shape.is_ours:
+        ranks = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]
+        return max(ranks, key=lambda parts: sum(parts.values()))
+    require_data_only(replace(split, sharding="none", expert=1), "the memory estimate")
+    parameters = job.parameters
+    job = keep_own_experts(job)
+    if job.sharding in (*UNSHARDED, "zero1"):
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
     per_node = job.parallelism.ranks_per_node or job.ranks
     shards = count_shards(job.sharding, job.ranks, per_node)
-    return _estimate_shards(estimate(narrow, on_host=on_host), job, shards)
+    own_bytes = parameters * job.arithmetic.parameter_bytes // shards
+    return _estimate_shards(estimate(narrow, on_host=on_host), job, own_bytes)
+
+
+def keep_own_experts(job: TrainingJob) -> TrainingJob:
+    """With as many experts as a rank has where ranks divide them. It computes as many rows as
+    without: on average, its experts get those of the other ranks."""
+    experts, ranks = job.shape.experts, job.parallelism.expert
+    if experts is None or ranks == 1:
+        return job
+    return replace(job, model=replace(job.shape, experts=max(1, experts // ranks)))
 
 
 def _count_weights_by_place(shape: Shape) -> Weights:
@@ -133,18 +151,19 @@ def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
         step.backward,
         key=lambda moment: moment.activation_bytes + moment.temporary_bytes,
     )
+    shards = job.ranks if job.sharding == "zero1" else 1
     return {
         **step.parts(),
+        "optimizer state": step.optimizer_bytes // shards,
         "activations": moment.activation_bytes,
         "gradients": step.gradient_bytes if job.grad_accum > 1 else 0,
         "temporary": moment.temporary_bytes,
-        "buckets": step.gradient_bytes if job.sharding == "ddp" else 0,
+        "buckets": step.gradient_bytes if job.sharding in ("ddp", "zero1") else 0,
     }
 
 
-def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
+def _estimate_shards(step: StepMemory, job: TrainingJob, own_bytes: int) -> dict[str, int]:
     weights = _count_weights_by_place(job.shape)
-    own_bytes = weights.total * job.arithmetic.parameter_bytes // shards
     moments = [_divide(moment, weights, job, own_bytes) for moment in (step.forward, step.backward)]
     most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))
     return {
