@@ -14,6 +14,7 @@ from flopwatch.devices.cpu import CpuClock
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.jobs.flops import scale_to_step
 from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.rank_memory import estimate_rank_memory
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import parallelize, training_loop
 from flopwatch.models.feed_forward import Mixture
@@ -21,6 +22,7 @@ from flopwatch.models.job_estimates import count_once
 from flopwatch.models.training_loop import make_reference
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from tests.models.test_parallelize import train
+from tests.models.test_training_loop import measure_all
 from tests.rank_tools import run_on_ranks
 
 MIXTURE = (
@@ -194,6 +196,36 @@ def test_the_optimizer_works_on_each_ranks_own_experts() -> None:
     assert less == pytest.approx(2 * experts * (4 - 2))
     full = [scale_to_step(each, count_once(each)) for each in (make_job(4, 2, "full"), make_job(1))]
     assert math.isclose(full[0]["optimizer"]["float32"], full[1]["optimizer"]["float32"])
+
+
+@pytest.mark.slow
+def test_ranks_hold_what_is_predicted() -> None:
+    large = (
+        "decoder:hidden_size=64:layers=3:heads=4:vocabulary=300:experts=8:active_experts=2"
+        ":expert_size=128:dense_layers=1"
+    )
+    jobs = [
+        make_job(2, expert, way, "adamw", model=large, seq_len=64, micro_batch=4, grad_accum=1)
+        for expert, way in ((1, "none"), (2, "none"), (2, "ddp"), (1, "full"), (2, "full"))
+    ]
+    for job, measured in zip(jobs, run_on_ranks(2, measure_all, jobs)[0], strict=True):
+        parts = estimate_rank_memory(job, on_host=True)
+        before = ("parameters", "buffers", "optimizer state", "buckets")
+        held = sum(parts.get(part, 0) for part in before)
+        assert sum(parts.values()) == pytest.approx(held + measured, rel=0.15), job
+
+
+def test_ranks_that_divide_experts_hold_less() -> None:
+    for way in ("none", "full"):
+        whole, divided = (
+            estimate_rank_memory(make_job(4, expert, way), on_host=True) for expert in (1, 4)
+        )
+        experts = 2 * 4 * 3 * 32 * 48 * 4
+        less = whole["parameters"] - divided["parameters"]
+        # Sharded, they are divided among all ranks either way, but not gathered.
+        assert less == pytest.approx(experts * 3 / 4 if way == "none" else 0, rel=0.02)
+        if way == "full":
+            assert divided["gathered parameters"] < whole["gathered parameters"] / 2
 
 
 REFUSED = {
