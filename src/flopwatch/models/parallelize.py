@@ -12,6 +12,8 @@ too: what of it nobody waits for is overlapped.
               nothing overlaps. The baseline; with one rank, the ordinary loop.
     ddp       DistributedDataParallel: averages a bucket of gradients while the backward pass goes
               on; before the last micro-batch, none.
+    zero1     the same, and each rank updates its part of the parameters only, by torch's
+              ZeroRedundancyOptimizer, and sends it to the others.
     full      fully_shard (FSDP2): each rank has a part of every parameter, its gradient and the
               optimizer's state. A block's parameters are gathered before it is computed and freed
               after, in both passes; those outside of blocks stay from the forward to the backward
@@ -26,22 +28,23 @@ take the memory that sharding saves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.devices.kinds import is_host
-from flopwatch.jobs.parallelism import Parallelism, count_shards
-from flopwatch.jobs.precision import Precision
+from flopwatch.jobs.parallelism import SCHEDULES, Parallelism
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks, put_on
+from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.expert_parallel import divide_experts, list_divided, name_divided
+from flopwatch.models.tensor_parallel import LocalParameters, divide_part
 from flopwatch.worker.rank_times import Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
@@ -72,35 +75,68 @@ def leave(part: nn.Module) -> None:
 
 
 def share(
-    model: nn.Module, job: TrainingJob, device: str, journal: Journal, fill: Fill = leave
+    model: nn.Module,
+    job: TrainingJob,
+    device: str,
+    journal: Journal,
+    fill: Fill = leave,
+    mesh: JobMesh | None = None,
 ) -> Shared:
-    """Wrap a model that is the same on all ranks, and put it where it is computed: block by block,
-    since a whole one need not fit there, nor into the host's memory once for every rank."""
+    """Wrap a model, or a stage of one, that is the same on all data-parallel ranks, and put it
+    where it is computed."""
+    mesh = JobMesh(job.parallelism, device) if mesh is None else mesh
+    if job.parallelism.model_ranks > 1:
+        journal.is_complete = False  # what they send each other is not noted
+    blocks = settle(model, job, device, fill, mesh, journal)
     if job.sharding == "none":
-        return Replica(move(model, device, fill), journal)
-    if job.sharding == "ddp":
-        return Ddp(move(model, device, fill), journal)
-    mesh = make_mesh(job.parallelism, device)
-    return Shards(model, mesh, job.sharding != "zero2", job.arithmetic, journal, fill)
+        for _ in blocks:
+            pass
+        return Replica(model, mesh, journal)
+    if job.sharding in ("ddp", "zero1"):
+        for _ in blocks:
+            pass
+        if job.parallelism.tensor > 1:
+            LocalParameters(model)
+        return Ddp(model, mesh, journal)
+    return Shards(model, blocks, job, mesh, journal)
 
 
-def move(model: nn.Module, device: str, fill: Fill) -> nn.Module:
-    for block in find_blocks(model):
-        fill(block)
-        put_on(device, block)
-    fill(model)
-    put_on(device, model)
-    return model
+def settle(
+    model: nn.Module,
+    job: TrainingJob,
+    device: str,
+    fill: Fill,
+    mesh: JobMesh,
+    journal: Journal,
+) -> Iterator[nn.Module]:
+    """Give a model its weights where it is computed, block by block, since a whole one need not fit
+    there, nor into the host's memory once for every rank; of a divided layer, and of divided
+    experts, a rank keeps its part. Yields each block when that is done, and does so with the rest
+    when all are taken."""
+    blocks = find_blocks(model)
+    split = job.parallelism
+    for part in (*blocks, model):
+        fill(part)
+        put_on(device, part, left=blocks if part is model else ())
+        if split.tensor > 1:
+            divide_part(part, mesh.find("tp"), sequence=split.sequence)
+        if mesh.experts is not None:
+            divide_experts(part, mesh.experts, journal)
+        if part is not model:
+            yield part
 
 
-def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
-    ranks = distributed.get_world_size()
-    if parallelism.sharding == "hybrid":
-        shards = count_shards("hybrid", ranks, parallelism.ranks_per_node or ranks)
-        return init_device_mesh(
-            device, (ranks // shards, shards), mesh_dim_names=("replicas", "shards")
-        )
-    return init_device_mesh(device, (ranks,))
+GATHERED = (
+    "parameters stay gathered from the forward to the backward pass, as with zero2: FSDP gives "
+    "wrong gradients where a schedule computes those of weights apart from the others"
+)
+
+
+def keeps_gathered(parallelism: Parallelism) -> bool:
+    """Whether what is sharded of a pipeline's stage must not be freed after the forward pass: where
+    the backward pass is split, torch computes gradients with what was gathered then, and would find
+    it freed, without an error."""
+    return parallelism.pipeline > 1 and SCHEDULES[parallelism.schedule].splits_backward
 
 
 class Replica:
@@ -108,21 +144,41 @@ class Replica:
 
     notes: Sequence[str] = ()
 
-    def __init__(self, model: nn.Module, journal: Journal) -> None:
+    def __init__(self, model: nn.Module, mesh: JobMesh, journal: Journal) -> None:
         self.call: Callable[..., Any] = model
-        self._journal = journal
-        self._ranks = distributed.get_world_size() if distributed.is_initialized() else 1
-        self._buckets = fill_buckets(list(model.parameters())) if self._ranks > 1 else []
+        self._averages = [
+            Average(model, mesh, journal, of_experts=of_experts) for of_experts in (False, True)
+        ]
 
     def hold(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self) -> None:
+        for average in self._averages:
+            average.take()
+
+
+class Average:
+    """Of gradients over all data-parallel ranks: of those that all of them have, or those of
+    experts that some of them have."""
+
+    def __init__(
+        self, model: nn.Module, mesh: JobMesh, journal: Journal, *, of_experts: bool
+    ) -> None:
+        self._journal = journal
+        self._mesh = mesh.expert_data if of_experts else mesh.data
+        self._ranks = 1 if mesh.data is None else mesh.data.size()
+        divided = dict(name_divided(model))
+        averaged = [p for name, p in model.named_parameters() if (name in divided) == of_experts]
+        self._buckets = fill_buckets(averaged) if self._ranks > 1 else []
+
+    def take(self) -> None:
         for bucket in self._buckets:
-            gradients = [p.grad for p in bucket if p.grad is not None]
+            gradients = [find_own(p.grad) for p in bucket if p.grad is not None]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            with self._journal.visit():
-                distributed.all_reduce(flat)
+            if self._mesh is not None and self._mesh.size() > 1:
+                with self._journal.visit():
+                    distributed.all_reduce(flat, group=self._mesh.get_group())
             flat /= self._ranks
             parts = flat.split([gradient.numel() for gradient in gradients])
             for gradient, part in zip(gradients, parts, strict=True):
@@ -149,13 +205,22 @@ class Ddp:
 
     notes: Sequence[str] = ()
 
-    def __init__(self, model: nn.Module, journal: Journal) -> None:
+    def __init__(self, model: nn.Module, mesh: JobMesh, journal: Journal) -> None:
+        assert mesh.data is not None
+        group = mesh.data.get_group()
         # The models' only buffers are tables of positions, which never change.
         options: dict[str, Any] = {_SYNCHRONIZE: False}
-        self.call: Any = DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            model, [name for name, _ in name_divided(model)]
+        )
+        self.call: Any = DistributedDataParallel(
+            model, process_group=group, gradient_as_bucket_view=True, **options
+        )
         self._journal = journal
-        self._ranks = distributed.get_world_size()
+        self._group = group
+        self._ranks = mesh.data.size()
         self._arrived: Any | None = None
+        self._of_experts = Average(model, mesh, journal, of_experts=True)
         # Torch reads annotations, and cannot read those that are text.
         self.call.register_comm_hook(None, lambda state, bucket: self._average(bucket))
 
@@ -168,6 +233,7 @@ class Ddp:
             left = self._journal.clock.mark()
             self._journal.visits.append(Visit(self._arrived, left))
             self._arrived = None
+        self._of_experts.take()
 
     def _average(self, bucket: Any) -> torch.futures.Future[Tensor]:
         journal, passed = self._journal, None
@@ -183,7 +249,9 @@ class Ddp:
             averaged: Tensor = done.value()[0]
             return averaged
 
-        work: Any = distributed.all_reduce(bucket.buffer().div_(self._ranks), async_op=True)
+        work: Any = distributed.all_reduce(
+            bucket.buffer().div_(self._ranks), group=self._group, async_op=True
+        )
         averaging: torch.futures.Future[Tensor] = work.get_future().then(end)
         return averaging
 
@@ -194,29 +262,37 @@ class Shards:
     def __init__(
         self,
         model: nn.Module,
-        mesh: DeviceMesh,
-        reshards: bool,
-        precision: Precision,
+        blocks: Iterable[nn.Module],
+        job: TrainingJob,
+        mesh: JobMesh,
         journal: Journal,
-        fill: Fill = leave,
     ) -> None:
+        precision = job.arithmetic
         short = None if precision.autocast is None else getattr(torch, precision.autocast)
         policy = MixedPrecisionPolicy(
             param_dtype=short, reduce_dtype=None if short is None else torch.float32
         )
-        blocks = find_blocks(model)
+        group = mesh.shards
+        reshards = job.sharding != "zero2" and not keeps_gathered(job.parallelism)
         for block in blocks:
-            fill(block)
-            put_on(mesh.device_type, block)
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policy)
-        fill(model)
-        put_on(mesh.device_type, model, left=blocks)
+            for experts in list_divided(block):  # among those ranks that have the same ones
+                same = mesh.expert_data
+                assert same is not None
+                shard: Any = fully_shard(
+                    experts, mesh=same, reshard_after_forward=reshards, mp_policy=policy
+                )
+                shard.set_gradient_divide_factor(float(job.parallelism.data))
+                # Gloo cannot multiply on the way; and where there is no way, torch with this
+                # switched on would divide twice.
+                shard.set_force_sum_reduction_for_comms(same.size() > 1)
+            fully_shard(block, mesh=group, reshard_after_forward=reshards, mp_policy=policy)
         self.call: Any = fully_shard(
-            model, mesh=mesh, reshard_after_forward=False, mp_policy=policy
+            model, mesh=group, reshard_after_forward=False, mp_policy=policy
         )
-        self._is_hybrid = mesh.ndim == 2
+        self._is_hybrid = group.ndim == 2
+        device = group.device_type
         self.notes: Sequence[str] = []
-        self._note(journal, mesh.device_type)
+        self._note(journal, device)
         if not journal.is_complete:
             self.notes = [UNNOTED]
 
