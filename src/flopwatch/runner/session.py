@@ -223,7 +223,7 @@ def run_groups(
     suite_file = find_suite(options.suite)
     with _open(options, suite_file) as (host, launcher, ranks):
         context = _make_context(options, suite_file, host, launcher, ranks)
-        rates = measure_rates(launcher, [YARDSTICK], context.settings)
+        rates = measure_speed(launcher, [YARDSTICK], context.settings).rates
         slurm = {
             **context.environment.get("slurm", {}),
             "request": request,

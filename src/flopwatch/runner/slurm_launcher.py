@@ -55,7 +55,7 @@ from flopwatch.runner.slurm_sweep import (
     write_ids,
     write_sweep,
 )
-from flopwatch.runner.slurm_watch import STARTING_S, QueueWatch, expect_s
+from flopwatch.runner.slurm_watch import STARTING_S, UNKNOWN_SPEED, QueueWatch, expect_s
 from flopwatch.settings import Settings
 
 SHORT_JOB_S = 600.0
@@ -118,7 +118,7 @@ def preview(options: Options, resources: Resources) -> tuple[Preview, str]:
     _refuse_misfits(plan, resources)
     settings = fit_budget(options.budget_s, plan.groups, plan.host.settings)
     parts = pack(plan.groups, resources, partial(make_request, options, resources, plan), settings)
-    estimate = estimate_run(plan.groups, settings, {}, budget_s=options.budget_s)
+    estimate = estimate_run(plan.groups, settings, UNKNOWN_SPEED, budget_s=options.budget_s)
     jobs = f"{plural(len(parts), 'job')}, at most {resources.max_jobs} at once"
     return plan.preview(options, estimate), f"in {jobs}; the time is that of all jobs together"
 

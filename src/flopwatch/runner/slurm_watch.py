@@ -12,7 +12,7 @@ from flopwatch.errors import UsageError
 from flopwatch.output.progress import PlainWatcher
 from flopwatch.output.units import format_duration, plural
 from flopwatch.records.record import Record
-from flopwatch.runner.durations import estimate_group_s
+from flopwatch.runner.durations import Speed, estimate_group
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.slurm_queue import (
     ENDS,
@@ -43,6 +43,7 @@ SILENCE_S = 30.0
 """Without an answer of Slurm's, before it is said."""
 OUT_OF_MEMORY = ("exceeded memory limit", "oom_kill event", "oom-kill event")
 """What Slurm writes into a job's log, whose state need not say it."""
+UNKNOWN_SPEED = Speed(rates={})
 WORK_DONE = None
 """In place of an end that left something unmeasured."""
 
@@ -247,7 +248,7 @@ NO_REASONS = ("", "None", OWN_LIMIT := "JobArrayTaskLimit")
 
 def expect_s(group: Group, settings: Settings) -> float:
     """FLOPs are left out: how fast the nodes are is not known here."""
-    return estimate_group_s(group, settings, {}, 1.0)
+    return estimate_group(group, settings, UNKNOWN_SPEED).total_s
 
 
 def sum_expected_s(part: SentPart, groups: Sequence[Group]) -> float:
