@@ -146,9 +146,11 @@ class Sweeps:
         return found
 
     def close(self) -> None:
-        for process in self._started:
+        while self._started:
+            process = self._started.pop()
             process.kill()
-            process.communicate()
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
         self.slurm.ask("scancel", "--user=root")
 
 
