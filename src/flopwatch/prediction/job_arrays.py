@@ -17,7 +17,6 @@ from flopwatch.jobs.parallelism import UNSHARDED
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.hardware import Machine
 from flopwatch.prediction.model_work import (
-    MOST_LINEARS,
     ModelWork,
     Weight,
     count_work,
@@ -151,7 +150,7 @@ def make_arrays(jobs: Sequence[Placed]) -> JobArrays:
     import numpy as np
 
     weights = [list_weights(each.job.shape) for each in jobs]
-    columns = np.zeros((len(jobs), MOST_LINEARS, len(Weight._fields)))
+    columns = np.zeros((len(jobs), max(map(len, weights)), len(Weight._fields)))
     columns[:, :, :2] = 1.0
     for row, listed in enumerate(weights):
         columns[row, : len(listed)] = listed

@@ -32,7 +32,7 @@ from typing import Any
 
 from flopwatch.analysis.statistics import median
 from flopwatch.jobs.flops import count_flops_by_part
-from flopwatch.prediction.fit import fit, predict_all
+from flopwatch.prediction.fit import fit_without, predict_all
 from flopwatch.prediction.published_steps import Observation, find_family, load_published
 from flopwatch.prediction.software_stacks import OLD, Parameters
 
@@ -143,16 +143,14 @@ def is_slow(observation: Observation) -> bool:
 def hold_out(observations: Sequence[Observation], group: Group) -> list[Trial]:
     """Of stacks that none of the others is from, predicted as typical."""
     trials = []
-    everything = fit(observations)
-    for name in dict.fromkeys(map(group, observations)):
-        if name is None:
-            continue
-        found = fit([each for each in observations if group(each) != name], start=everything)
-        chosen = [each for each in observations if group(each) == name]
+    names = [name for name in dict.fromkeys(map(group, observations)) if name is not None]
+    left_out = [[n for n, each in enumerate(observations) if group(each) == name] for name in names]
+    for rows, found in zip(left_out, fit_without(observations, left_out), strict=True):
+        chosen = [observations[row] for row in rows]
+        kept = {each.stack for n, each in enumerate(observations) if n not in set(rows)}
+        known = {stack: found.parameters[stack] for stack in kept}
         is_known = group is not group_by_source
-        parameters = [
-            _choose(found.parameters, each.stack) if is_known else found.common for each in chosen
-        ]
+        parameters = [_choose(known, each.stack) if is_known else found.common for each in chosen]
         times = predict_all(chosen, [each or found.common for each in parameters])
         trials += [
             Trial(observation=each, predicted_s=float(time_s))
