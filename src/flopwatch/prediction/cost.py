@@ -251,7 +251,8 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
     )
     sent = time_sends(jobs, parameters)
     pressed_s = jobs.pressed_gb * parameters.pressure_s_per_gb
-    fixed_s = sent + parameters.micro_batch_s + pressed_s
+    summed_s = time_sums(jobs, parameters)
+    fixed_s = sent + parameters.micro_batch_s + pressed_s + summed_s
     slowest_s, bubble_s = _find_bubble(jobs, layer_s, first_s, last_s, fixed_s)
     mean_s = (layers * layer_s + first_s + last_s) / stages
     waited_s = time_data_exchange(jobs, parameters, slowest_s, mean_s)
@@ -259,6 +260,7 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
         *(part for each in layer for part in _scale(each, times * layers / stages)),
         *(part for each in (*first, *last) for part in _scale(each, times / stages)),
         PartArrays("overhead", "backward", times * parameters.micro_batch_s),
+        PartArrays("gradient sums", "backward", times * summed_s, bound="memory"),
         PartArrays("memory pressure", "backward", times * pressed_s),
         PartArrays("pipeline communication", "backward", times * sent, bound="network"),
         PartArrays("pipeline bubble", "backward", times * (slowest_s - mean_s) + bubble_s),
@@ -266,6 +268,19 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
         *_list_update(jobs, parameters),
     ]
     return _add_slow_ranks(jobs, parameters, parts)
+
+
+def time_sums(jobs: JobArrays, parameters: Parameters) -> Array:
+    """What a micro-batch takes to add its gradients to those of the ones before: read both, write
+    one. Where gradients are sharded, that is a small share of them."""
+    import numpy as np
+
+    common, experts = count_rank_parameters(jobs)
+    group = np.where(jobs.is_sharded > 0, jobs.shard_group, 1.0)
+    numbers = (common + experts) / group
+    moved = numbers * (jobs.element_bytes + 2 * jobs.reduced_bytes)
+    summed: Array = np.where(jobs.grad_accum > 1, moved, 0.0) / find_bandwidth(jobs, parameters)
+    return summed
 
 
 def _scale(part: Micro, times: Array) -> Iterator[PartArrays]:

@@ -168,7 +168,7 @@ def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro
     launches = parameters.block_s * np.where(
         jobs.is_compiled > 0, parameters.compiled_launches, 1.0
     )
-    collectives = np.where(jobs.tensor > 1, 2.0, 0.0) * parameters.collective_s
+    collectives = np.where(jobs.tensor > 1, 2*np.log2(jobs.tensor), 0.0) * parameters.collective_s
     forward = FORWARD_SHARE * launches + collectives
     backward = (1 - FORWARD_SHARE + again * FORWARD_SHARE) * launches + collectives * (
         1 + jobs.is_full
