@@ -92,6 +92,10 @@ class Fit:
     common: Parameters
     """Of a stack that no data are from."""
     found: tuple[Found, ...]
+    errors: Mapping[str, Mapping[str, float]]
+    """By stack and parameter: one standard deviation of the logarithm,"""
+    common_errors: Mapping[str, float]
+    """and of a stack that no data are from, with how far stacks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,11 @@ def _fit_each(
             fits.append(_fit_some(problem, kept, start))
         found = fits[0]
         if alone is not None:
-            found = replace(found, parameters={**found.parameters, **fits[1].parameters})
+            found = replace(
+                found,
+                parameters={**found.parameters, **fits[1].parameters},
+                errors={**found.errors, **fits[1].errors},
+            )
         yield found
 
 
@@ -289,13 +297,30 @@ def _fit_some(problem: _Problem, used: Array, start: _Solution | None) -> Fit:
     places = problem.place(solution.point)
     is_common = np.array([unknown.is_common for unknown in problem.unknowns])
     common = replace(problem, spreads=problem.spreads[:1] * is_common).place(solution.point)[0]
+    described = tuple(_describe(problem, solution))
+    shared = {each.unknown.name: each.error for each in described if each.unknown.is_common}
+    own = {
+        stack: {
+            each.unknown.name: each.error
+            for each in described
+            if not each.unknown.is_common and stack in each.unknown.stacks
+        }
+        for stack in problem.stacks
+    }
     return Fit(
         parameters={
             stack: _read_places(row, problem.priors)
             for stack, row in zip(problem.stacks, places, strict=True)
         },
         common=_read_places(common, problem.priors),
-        found=tuple(_describe(problem, solution)),
+        found=described,
+        errors={stack: {**shared, **errors} for stack, errors in own.items()},
+        common_errors={
+            name: error
+            if name in HARDWARE
+            else math.hypot(error, DIFFERENCE * problem.priors[name].spread)
+            for name, error in shared.items()
+        },
     )
 
 

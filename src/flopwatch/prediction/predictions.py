@@ -11,6 +11,7 @@ given back and asked for again. Beyond tensors, a process needs what its librari
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +32,10 @@ from flopwatch.prediction.cost import (
     require_predictable,
 )
 from flopwatch.prediction.hardware import Machine
+from flopwatch.prediction.intervals import UNKNOWN_SHARE_SPREAD, find_errors, find_spread
 from flopwatch.prediction.job_arrays import NO_HABITS, Habits, Placed, make_arrays
 from flopwatch.prediction.layer_cost import ALIGNED
-from flopwatch.prediction.software_stacks import TYPICAL, Stack
+from flopwatch.prediction.software_stacks import TYPICAL, Stack, find_stack
 from flopwatch.prediction.stage_memory import LIBRARIES_BYTES, estimate_stage_memory
 
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
@@ -157,7 +159,7 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     cost = estimate_cost(job, machine, stack.parameters, pressed_gb, stack.habits)
     speed = job.tokens_per_step / cost.step_s
     unseen = _list_unseen(job, machine, stack)
-    low, high = stack.find_interval(list(unseen))
+    low, high = _find_interval(Placed(job, machine, stack.habits, pressed_gb), stack, unseen)
     return Prediction(
         job=job,
         machine=machine,
@@ -172,6 +174,16 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
             *_advise_padding(job, stack),
         ),
     )
+
+
+def _find_interval(placed: Placed, stack: Stack, unseen: Collection[str]) -> tuple[float, float]:
+    """Of measured over predicted tokens/s."""
+    is_known = placed.machine.is_measured or placed.machine.sustained
+    share_spread = 0.0 if is_known or "device" not in unseen else UNKNOWN_SHARE_SPREAD
+    errors = find_errors(stack.errors, unseen, share_spread)
+    spread = find_spread(placed, stack.parameters, errors)
+    is_new = "kind" in unseen or "precision" in unseen
+    return stack.find_interval(spread, find_stack(TYPICAL) if is_new else None)
 
 
 def has_exact_memory(job: TrainingJob) -> bool:
@@ -220,7 +232,7 @@ def find_pressure(memory: Memory) -> float:
 
 
 def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> dict[str, str]:
-    """In what respects no data are from such a job, as keys of UNSEEN_SPREADS with sentences."""
+    """In what respects no data are from such a job, as keys of UNSEEN with sentences."""
     unseen = {}
     if not stack.covers(machine):
         unseen["device"] = (
