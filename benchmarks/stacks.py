@@ -15,6 +15,7 @@ from pathlib import Path
 
 import flopwatch.prediction
 from flopwatch.prediction.fit import fit
+from flopwatch.prediction.intervals import find_unseen_reach
 from flopwatch.prediction.predictions import KINDS, has_kind
 from flopwatch.prediction.published_steps import Observation, find_family, load_published
 from flopwatch.prediction.software_stacks import (
@@ -30,11 +31,10 @@ from flopwatch.prediction.software_stacks import (
 )
 from flopwatch.prediction.validation import (
     SPLITS,
-    UNSEEN_SPLITS,
     Trial,
     find_own_reach,
-    find_unseen_reach,
     hold_out,
+    list_deviations,
 )
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
@@ -79,10 +79,10 @@ def describe_stack(
     }
 
 
-def find_stack_reach(name: str, sizes: Sequence[Trial], unseen: Sequence[Trial]) -> float:
+def find_stack_reach(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> float:
     """One for a family's stacks: few rows make poor quantiles."""
     if name == TYPICAL:
-        return find_unseen_reach(unseen)
+        return find_unseen_reach(list_deviations(sources))
     family = find_family(name)
     return find_own_reach([t for t in sizes if find_family(t.observation.stack) == family], sizes)
 
@@ -99,17 +99,16 @@ def main() -> None:
             f"{one.unknown.name:22} {one.value:9.4g}  ±{100 * one.error:3.0f} %  "
             f"{100 * one.determined:3.0f} % determined  {whose}"
         )
-    sizes, *others = (
+    sizes, sources = (
         [t for t in hold_out(observations, SPLITS[name]) if not t.observation.is_doubtful]
-        for name in ("a size left out", *UNSEEN_SPLITS)
+        for name in ("a size left out", "a source left out")
     )
-    unseen = [trial for trials in others for trial in trials]
     content = {}
     for name in SOURCES:
         own = [each for each in observations if name in (each.stack, TYPICAL)]
         parameters = found.parameters.get(name, found.common)
         errors = found.errors.get(name, found.common_errors)
-        reach = find_stack_reach(name, sizes, unseen)
+        reach = find_stack_reach(name, sizes, sources)
         content[name] = describe_stack(name, parameters, errors, own, reach)
         print(
             f"{name}: measured / predicted tokens/s of 9 in 10: {content[name]['low']} to "

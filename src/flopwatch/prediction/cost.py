@@ -163,7 +163,7 @@ def estimate_cost(
     >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=split)
     >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
     >>> round(job.tokens_per_step / cost.step_s / 8, -3)
-    5000.0
+    4000.0
     """
     require_predictable(job)
     require_links(job, machine)

@@ -32,7 +32,12 @@ from flopwatch.prediction.cost import (
     require_predictable,
 )
 from flopwatch.prediction.hardware import Machine
-from flopwatch.prediction.intervals import UNKNOWN_SHARE_SPREAD, find_errors, find_spread
+from flopwatch.prediction.intervals import (
+    KNOWN_SHARE_SPREAD,
+    UNKNOWN_SHARE_SPREAD,
+    find_errors,
+    find_spread,
+)
 from flopwatch.prediction.job_arrays import NO_HABITS, Habits, Placed, make_arrays
 from flopwatch.prediction.layer_cost import ALIGNED
 from flopwatch.prediction.software_stacks import TYPICAL, Stack, find_stack
@@ -178,8 +183,11 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
 
 def _find_interval(placed: Placed, stack: Stack, unseen: Collection[str]) -> tuple[float, float]:
     """Of measured over predicted tokens/s."""
-    is_known = placed.machine.is_measured or placed.machine.sustained
-    share_spread = 0.0 if is_known or "device" not in unseen else UNKNOWN_SHARE_SPREAD
+    machine, dtype = placed.machine, placed.job.arithmetic.matmul_dtype
+    share_spread = 0.0
+    if "device" in unseen and not machine.is_measured:
+        is_known = dtype in machine.sustained
+        share_spread = KNOWN_SHARE_SPREAD if is_known else UNKNOWN_SHARE_SPREAD
     errors = find_errors(stack.errors, unseen, share_spread)
     spread = find_spread(placed, stack.parameters, errors)
     is_new = "kind" in unseen or "precision" in unseen

@@ -304,8 +304,8 @@ class Stack:
         True
         """
         lows, highs = zip(*((each.low, each.high) for each in (self, at_least or self)), strict=True)
-        spreads = spread / LEAST_SPREAD
-        return min(lows) ** spreads, max(highs) ** spreads
+        ratio = spread / LEAST_SPREAD
+        return min(lows) ** ratio, max(highs) ** ratio
 
 
 @cache

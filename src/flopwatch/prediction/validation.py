@@ -28,7 +28,6 @@ best one reaches. A configuration that was measured several times counts once, b
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -38,7 +37,13 @@ from flopwatch.analysis.statistics import median
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.fit import fit_without, predict_all
-from flopwatch.prediction.intervals import BORROWED_ROWS, find_reach, find_spreads
+from flopwatch.prediction.intervals import (
+    BORROWED_ROWS,
+    balance,
+    find_reach,
+    find_spreads,
+    find_unseen_reach,
+)
 from flopwatch.prediction.published_steps import Observation, find_family, load_published
 from flopwatch.prediction.software_stacks import LEAST_SPREAD, OLD, Parameters
 
@@ -142,8 +147,6 @@ SPLITS: Mapping[str, Group] = {
     "tensor left out": group_tensor,
     "pipeline left out": group_pipeline,
 }
-UNSEEN_SPLITS = ("a source left out", "tensor left out", "pipeline left out")
-"""Whose errors say how far predictions of unknown software and of new kinds of parallelism reach."""
 
 
 def is_slow(observation: Observation) -> bool:
@@ -187,21 +190,16 @@ def find_own_reach(own: Sequence[Trial], trials: Sequence[Trial]) -> float:
     """Of a family of stacks, whose own trials are among all."""
     family = {find_family(trial.observation.stack) for trial in own}
     others = [t for t in trials if find_family(t.observation.stack) not in family]
-    weights = _balance(others, BORROWED_ROWS)
-    return find_reach([*((t.deviation, 1.0) for t in own), *weights])
+    borrowed = balance(list_deviations(others), BORROWED_ROWS) if others else []
+    return find_reach([*((t.deviation, 1.0) for t in own), *borrowed])
 
 
-def find_unseen_reach(trials: Sequence[Trial]) -> float:
-    """Of software, or kinds of parallelism, that no data are from."""
-    return find_reach(_balance(trials, len(trials)))
-
-
-def _balance(trials: Sequence[Trial], total: float) -> list[tuple[float, float]]:
-    """Deviations with what each counts, so that sources count alike."""
-    rows = Counter(trial.observation.source for trial in trials)
-    return [
-        (trial.deviation, total / len(rows) / rows[trial.observation.source]) for trial in trials
-    ]
+def list_deviations(trials: Sequence[Trial]) -> dict[str, list[float]]:
+    """By source."""
+    sources: dict[str, list[float]] = {}
+    for trial in trials:
+        sources.setdefault(trial.observation.source, []).append(trial.deviation)
+    return sources
 
 
 def find_coverage(chosen: Sequence[Trial], trials: Sequence[Trial], group: Group) -> float | None:
@@ -213,7 +211,7 @@ def find_coverage(chosen: Sequence[Trial], trials: Sequence[Trial], group: Group
         others = [trial for trial in trials if trial.observation.source not in sources]
         if not others:
             return None
-        reach = find_unseen_reach(others)
+        reach = find_unseen_reach(list_deviations(others))
         return sum(abs(trial.deviation) <= reach for trial in chosen) / len(chosen)
     families = {find_family(trial.observation.stack) for trial in chosen}
     for name in dict.fromkeys(group(trial.observation) for trial in chosen):
