@@ -41,6 +41,7 @@ LISTS = (
     "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
     "--recompute", "--sharding", "--hardware",
 )  # fmt: skip
+DETAILS = ("recompute_layers", "offload", "expert_imbalance")
 FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 
 
@@ -102,6 +103,7 @@ def predict(
         {axis: given[axis] for axis in AXES},
         global_batch_tokens=find_batch_tokens(given),
         split=read_split(given),
+        alike={name: given[name] for name in DETAILS if given[name] is not None},
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )

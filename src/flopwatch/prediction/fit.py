@@ -186,7 +186,7 @@ def _solve(problem: _Problem, start: _Solution | None = None) -> _Solution:
     """From the solution of a similar problem, whose slopes serve until unknowns have moved."""
     import numpy as np
 
-    point = np.zeros(len(problem.unknowns)) if start is None else start.point
+    point: Array = np.zeros(len(problem.unknowns)) if start is None else start.point
     slopes = problem.find_slopes(point) if start is None else start.slopes
     known_at = point
     residuals = problem.measure(point)
@@ -195,7 +195,8 @@ def _solve(problem: _Problem, start: _Solution | None = None) -> _Solution:
         jacobian = problem.find_jacobian(slopes, residuals)
         normal = jacobian.T @ jacobian + np.eye(len(point))
         downhill = jacobian.T @ (problem.weights * soften(residuals)) + point
-        found = _search(problem, point, np.linalg.solve(normal, downhill), worth)
+        step = cast("Array", np.linalg.solve(normal, downhill))
+        found = _search(problem, point, step, worth)
         gain = 0.0
         if found is not None:
             gain = (worth - found[2]) / worth
@@ -207,7 +208,7 @@ def _solve(problem: _Problem, start: _Solution | None = None) -> _Solution:
             slopes, known_at = problem.find_slopes(point), point
     jacobian = problem.find_jacobian(slopes, residuals)
     # Each prior adds 1 to the diagonal, so that no spread is more than 1, the prior's own.
-    covariance = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(point)))
+    covariance = cast("Array", np.linalg.inv(jacobian.T @ jacobian + np.eye(len(point))))
     return _Solution(point, slopes, covariance)
 
 

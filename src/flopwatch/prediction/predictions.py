@@ -199,7 +199,8 @@ def has_exact_memory(job: TrainingJob) -> bool:
     known."""
     shape = job.shape
     is_ours = shape.is_ours and not shape.experts and not shape.key_value_heads
-    return is_ours and shape.head_dim is None and is_data_only(job.parallelism)
+    is_usual = job.offload == "none" and job.recompute_layers is None
+    return is_ours and is_usual and shape.head_dim is None and is_data_only(job.parallelism)
 
 
 def estimate_memory(

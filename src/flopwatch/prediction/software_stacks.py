@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -303,7 +303,9 @@ class Stack:
         >>> far[0] < near[0] < near[1] < far[1]
         True
         """
-        lows, highs = zip(*((each.low, each.high) for each in (self, at_least or self)), strict=True)
+        lows, highs = zip(
+            *((each.low, each.high) for each in (self, at_least or self)), strict=True
+        )
         ratio = spread / LEAST_SPREAD
         return min(lows) ** ratio, max(highs) ** ratio
 

@@ -9,8 +9,8 @@ groups are left out of the fit and predicted by the rest:
     a source    each source in turn, predicted as one whose software stack is not known
     a device    all jobs of each device in turn
     the large   models up to a width of 2,048 predict the others
-    a kind      all jobs with tensor parallelism, or with pipeline parallelism, are predicted by those
-                without
+    a kind      all jobs with tensor parallelism are predicted by those without, and all with
+                pipeline parallelism
 
 An error is that of tokens/s: predicted over measured, less 1. The interval's coverage is held out
 as well: the reach (`intervals`) of a group is made from the errors of the other groups, and where
