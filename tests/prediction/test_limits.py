@@ -85,7 +85,7 @@ def test_a_pipeline_with_few_micro_batches_waits() -> None:
     alone = replace(DENSE, parallelism=replace(DENSE.parallelism, data=1, sharding="none"))
     many, few = (measure(replace(alone, grad_accum=count)) / count for count in (256, 4))
     # Of 4 stages, 4 micro-batches take as long as 7 without a bubble.
-    assert 1.5 < few / many <= 7 / 4
+    assert 1.5 < few / many < 1.8  # with an update that is shared by fewer
 
 
 def test_a_limit_of_power_slows_what_computes() -> None:

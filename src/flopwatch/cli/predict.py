@@ -351,8 +351,8 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
 def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
     """Score predictions on unseen published jobs, or on RESULTS.
 
-    Without RESULTS, published jobs are held out of the fit (by size, by source, by device, all
-    large ones) and predicted from the rest, in a few minutes. With RESULTS, scores the predictions
+    Without RESULTS, published jobs are held out of the fit (by size, source and device, all large
+    ones, all with tensor or pipeline parallelism) and predicted from the rest, in half a minute. With RESULTS, scores the predictions
     that records carry, each made before its step was measured.
 
     \b
