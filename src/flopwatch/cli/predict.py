@@ -352,8 +352,9 @@ def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> No
     """Score predictions on unseen published jobs, or on RESULTS.
 
     Without RESULTS, published jobs are held out of the fit (by size, source and device, all large
-    ones, all with tensor or pipeline parallelism) and predicted from the rest, in half a minute. With RESULTS, scores the predictions
-    that records carry, each made before its step was measured.
+    ones, all with tensor or pipeline parallelism) and predicted from the rest, in half a minute.
+    With RESULTS, scores the predictions that records carry, each made before its step was
+    measured.
 
     \b
     flopwatch validate
