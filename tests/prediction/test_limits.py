@@ -11,6 +11,7 @@ from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.output.prediction_tables import BREAKDOWN
 from flopwatch.prediction.cost import estimate_cost
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import parse_rows
@@ -193,3 +194,16 @@ def test_a_table_may_name_what_is_offloaded_and_how_ranks_exchange() -> None:
     assert second.job.recompute_layers is None  # nothing is recomputed
     assert third.job is None
     assert "the moon" in (third.reason or "")
+
+
+def test_every_part_of_a_step_has_a_name_in_tables() -> None:
+    jobs = (
+        replace(DENSE, offload="both"), EXPERTS, LONG,
+        replace(LONG, parallelism=replace(LONG.parallelism, context_exchange="all-to-all")),
+    )  # fmt: skip
+    parts = {
+        name
+        for job in jobs
+        for name in estimate_cost(job, H100, STACK.parameters, pressed_gb=1.0).by_name
+    }
+    assert {"gradient sums", "offloading", "memory pressure"} < parts <= set(BREAKDOWN)

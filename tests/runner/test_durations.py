@@ -12,9 +12,11 @@ import pytest
 from flopwatch.devices import matmul_rates
 from flopwatch.devices.cpu import CpuClock
 from flopwatch.devices.matmul_rates import measure_rate
+from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.records.record import Record, encode
 from flopwatch.runner.durations import (
     CASE_S,
+    COMPILE_LAYER_S,
     COMPILE_S,
     EFFICIENCY,
     OTHER_RUNS,
@@ -117,6 +119,9 @@ def test_large_cases_take_as_long_as_their_rounds() -> None:
 def test_what_has_costs_of_its_own_takes_longer() -> None:
     plain_s = expect_s(make_group(a=0.0, b=0.0))
     assert expect_s(make_group(a=0.0, compiled=0.0)) == pytest.approx(plain_s + COMPILE_S)
+    job = TrainingJob("small", 128, compiled=True).to_dict()
+    model = replace(make_group(a=0.0, compiled=0.0), jobs={"compiled": job})
+    assert expect_s(model) == pytest.approx(plain_s + COMPILE_S + 12 * COMPILE_LAYER_S)
     assert expect_s(make_group(a=0.0, b=0.0, ranks=4)) == pytest.approx(plain_s + 4 * RANKS_S)
     model = replace(make_group(a=1e9, b=1e9), jobs=dict.fromkeys("ab", {"model": "small"}))
     run_s = 2e9 / RATES["float32"] / EFFICIENCY

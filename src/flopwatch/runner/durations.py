@@ -4,7 +4,7 @@ Before anything is measured, a group is expected to take
 
     START_S + cases x CASE_S           a worker, and building, checking and profiling small cases
     + OTHER_RUNS x round               the same for large ones: check, reference, memory
-    + COMPILE_S                        for each variant that torch.compile compiles
+    + COMPILE_S + COMPILE_LAYER_S x layers    for each variant that torch.compile compiles
     + RANKS_S x ranks                  where it is a job of several processes
     + sampling                         SAMPLING_S a case, or as many rounds as a verdict needs if
                                        they take longer; at most the budget
@@ -40,6 +40,7 @@ from typing import Any
 from flopwatch.devices.environment import look_up
 from flopwatch.devices.kinds import is_host
 from flopwatch.errors import FlopwatchError
+from flopwatch.jobs.training_job import read_job
 from flopwatch.output.units import format_range, format_rate, plural
 from flopwatch.records.record import Record
 from flopwatch.records.store import read
@@ -58,6 +59,8 @@ the reference, two under the profiler."""
 EFFICIENCY = 0.7
 """Of the rate of a matmul, that models and layers reach."""
 COMPILE_S = 8.0
+COMPILE_LAYER_S = 1.0
+"""Of a model that is compiled as a whole; a training job's blocks are alike, and compiled once."""
 RANKS_S = 1.0
 SAMPLING_S = 1.0
 """A case: most verdicts are clear after 0.3 to 2 s."""
@@ -72,7 +75,7 @@ MOST_SLOWDOWN = 20.0
 SMALL_POWER = 1.25
 """What building and checking small cases takes grows with that power of the slowdown: it is much
 Python, which needs one core, and many short parallel operations, which need several at once.
-Measured were 1.1 to 1.4."""
+Measured were 0.55 to 1.4, mostly above 1.1."""
 SAMPLING_POWER = 2
 """More rounds are needed, and each takes longer."""
 OVERTIME = 0.2
@@ -323,9 +326,9 @@ def estimate_group(group: Group, settings: Settings, speed: Speed) -> Duration:
     """What it takes to measure a group, before any is measured."""
     cases = len(group.variants)
     runs_s = {v: estimate_run_s(group.flops.get(v, {}), speed.rates) for v in group.variants}
-    compiled = sum(_is_compiled(group, variant) for variant in group.variants)
+    compiling_s = sum(_estimate_compile_s(group, variant) for variant in group.variants)
     small_s = START_S + CASE_S * cases
-    fixed_s = COMPILE_S * compiled + RANKS_S * (group.ranks or 0)
+    fixed_s = compiling_s + RANKS_S * (group.ranks or 0)
     warmup_s = sum(run_s if run_s >= PRIMED_BELOW_S else 2 * run_s for run_s in runs_s.values())
     measured_s = warmup_s + sum(s for v, s in runs_s.items() if _has_instruments(group, v))
     has_instruments = any(_has_instruments(group, variant) for variant in group.variants)
@@ -353,6 +356,15 @@ def estimate_group(group: Group, settings: Settings, speed: Speed) -> Duration:
 def _is_compiled(group: Group, variant: str) -> bool:
     job = group.jobs.get(variant)
     return "compiled" in variant.split("+") or bool(job and job.get("compiled"))
+
+
+def _estimate_compile_s(group: Group, variant: str) -> float:
+    if not _is_compiled(group, variant):
+        return 0.0
+    job = group.jobs.get(variant)
+    is_whole_model = job is not None and "model" in job and group.ranks is None
+    layers = read_job(job).shape.layers if job and is_whole_model else 0
+    return COMPILE_S + COMPILE_LAYER_S * layers
 
 
 def _has_instruments(group: Group, variant: str) -> bool:
