@@ -10,11 +10,13 @@ import pytest
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import count_flops_by_part
 from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.rank_memory import estimate_rank_memory
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.output.prediction_tables import BREAKDOWN
 from flopwatch.prediction.cost import estimate_cost
 from flopwatch.prediction.hardware import Machine, find_machine
 from flopwatch.prediction.job_rows import parse_rows
+from flopwatch.prediction.memory_capacity import find_capacity
 from flopwatch.prediction.predictions import estimate_memory, predict
 from flopwatch.prediction.software_stacks import TYPICAL, find_stack
 
@@ -207,3 +209,17 @@ def test_every_part_of_a_step_has_a_name_in_tables() -> None:
         for name in estimate_cost(job, H100, STACK.parameters, pressed_gb=1.0).by_name
     }
     assert {"gradient sums", "offloading", "memory pressure"} < parts <= set(BREAKDOWN)
+
+
+def test_memory_honours_what_is_offloaded_and_recomputed_or_refuses_it() -> None:
+    job = TrainingJob("small", 512, micro_batch=4, precision="bf16-mixed", recompute="full")
+    whole, some, away = (
+        find_capacity(each, "cuda", 2 * 10**9).parts
+        for each in (
+            job, replace(job, recompute_layers=1), replace(job, offload="optimizer"),
+        )
+    )  # fmt: skip
+    assert some["activations"] > whole["activations"]
+    assert "optimizer state" not in away
+    with pytest.raises(UsageError, match="does not know offloading yet"):
+        estimate_rank_memory(replace(job, offload="both"))

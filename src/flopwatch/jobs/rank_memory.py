@@ -18,7 +18,7 @@ from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import MOMENTS, Moment, StepMemory
-from flopwatch.jobs.training_job import Printed, TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob, require_kept
 
 GIB = 2.0**30
 AT_ONCE = 2
@@ -108,6 +108,7 @@ def estimate_rank_memory(
 ) -> dict[str, int]:
     """Bytes by part, on accelerators unless ranks compute on their host."""
     require_data_only(job.parallelism, "the memory estimate")
+    require_kept(job, "the memory estimate")
     if job.sharding in UNSHARDED:
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.

@@ -312,6 +312,22 @@ def _refuse_unknown(what: str, kind: type[Any], content: Mapping[str, Any]) -> d
     return dict(content)
 
 
+def require_kept(job: TrainingJob, who: str) -> None:
+    """Refuse offloading and recomputation of some layers, which `who` does not honour.
+
+    >>> require_kept(TrainingJob("small", 128, offload="both"), "training")
+    Traceback (most recent call last):
+    flopwatch.errors.UsageError: training does not know offloading yet; leave offload=both out
+    """
+    if job.offload != "none":
+        raise UsageError(f"{who} does not know offloading yet; leave offload={job.offload} out")
+    if job.recompute_layers is not None:
+        raise UsageError(
+            f"{who} does not know recomputation of some layers yet; leave "
+            f"recompute_layers={job.recompute_layers} out"
+        )
+
+
 def drop_variant(job: TrainingJob) -> TrainingJob:
     """What all variants of a group have in common."""
     return replace(
