@@ -27,9 +27,9 @@ from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, append, read_
 from flopwatch.errors import UsageError
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh
+from flopwatch.models.model_making import make_model as make_job_model
 from flopwatch.models.parallelize import share
 from flopwatch.models.training_loop import Loop
-from flopwatch.models.training_loop import make_model as make_job_model
 from flopwatch.monitor import run_recorder, training_monitor
 from flopwatch.records.store import read
 from flopwatch.worker.rank_times import Journal
