@@ -103,8 +103,9 @@ def count_in_flight(split: Parallelism, pipeline_rank: int, micro_batches: int) 
     if stages == 1:
         return min(most, ahead)
     by_round = micro_batches // max(1, micro_batches // split.pipeline)
-    hops = 1 if SCHEDULES[split.schedule].splits_backward else 2
-    return min(most, (stages - 1) * by_round + hops * (ahead - 1) + 1)
+    # Later ranks of a zero-bubble schedule keep what gradients of weights still wait for.
+    hops = split.pipeline - 1 if SCHEDULES[split.schedule].splits_backward else 2 * (ahead - 1)
+    return min(most, (stages - 1) * by_round + hops + 1)
 
 
 def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> dict[str, int]:
@@ -120,14 +121,14 @@ def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> 
         in_flight = count_in_flight(split, pipeline_rank, micro_batches)
     kept_bytes = [sum(part.kept_bytes for part in chunk) for chunk in chunks]
     held_bytes = in_flight * sum(kept_bytes) // len(chunks)
-    # Gradients of earlier micro-batches are there; of the only one, they grow meanwhile.
+    # Where some have come back, gradients are there; else they grow meanwhile.
     moments = [
         (held_bytes - kept + moment.activation_bytes, moment.gradient_bytes, moment.temporary_bytes)
         for chunk, kept in zip(chunks, kept_bytes, strict=True)
         for moment in (find_forward_peak(chunk), find_backward_peak(chunk))
     ]
     activations, growing, temporary = max(moments, key=sum)
-    if job.grad_accum > 1:
+    if in_flight < micro_batches * len(chunks):
         activations, _, temporary = max(moments, key=lambda moment: moment[0] + moment[2])
         growing = whole_bytes
     return {

@@ -55,7 +55,7 @@ def find_obstacle(job: TrainingJob) -> str | None:
         )
         < 1,
         f"it has no {split.schedule} schedule": split.pipeline > 1
-        and split.schedule in ("gpipe", "zero-bubble"),
+        and split.schedule not in ("1f1b", "interleaved"),
         f"its {groups} key-value heads are fewer than {split.tensor} tensor-parallel ranks, which "
         "it does not divide": groups % split.tensor > 0 and shape.kv_lora_rank is None,
         "with experts, it divides tensors only with sequence parallelism": shape.experts is not None
