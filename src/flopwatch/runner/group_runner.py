@@ -159,6 +159,8 @@ def measure_groups(
     return stored
 
 
+SIGNALS_S = 0.2
+"""For a signal that the worker has had to come to this process, too."""
 IDENTITY = (
     *("case_id", "group_id", "run_id", "suite", "variant", "baseline", "params"),
     *("kind", "parts_of", "layout", "settings", "environment", "sources", "measured_at"),
@@ -353,9 +355,19 @@ def _follow(
             return Ending()
         failure = worker.explain_hang()
     else:
-        return _conclude(builder, worker)
+        is_told = _is_told_to_end(worker, context)
+        return Ending(interrupted=True) if is_told else _conclude(builder, worker)
     worker.kill()
     return _blame(builder, worker, failure, suspect)
+
+
+def _is_told_to_end(worker: Worker | RankWorkers, context: Context) -> bool:
+    """Whether a worker was ended with the whole run: a scheduler signals all processes of a job, in
+    any order."""
+    if worker.exit_code != -signal.SIGTERM:
+        return False
+    time.sleep(SIGNALS_S)
+    return context.interrupts.count >= context.interrupts.enough
 
 
 def _show(report: Report, group: Group, watcher: Watcher, records: Mapping[str, Record]) -> None:
