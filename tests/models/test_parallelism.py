@@ -207,18 +207,29 @@ def test_shards_that_stay_gathered_are_noted(on_four: Any) -> None:
     assert not on_four[GPT, "full+pp2:gpipe", "sgd"][0]["notes"]
 
 
-@pytest.mark.parametrize(("model", "variant"), [*ON_TWO, *ON_FOUR])
+def is_counted(variant: str) -> bool:
+    """Whether it divides the model, and data-parallel ranks nothing of it."""
+    first, *_ = variant.split("+")
+    return "dyad" not in variant and first not in ("zero1", "zero2", "full", "hybrid")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "model", "variant"),
+    [
+        (ranks, *case)
+        for ranks, cases in ((2, ON_TWO), (4, ON_FOUR))
+        for case in cases
+        if is_counted(case[1])
+    ],
+)
 def test_parameters_of_stages_are_counted(
-    model: str, variant: str, on_two: Any, on_four: Any
+    ranks: int, model: str, variant: str, request: pytest.FixtureRequest
 ) -> None:
     """Those of the first tensor-parallel rank, which has the larger part."""
-    on_ranks = on_two if (model, variant) in ON_TWO else on_four
-    job = make_job(2 if on_ranks is on_two else 4, model, variant)
-    split = job.parallelism
-    if not job.is_dense or split.sharding not in ("none", "ddp") or split.model_ranks == 1:
-        pytest.skip("ranks hold other parts")
-    for pipeline_rank in range(split.pipeline):
-        first = pipeline_rank * job.ranks // split.pipeline
+    on_ranks = request.getfixturevalue("on_two" if ranks == 2 else "on_four")
+    job = make_job(ranks, model, variant)
+    for pipeline_rank in range(job.parallelism.pipeline):
+        first = pipeline_rank * ranks // job.parallelism.pipeline
         expected = [one.parameters for one in list_stage_parameters(job, pipeline_rank)]
         assert on_ranks[model, variant, "sgd"][first]["held"] == expected
 
