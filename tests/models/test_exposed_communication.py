@@ -81,7 +81,7 @@ def compare_with_profiles(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
                 "exposed_us": measure_exposed(sent, computed),
                 "stopped_us": sum(stopped_ns) / 1e3,
                 "visits": len(journal.visits),
-                "is_known": journal.read() is not None,
+                "is_known": journal.read().visits is not None,
                 "notes": list(workload.notes),
             }
         )

@@ -21,7 +21,7 @@ from flopwatch.worker.communicator import Communicator, resolve
 from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
 from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
-from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, fold_share, split
+from flopwatch.worker.rank_times import Notes, Run, Share, average, combine, fold_share, split
 from flopwatch.worker.timed_runs import mark_run, mark_window
 
 
@@ -81,7 +81,7 @@ class RankZero:
         self._clock = clock
         self._run_number = 0
         self._began_ns: dict[int, float] = {}
-        self._journals: dict[int, Sequence[Visit] | None] = {}
+        self._journals: dict[int, Notes] = {}
         self._phases: dict[int, int] = {}
         """How many a run has: a window of runs has marks for those of each."""
         self._shares: list[list[Share]] = []
@@ -153,7 +153,7 @@ class RankZero:
             self._clock,
             self._began_ns[number],
             [mark for _, mark in marks],
-            self._journals.get(number),
+            self._journals.get(number, Notes()),
         )
         self.comm.order("report", number)
         runs: list[Run] = self.comm.collect(own, Run)
@@ -250,8 +250,8 @@ class OtherRank:
             prepared, begin = prepare_window(workload, calls)
             began_ns = self._comm.start_together(prepared)
             marks = mark_window(workload, calls, self._clock, begin)
-        visits = None if workload.journal is None else workload.journal.read()
-        self._runs[number] = resolve(self._clock, began_ns, marks, visits)
+        notes = Notes() if workload.journal is None else workload.journal.read()
+        self._runs[number] = resolve(self._clock, began_ns, marks, notes)
 
     def _report(self, number: int) -> None:
         self._comm.collect(self._runs[number], Run)
