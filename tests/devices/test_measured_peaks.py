@@ -430,9 +430,9 @@ def set_place(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int = 4) -> Non
         monkeypatch.setenv(name, str(value))
 
 
-@pytest.mark.parametrize(("ranks", "chosen"), [(None, 4), (3, 3), (1, 1)])
+@pytest.mark.parametrize(("ranks", "chosen"), [(None, (4,)), (3, (3,)), (1, ())])
 def test_collectives_are_those_of_torchrun_s_ranks(
-    monkeypatch: pytest.MonkeyPatch, calls: list[Any], ranks: int | None, chosen: int
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any], ranks: int | None, chosen: tuple[int, ...]
 ) -> None:
     set_place(monkeypatch, rank=0)
     usual = {"device": "cpu", "threads": None, "dtypes": [], "quick": True}
