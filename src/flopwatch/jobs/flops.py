@@ -57,6 +57,9 @@ OF_ATTENTION: tuple[Part, ...] = ("qkv", *ATTENTION, "output", "state-space", "s
 """What records call attention."""
 GRAD_ACCUM = "grad_accum"
 """The phase of a step that has all micro-batches but the last."""
+FORWARD_BACKWARD = "forward-backward"
+"""The phase of a step in which a pipeline's schedule does both passes of all micro-batches, as
+Megatron-LM calls it."""
 FORWARD, BACKWARD = "forward/feed-forward", "backward/feed-forward"
 """The feed-forward layers as regions of a training step."""
 ADAMW_FLOPS = 12

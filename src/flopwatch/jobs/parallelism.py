@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, get_args
 
 from flopwatch.errors import Unsupported, UsageError
@@ -37,8 +38,62 @@ SHARDING_SPELLINGS: Mapping[str, Sharding] = {
 }
 """What FSDP, DeepSpeed and published tables call them. NO_SHARD is ddp: FSDP averages gradients
 during the backward pass then, as DistributedDataParallel does."""
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """The order in which a pipeline's ranks compute micro-batches."""
+
+    torch_name: str
+    """What torch.distributed.pipelining calls it."""
+    virtual_stages: tuple[int, int]
+    """The fewest and the most of a rank that torch runs it with."""
+    is_v: bool = False
+    """Whether rank r of p has the stages r and 2 p - 1 - r, so that the first rank has the last
+    stage, too; else those that are r modulo p."""
+    splits_backward: bool = False
+    """Whether gradients of weights are computed later than those of activations."""
+    keeps_all: bool = False
+    """Whether all micro-batches go forward before the first goes back."""
+
+
+MANY = 10**3
+SCHEDULES: Mapping[str, Schedule] = {
+    "1f1b": Schedule(torch_name="1F1B", virtual_stages=(1, 1)),
+    "gpipe": Schedule(torch_name="GPipe", virtual_stages=(1, 1), keeps_all=True),
+    "interleaved": Schedule(torch_name="Interleaved1F1B", virtual_stages=(2, MANY)),
+    "looped-bfs": Schedule(torch_name="LoopedBFS", virtual_stages=(2, MANY), keeps_all=True),
+    "zero-bubble": Schedule(
+        torch_name="InterleavedZeroBubble", virtual_stages=(2, MANY), splits_backward=True
+    ),
+    "zbv": Schedule(
+        torch_name="ZBVZeroBubble", virtual_stages=(2, 2), is_v=True, splits_backward=True
+    ),
+    "dualpipe-v": Schedule(
+        torch_name="DualPipeV", virtual_stages=(2, 2), is_v=True, splits_backward=True
+    ),
+}
+SCHEDULE_SPELLINGS: Mapping[str, str] = {
+    **{schedule.torch_name.lower(): name for name, schedule in SCHEDULES.items()},
+    "zb-v": "zbv",
+    "dualpipe": "dualpipe-v",
+    "zero_bubble": "zero-bubble",
+}
 MOST_RANKS = 10**9
+
+
+def find_schedule(name: str) -> str:
+    """
+    >>> find_schedule("Interleaved1F1B"), find_schedule("ZBVZeroBubble")
+    ('interleaved', 'zbv')
+    """
+    lower = name.lower()
+    found = lower if lower in SCHEDULES else SCHEDULE_SPELLINGS.get(lower)
+    if found is None:
+        raise UsageError(
+            f"there is no pipeline schedule {name[:40]!r}; choose one of {', '.join(SCHEDULES)}"
+        )
+    return found
 
 
 def find_sharding(name: str) -> Sharding:
@@ -92,11 +147,7 @@ class Parallelism:
         if not isinstance(self.sequence, bool):
             raise UsageError(f"sequence is {self.sequence!r}; write True or False")
         object.__setattr__(self, "sharding", find_sharding(str(self.sharding)))
-        if self.schedule not in SCHEDULES:
-            raise UsageError(
-                f"there is no pipeline schedule {self.schedule!r}; choose one of "
-                f"{', '.join(SCHEDULES)}"
-            )
+        object.__setattr__(self, "schedule", find_schedule(str(self.schedule)))
         if self.sequence and self.tensor == 1:
             raise UsageError("sequence parallelism divides what tensor parallelism leaves whole; "
                              "give tensor, too")  # fmt: skip
@@ -110,7 +161,26 @@ class Parallelism:
 
     @property
     def ranks(self) -> int:
-        return self.data * self.tensor * self.pipeline * self.context
+        return self.data * self.model_ranks
+
+    @property
+    def model_ranks(self) -> int:
+        """That share the sequences of one data-parallel rank."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def stages(self) -> int:
+        return self.pipeline * self.virtual_stages
+
+    def list_stages(self, pipeline_rank: int) -> list[int]:
+        """That a rank of the pipeline has.
+
+        >>> Parallelism(pipeline=2, virtual_stages=2, schedule="zbv").list_stages(0)
+        [0, 3]
+        """
+        if SCHEDULES[self.schedule].is_v:
+            return [pipeline_rank, 2 * self.pipeline - 1 - pipeline_rank]
+        return list(range(pipeline_rank, self.stages, self.pipeline))
 
     def __str__(self) -> str:
         """
@@ -125,6 +195,20 @@ class Parallelism:
             if getattr(self, name) > 1
         ]
         return f"{self.ranks} ranks: {', '.join([*parts, f'sharding {self.sharding}'])}"
+
+
+def divide_layers(layers: int, stages: int) -> list[range]:
+    """Of each stage of a pipeline. Where they do not divide evenly, the last stage, which has the
+    head, and the first one, which has the embedding, are the last to have one more.
+
+    >>> divide_layers(7, 4)
+    [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
+    """
+    each, more = divmod(layers, stages)
+    by_turn = [*range(1, stages - 1), 0, stages - 1][:stages]
+    larger = set(by_turn[:more])
+    ends = list(accumulate(each + (stage in larger) for stage in range(stages)))
+    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def require_count(name: str, value: object, most: int, least: int = 1) -> None:

@@ -130,11 +130,11 @@ def build_from_transformers(
     return built.train()
 
 
-def build_empty(shape: Shape, dtype: str) -> nn.Module:
+def build_empty(shape: Shape, dtype: str, layers: range | None = None) -> nn.Module:
     """Of either origin, with no memory for its matrices; one of the library transformers still in
-    float32, which its weights are drawn in."""
+    float32, which its weights are drawn in. With `layers`, a stage of one of ours."""
     if shape.is_ours:
-        return transformer.build(shape, device="meta", dtype=dtype)
+        return transformer.build(shape, device="meta", dtype=dtype, layers=layers)
     with empty_matrices():
         return build_from_transformers(shape)
 

@@ -26,22 +26,22 @@ take the memory that sharding saves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from flopwatch.devices.kinds import is_host
-from flopwatch.jobs.parallelism import Parallelism, count_shards
-from flopwatch.jobs.precision import Precision
+from flopwatch.jobs.parallelism import SCHEDULES, Parallelism
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks, put_on
+from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.tensor_parallel import divide_part
 from flopwatch.worker.rank_times import Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
@@ -72,35 +72,50 @@ def leave(part: nn.Module) -> None:
 
 
 def share(
-    model: nn.Module, job: TrainingJob, device: str, journal: Journal, fill: Fill = leave
+    model: nn.Module,
+    job: TrainingJob,
+    device: str,
+    journal: Journal,
+    fill: Fill = leave,
+    mesh: JobMesh | None = None,
 ) -> Shared:
-    """Wrap a model that is the same on all ranks, and put it where it is computed: block by block,
-    since a whole one need not fit there, nor into the host's memory once for every rank."""
+    """Wrap a model, or a stage of one, that is the same on all data-parallel ranks, and put it
+    where it is computed."""
+    mesh = JobMesh(job.parallelism, device) if mesh is None else mesh
+    if job.parallelism.model_ranks > 1:
+        journal.is_complete = False  # what they send each other is not noted
+    blocks = settle(model, job, device, fill, mesh)
     if job.sharding == "none":
-        return Replica(move(model, device, fill), journal)
+        for _ in blocks:
+            pass
+        return Replica(model, mesh, journal)
     if job.sharding == "ddp":
-        return Ddp(move(model, device, fill), journal)
-    mesh = make_mesh(job.parallelism, device)
-    return Shards(model, mesh, job.sharding != "zero2", job.arithmetic, journal, fill)
+        for _ in blocks:
+            pass
+        return Ddp(model, mesh, journal)
+    return Shards(model, blocks, job, mesh, journal)
 
 
-def move(model: nn.Module, device: str, fill: Fill) -> nn.Module:
-    for block in find_blocks(model):
-        fill(block)
-        put_on(device, block)
-    fill(model)
-    put_on(device, model)
-    return model
+def settle(
+    model: nn.Module, job: TrainingJob, device: str, fill: Fill, mesh: JobMesh
+) -> Iterator[nn.Module]:
+    """Give a model its weights where it is computed, block by block, since a whole one need not fit
+    there, nor into the host's memory once for every rank; of a divided layer, a rank keeps its
+    part. Yields each block when that is done, and does so with the rest when all are taken."""
+    blocks = find_blocks(model)
+    split = job.parallelism
+    for part in (*blocks, model):
+        fill(part)
+        put_on(device, part, left=blocks if part is model else ())
+        if split.tensor > 1:
+            divide_part(part, mesh.find("tp"), sequence=split.sequence)
+        if part is not model:
+            yield part
 
 
-def make_mesh(parallelism: Parallelism, device: str) -> DeviceMesh:
-    ranks = distributed.get_world_size()
-    if parallelism.sharding == "hybrid":
-        shards = count_shards("hybrid", ranks, parallelism.ranks_per_node or ranks)
-        return init_device_mesh(
-            device, (ranks // shards, shards), mesh_dim_names=("replicas", "shards")
-        )
-    return init_device_mesh(device, (ranks,))
+def keeps_gathered(parallelism: Parallelism) -> bool:
+    """Whether shards of a pipeline's stage must not be freed after the forward pass."""
+    return parallelism.pipeline > 1 and SCHEDULES[parallelism.schedule].splits_backward
 
 
 class Replica:
@@ -108,21 +123,23 @@ class Replica:
 
     notes: Sequence[str] = ()
 
-    def __init__(self, model: nn.Module, journal: Journal) -> None:
+    def __init__(self, model: nn.Module, mesh: JobMesh, journal: Journal) -> None:
         self.call: Callable[..., Any] = model
         self._journal = journal
-        self._ranks = distributed.get_world_size() if distributed.is_initialized() else 1
+        self._mesh = mesh.data
+        self._ranks = 1 if self._mesh is None else self._mesh.size()
         self._buckets = fill_buckets(list(model.parameters())) if self._ranks > 1 else []
 
     def hold(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self) -> None:
+        group = None if self._mesh is None else self._mesh.get_group()
         for bucket in self._buckets:
-            gradients = [p.grad for p in bucket if p.grad is not None]
+            gradients = [find_own(p.grad) for p in bucket if p.grad is not None]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             with self._journal.visit():
-                distributed.all_reduce(flat)
+                distributed.all_reduce(flat, group=group)
             flat /= self._ranks
             parts = flat.split([gradient.numel() for gradient in gradients])
             for gradient, part in zip(gradients, parts, strict=True):
@@ -149,12 +166,17 @@ class Ddp:
 
     notes: Sequence[str] = ()
 
-    def __init__(self, model: nn.Module, journal: Journal) -> None:
+    def __init__(self, model: nn.Module, mesh: JobMesh, journal: Journal) -> None:
+        assert mesh.data is not None
+        group = mesh.data.get_group()
         # The models' only buffers are tables of positions, which never change.
         options: dict[str, Any] = {_SYNCHRONIZE: False}
-        self.call: Any = DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
+        self.call: Any = DistributedDataParallel(
+            model, process_group=group, gradient_as_bucket_view=True, **options
+        )
         self._journal = journal
-        self._ranks = distributed.get_world_size()
+        self._group = group
+        self._ranks = mesh.data.size()
         self._arrived: Any | None = None
         # Torch reads annotations, and cannot read those that are text.
         self.call.register_comm_hook(None, lambda state, bucket: self._average(bucket))
@@ -183,7 +205,9 @@ class Ddp:
             averaged: Tensor = done.value()[0]
             return averaged
 
-        work: Any = distributed.all_reduce(bucket.buffer().div_(self._ranks), async_op=True)
+        work: Any = distributed.all_reduce(
+            bucket.buffer().div_(self._ranks), group=self._group, async_op=True
+        )
         averaging: torch.futures.Future[Tensor] = work.get_future().then(end)
         return averaging
 
@@ -194,29 +218,27 @@ class Shards:
     def __init__(
         self,
         model: nn.Module,
-        mesh: DeviceMesh,
-        reshards: bool,
-        precision: Precision,
+        blocks: Iterable[nn.Module],
+        job: TrainingJob,
+        mesh: JobMesh,
         journal: Journal,
-        fill: Fill = leave,
     ) -> None:
+        precision = job.arithmetic
         short = None if precision.autocast is None else getattr(torch, precision.autocast)
         policy = MixedPrecisionPolicy(
             param_dtype=short, reduce_dtype=None if short is None else torch.float32
         )
-        blocks = find_blocks(model)
+        group = mesh.shards
+        reshards = job.sharding != "zero2" and not keeps_gathered(job.parallelism)
         for block in blocks:
-            fill(block)
-            put_on(mesh.device_type, block)
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policy)
-        fill(model)
-        put_on(mesh.device_type, model, left=blocks)
+            fully_shard(block, mesh=group, reshard_after_forward=reshards, mp_policy=policy)
         self.call: Any = fully_shard(
-            model, mesh=mesh, reshard_after_forward=False, mp_policy=policy
+            model, mesh=group, reshard_after_forward=False, mp_policy=policy
         )
-        self._is_hybrid = mesh.ndim == 2
+        self._is_hybrid = group.ndim == 2
+        device = group.device_type
         self.notes: Sequence[str] = []
-        self._note(journal, mesh.device_type)
+        self._note(journal, device)
         if not journal.is_complete:
             self.notes = [UNNOTED]
 

@@ -18,7 +18,10 @@ all ways to train on it must find the same losses.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
@@ -27,13 +30,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
 
 from flopwatch.devices.base import open_backend
 from flopwatch.devices.kinds import HOST, is_host
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
-from flopwatch.jobs.flops import GRAD_ACCUM
-from flopwatch.jobs.parallelism import count_shards
+from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
+from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
@@ -47,7 +52,9 @@ from flopwatch.models.builder import (
     put_on,
 )
 from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
+from flopwatch.models.device_mesh import JobMesh, count_job_shards, find_own
 from flopwatch.models.parallelize import Shared, share
+from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
     FICKLE,
     OPTIMIZERS,
@@ -55,6 +62,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
+from flopwatch.models.tensor_parallel import restore_rows
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -90,17 +98,26 @@ LEARNING_RATE = 1e-4
 class Loop:
     """The training of one variant on one rank, step by step."""
 
-    def __init__(self, job: TrainingJob, device: Device, model: nn.Module, shared: Shared) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        device: Device,
+        models: Sequence[nn.Module],
+        shared: Sequence[Shared],
+        mesh: JobMesh,
+    ) -> None:
+        """A rank has one model, or a stage or several of a pipeline."""
         self.job = job
         self.device = device
         self.setting = find_setting(job, device)
-        self.model = model
+        self.models = models
         self.shared = shared
-        self.optimizer = OPTIMIZERS[job.optimizer](list(model.parameters()))
+        self.mesh = mesh
+        self.optimizer = OPTIMIZERS[job.optimizer](group_parameters(models))
         for group in self.optimizer.param_groups:
             group["lr"] = LEARNING_RATE
-        rank = distributed.get_rank() if distributed.is_initialized() else 0
-        self._places = range(rank * job.local_batch, (rank + 1) * job.local_batch)
+        first = mesh.data_rank * job.local_batch
+        self._places = range(first, first + job.local_batch)
         self._seed = torch.initial_seed()
         self._batches: list[Tensor] = []
         """Of the steps to come."""
@@ -108,6 +125,8 @@ class Loop:
         self._loss: Tensor | None = None
         self.losses: list[list[Tensor]] = []
         """Of this rank: in each step, those of its micro-batches, over their number."""
+        # Of logits that ranks divide, both passes are computed in a way of their own.
+        self._dividing = loss_parallel if job.parallelism.tensor > 1 else nullcontext
 
     def prepare(self) -> None:
         """Draw the sequences of the next step, and clear gradients."""
@@ -135,26 +154,28 @@ class Loop:
 
     def accumulate(self) -> None:
         *others, _ = self._sequences
-        with self.shared.hold():
+        with self.shared[0].hold(), self._dividing():
             for ids in others:
                 self._compute_loss(ids).backward()
 
     def forward(self, _: None = None) -> None:
-        self._loss = self._compute_loss(self._sequences[-1])
+        with self._dividing():
+            self._loss = self._compute_loss(self._sequences[-1])
 
     def backward(self, _: None = None) -> None:
         assert self._loss is not None
-        self._loss.backward()
-        self.shared.finish()
+        with self._dividing():
+            self._loss.backward()
+        self.shared[0].finish()
 
     def update(self, _: None = None) -> None:
         self.optimizer.step()
 
     def _compute_loss(self, ids: Tensor) -> Tensor:
         with self.setting.cast():
-            loss: Tensor = self.shared.call(input_ids=ids, labels=ids).loss
+            loss: Tensor = self.shared[0].call(input_ids=ids, labels=ids).loss
         loss = loss / self.job.grad_accum
-        self.losses[-1].append(loss.detach())
+        self.losses[-1].append(find_own(loss.detach()))
         return loss
 
     @property
@@ -165,11 +186,14 @@ class Loop:
         return {**first, **second}
 
     def average_losses(self) -> list[float]:
-        """Of each step so far, over the global batch; all ranks must ask for it at once."""
-        own = torch.stack([torch.stack(losses).float().sum() for losses in self.losses])
+        """Of each step so far, over the global batch; all ranks must ask for it at once. Those that
+        share sequences have the same loss; of a pipeline's ranks, one has it."""
+        own = torch.stack([sum(losses, torch.zeros(())) for losses in self.losses])
         if distributed.is_initialized():
+            own = own.to(self.device)
             distributed.all_reduce(own)
-        losses: list[float] = (own / self.job.ranks).tolist()
+        with_loss = self.job.ranks / self.job.parallelism.pipeline
+        losses: list[float] = (own / with_loss).tolist()
         return losses
 
     def find_values(self) -> dict[str, Tensor]:
@@ -180,11 +204,80 @@ class Loop:
                 f"its loss is {loss.item()} in step {len(self.losses)}; a training that diverges "
                 "is not timed"
             )
-        return {"loss": loss, **list_gradients(self.model)}
+        return {"loss": loss, **self.list_gradients()}
+
+    def list_gradients(self) -> dict[str, Tensor]:
+        return list_gradients(self.models[0])
 
     def tell_losses(self) -> Iterator[dict[str, float]]:
         for step, loss in enumerate(self.average_losses(), 1):
             yield {"step": step, "loss": loss}
+
+
+class PipelineLoop(Loop):
+    """Of a rank that has stages of a pipeline, whose schedule does both passes of all micro-batches
+    at once."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        job, calls = self.job, [shared.call for shared in self.shared]
+        self.pipeline = Pipeline(job, self.mesh, calls, self.device, self.setting.cast)
+        self._tied = TiedWeight(job, self.mesh, self.models) if job.shape.is_tied else None
+
+    @property
+    def phases(self) -> dict[str, Callable[..., Any]]:
+        return {FORWARD_BACKWARD: self.pass_through, "optimizer": self.update}
+
+    def pass_through(self) -> None:
+        with self._dividing():
+            self.losses[-1] = list(map(find_own, self.pipeline.run(torch.cat(self._sequences))))
+        for shared in self.shared:
+            shared.finish()
+        if self._tied is not None:
+            self._tied.sum_gradients()
+
+    def list_gradients(self) -> dict[str, Tensor]:
+        """Of all stages, from the ranks that have them."""
+        own = {name: g for model in self.models for name, g in list_gradients(model).items()}
+        if self._tied is not None:
+            own.pop("norm of grad head.weight", None)  # it is the embedding's
+        return gather_named(own, self.mesh.find("pp").get_group(), self.device)
+
+
+def gather_named(own: Mapping[str, Tensor], group: Any, device: Device) -> dict[str, Tensor]:
+    """The tensors of all ranks of a group, each of which has others."""
+    shapes = json.dumps({name: list(tensor.shape) for name, tensor in own.items()}).encode()
+    texts = _gather_uneven(torch.frombuffer(bytearray(shapes), dtype=torch.uint8).to(device), group)
+    values = _gather_uneven(torch.cat([tensor.flatten().float() for tensor in own.values()]), group)
+    found = {}
+    for text, flat in zip(texts, values, strict=True):
+        named = json.loads(bytes(text.tolist()))
+        parts = flat.split([math.prod(shape) for shape in named.values()])
+        for (name, shape), part in zip(named.items(), parts, strict=True):
+            found[name] = part.view(shape)
+    return found
+
+
+def _gather_uneven(flat: Tensor, group: Any) -> list[Tensor]:
+    """Of every rank."""
+    device = flat.device
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(group.size())]
+    distributed.all_gather(sizes, torch.tensor([flat.numel()], device=device), group=group)
+    longest = int(max(sizes))
+    boxes = [torch.zeros(longest, dtype=flat.dtype, device=device) for _ in sizes]
+    padded = functional.pad(flat, (0, longest - flat.numel()))
+    distributed.all_gather(boxes, padded, group=group)
+    return [box[: int(size)] for box, size in zip(boxes, sizes, strict=True)]
+
+
+def group_parameters(models: Sequence[nn.Module]) -> list[dict[str, Any]]:
+    """For an optimizer, which computes with all parameters of a group at once: those that are
+    divided among the same ranks, and those that are not."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for model in models:
+        for parameter in model.parameters():
+            groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return [{"params": parameters} for parameters in groups.values()]
 
 
 def list_gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -196,7 +289,8 @@ def list_gradients(model: nn.Module) -> dict[str, Tensor]:
         if gradient is None or name.endswith(FICKLE):
             continue
         if parameter.dim() == 1:
-            found[f"grad {name}"] = _make_whole(gradient)
+            owner = model.get_submodule(name.rpartition(".")[0])
+            found[f"grad {name}"] = restore_rows(owner, _make_whole(gradient))
         else:
             found[f"norm of grad {name}"] = _make_whole(torch.linalg.vector_norm(gradient))
     return found
@@ -214,17 +308,22 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             "graphs of kernels are measured in the suite steps only; leave cuda-graph and "
             "reduce-overhead out"
         )
-    # Refuses what cannot be, before it takes time.
-    count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
+    count_job_shards(job.parallelism)  # refuses what cannot be, before it takes time
     journal = Journal(open_backend(device).clock)
-    model = make_model(job, is_empty=True)
-    fill = Filler(model, job, device)
+    mesh = JobMesh(job.parallelism, device)
+    is_divided = job.parallelism.pipeline > 1
+    models = [
+        make_model(job, is_empty=True, layers=layers)
+        for layers in (list_own_layers(job, mesh) if is_divided else [None])
+    ]
     compilation = Compilation(device) if job.compiled else None
-    if compilation is not None:
-        compile_blocks(model)
-    shared = share(model, job, device, journal, fill)
-    loop = Loop(job, device, model, shared)
-    parameters = count_parameters(model)
+    shared = []
+    for model in models:
+        if compilation is not None:
+            compile_blocks(model)
+        shared.append(share(model, job, device, journal, Filler(model, job, device), mesh))
+    loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh)
+    parameters = count_parameters(models[0])
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)
     return Workload(
@@ -238,19 +337,26 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
         conditions=loop.setting.conditions,
         facts=lambda: {**facts, **({} if compilation is None else compilation.finish())},
         notes=[
-            *shared.notes,
+            *shared[0].notes,
             *([emulation] if emulation else []),
             *list_notes(job.linear, device),
         ],
     )
 
 
-def make_model(job: TrainingJob, *, plain: bool = False, is_empty: bool = False) -> nn.Module:
+def make_model(
+    job: TrainingJob,
+    *,
+    plain: bool = False,
+    is_empty: bool = False,
+    layers: range | None = None,
+) -> nn.Module:
     """In the host's memory, with weights from torch's current seed, the same ones for every way to
     share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, its
-    matrices take no memory, and it gets all that by a `Filler`."""
+    matrices take no memory, and it gets all that by a `Filler`. With `layers`, a stage of it."""
     is_whole = job.shape.is_ours and not is_empty
-    model = (build if is_whole else build_empty)(job.shape, dtype=job.arithmetic.dtype)
+    dtype = job.arithmetic.dtype
+    model = build(job.shape, dtype=dtype) if is_whole else build_empty(job.shape, dtype, layers)
     choose_attention(model, job.attention)
     choose_recompute(model, job.recompute)
     if is_whole:
@@ -296,6 +402,9 @@ class Filler:
         self._device = device
         self._dtype: torch.dtype = getattr(torch, job.arithmetic.dtype)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        if job.shape.is_ours and job.shape.is_tied:  # a stage has the head without the embedding
+            drawn_as = {"head.weight": "embedding.weight"}
+            self._names = {key: drawn_as.get(name, name) for key, name in self._names.items()}
         self._parts = {module: name for name, module in model.named_modules()}
         self._draws = {} if job.shape.is_ours else list_initialisers(model)
         self._filled: set[nn.Module] = set()
@@ -343,7 +452,14 @@ def make_reference(job: TrainingJob, device: Device) -> Workload:
     seed = torch.initial_seed()
     # What is recomputed gives the same, and needs no more memory than what is checked.
     recompute: Recompute = "none" if job.recompute == "none" else "full"
-    plain = replace(drop_variant(job), linear=job.linear, swapped=job.swapped, recompute=recompute)
+    plain = replace(
+        drop_variant(job),
+        grad_accum=job.global_batch // job.micro_batch,
+        parallelism=Parallelism(),
+        linear=job.linear,
+        swapped=job.swapped,
+        recompute=recompute,
+    )
     return Workload(
         phases={"step": lambda: None}, values=lambda: compute_expected(plain, device, seed)
     )

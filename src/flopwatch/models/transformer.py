@@ -47,39 +47,58 @@ class Output:
 
 
 class Transformer(nn.Module):
-    """Token ids to logits, and to the loss where labels are given."""
+    """Token ids to logits, and to the loss where labels are given. One stage of a pipeline has some
+    of the `layers` only, the first one the embedding, and the last one the head."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, layers: range | None = None) -> None:
         super().__init__()
         self.shape = shape
+        layers = range(shape.layers) if layers is None else layers
         has_positions = ARCHITECTURES[shape.architecture].extra_positions is not None
-        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden_size)
-        self.positions = nn.Embedding(shape.positions, shape.hidden_size) if has_positions else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = make_norm(shape)
-        self.head = nn.Linear(shape.hidden_size, shape.vocabulary, bias=False)
+        self.embedding: nn.Embedding | None = None
+        self.positions: nn.Embedding | None = None
+        self.norm: nn.Module | None = None
+        self.head: nn.Linear | None = None
+        if layers.start == 0:
+            self.embedding = nn.Embedding(shape.vocabulary, shape.hidden_size)
+            if has_positions:
+                self.positions = nn.Embedding(shape.positions, shape.hidden_size)
+        self.blocks = nn.ModuleList()
+        for number in layers:  # with the names that they have in the whole model
+            self.blocks.add_module(str(number), Block(shape))
+        if layers.stop == shape.layers:
+            self.norm = make_norm(shape)
+            self.head = nn.Linear(shape.hidden_size, shape.vocabulary, bias=False)
         self.rotation = None if has_positions else Rotation(shape.head_size, shape.positions)
         self.tie()
 
     def tie(self) -> None:
         """Make the head's weight the embedding's, where they are one. Moving a model from the
         device ``meta``, or between devices that torch does not know by itself, parts them."""
-        if self.shape.is_tied:
+        if self.shape.is_tied and self.head is not None and self.embedding is not None:
             self.head.weight = self.embedding.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Output:
-        num_tokens = input_ids.shape[1]
-        with region("embedding"):
-            x = self.embedding(input_ids)
-            if self.positions is not None:
-                x = x + self.positions.weight[:num_tokens]
+        logits = self.compute(input_ids)
+        return Output(logits, None if labels is None else next_token_loss(logits, labels))
+
+    def compute(self, x: Tensor) -> Tensor:
+        """From token ids to logits; of a stage, from what the one before it gives to what the next
+        one takes."""
+        if self.embedding is not None:
+            with region("embedding"):
+                num_tokens = x.shape[1]
+                x = self.embedding(x)
+                if self.positions is not None:
+                    x = x + self.positions.weight[:num_tokens]
         for block in self.blocks:
             x = block(x, self.rotation)
-        with region("norm"):
-            x = self.norm(x)
-        with region("head"):
-            logits = self.head(x)
-        return Output(logits, None if labels is None else next_token_loss(logits, labels))
+        if self.norm is not None and self.head is not None:
+            with region("norm"):
+                x = self.norm(x)
+            with region("head"):
+                x = self.head(x)
+        return x
 
     def choose_attention(self, kind: Attention) -> None:
         for module in self.modules():
@@ -106,7 +125,14 @@ class Transformer(nn.Module):
             parameter.fill_(1.0)
         else:
             is_added = name.endswith(("output.weight", "down.weight"))
-            parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * len(self.blocks)) ** is_added))
+            parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * self.shape.layers) ** is_added))
+
+
+class Stage(Transformer):
+    """Of a pipeline: some layers. The first stage takes token ids, the last one gives logits."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.compute(x)
 
 
 class Block(nn.Module):
@@ -142,23 +168,22 @@ class SelfAttention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         has_biases = ARCHITECTURES[shape.architecture].has_biases
-        self.heads = shape.heads
+        self.head_size = shape.head_size
         self.kind: Attention = "sdpa"
         self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=has_biases)
         self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=has_biases)
 
     def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        batch, num_tokens, hidden_size = x.shape
         with region("attention/qkv"):
-            qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1)
+            # Of all heads, or of those that this rank has.
+            qkv = self.qkv(x).unflatten(-1, (3, -1, self.head_size))
             query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each batch, heads, tokens, head size
         if rotation is not None:
             with region("attention/rotation"):
                 query, key = rotation(query), rotation(key)
         attended = ATTENTIONS[self.kind](query, key, value)
         with region("attention/output"):
-            joined = attended.transpose(1, 2).reshape(batch, num_tokens, hidden_size)
-            mixed: Tensor = self.output(joined)
+            mixed: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return mixed
 
 
@@ -238,10 +263,13 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
         )
 
 
-def build(shape: Shape, *, device: str = HOST, dtype: str = "float32") -> Transformer:
-    """With random weights from torch's current seed; on the device ``meta``, with none."""
+def build(
+    shape: Shape, *, device: str = HOST, dtype: str = "float32", layers: range | None = None
+) -> Transformer:
+    """With random weights from torch's current seed; on the device ``meta``, with none. With
+    `layers`, a stage that has those."""
     with torch.device("meta"):
-        model = Transformer(shape)
+        model = Transformer(shape) if layers is None else Stage(shape, layers)
     for parameter in model.parameters():  # not the rotation, which needs its precision
         parameter.data = parameter.data.to(getattr(torch, dtype))
     if device != "meta":

@@ -1,0 +1,118 @@
+"""Tensor parallelism: ranks that each compute a part of every layer, by torch's DTensor.
+
+Of a block, attention's heads and the feed-forward part's width are divided: the first linear layer
+by outputs (ColwiseParallel), the second one by inputs (RowwiseParallel), so that they meet once
+after each, to add up what the second ones give. Embedding and head are divided by the vocabulary,
+and the loss is computed from divided logits (loss_parallel).
+
+With sequence parallelism, what lies between those pairs, norms and residuals, is divided by tokens:
+ranks gather tokens before the first layer of a pair and scatter the sums after the second, which
+moves as much as the sums alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from flopwatch.models.transformer import Block, FeedForward, SelfAttention, Transformer
+
+Plan = Mapping[str, ParallelStyle]
+
+
+def divide_part(part: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
+    """A block of a model of ours, or what is outside of its blocks."""
+    plan: dict[str, ParallelStyle]
+    if isinstance(part, Block):
+        for module in part.modules():
+            if isinstance(module, SelfAttention):
+                module.qkv.fused = Fused(module.qkv, 3, mesh.size())
+            elif isinstance(module, FeedForward) and module.is_gated:
+                module.up.fused = Fused(module.up, 2, mesh.size())
+        plan = plan_block(sequence=sequence)
+    else:
+        assert isinstance(part, Transformer)
+        plan = plan_rest(part, sequence=sequence)
+    # Every rank has drawn the same weights: none has to be sent.
+    parallelize_module(part, mesh, plan, src_data_rank=None)
+    if isinstance(part, Transformer):
+        part.tie()
+
+
+def plan_block(*, sequence: bool) -> dict[str, ParallelStyle]:
+    """What comes in and goes out is a plain tensor: of all tokens, or of this rank's."""
+    tokens = Shard(1) if sequence else Replicate()
+    pairs = {
+        **dict.fromkeys(("attention.qkv", "feed_forward.up"), ColwiseParallel(input_layouts=tokens)),
+        **dict.fromkeys(("attention.output", "feed_forward.down"), RowwiseParallel(output_layouts=tokens)),
+    }
+    norms = ("attention_norm", "feed_forward_norm") if sequence else ()
+    return {**pairs, **{name: SequenceParallel(use_local_output=True) for name in norms}}
+
+
+def plan_rest(model: Transformer, *, sequence: bool) -> dict[str, ParallelStyle]:
+    tokens = Shard(1) if sequence else Replicate()
+    plan: dict[str, ParallelStyle] = {}
+    if model.embedding is not None:
+        # Learned positions are added before tokens are divided: all ranks have those of all tokens.
+        divides = model.positions is None
+        plan["embedding"] = RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=tokens if divides else Replicate()
+        )
+        if sequence and not divides:
+            first = next(name for name, _ in model.blocks.named_children())
+            plan[f"blocks.{first}"] = PrepareModuleInput(
+                input_layouts=(Replicate(), None),
+                desired_input_layouts=(Shard(1), None),
+                use_local_output=True,
+            )
+    if model.head is not None:
+        if sequence:
+            plan["norm"] = SequenceParallel(use_local_output=True)
+        plan["head"] = ColwiseParallel(
+            input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False
+        )
+    return plan
+
+
+class Fused:
+    """A linear layer that is several in one, each of which ranks divide: its rows are put in
+    another order, so that the next rows belong to the next rank, whichever of them they are of."""
+
+    def __init__(self, linear: nn.Linear, parts: int, ranks: int) -> None:
+        self._sizes = (parts, ranks)
+        with torch.no_grad():
+            for parameter in linear.parameters():
+                parameter.copy_(reorder_rows(parameter, self._sizes))
+
+    def restore(self, rows: Tensor) -> Tensor:
+        """In their own order."""
+        parts, ranks = self._sizes
+        return reorder_rows(rows, (ranks, parts))
+
+
+def restore_rows(owner: nn.Module, rows: Tensor) -> Tensor:
+    """A gradient of a layer in the order of its rows before they were divided."""
+    fused = getattr(owner, "fused", None)
+    return rows if fused is None else fused.restore(rows)
+
+
+def reorder_rows(rows: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """
+    >>> reorder_rows(torch.arange(8), (2, 4)).tolist()
+    [0, 4, 1, 5, 2, 6, 3, 7]
+    """
+    return rows.unflatten(0, (*sizes, -1)).transpose(0, 1).flatten(0, 2)
