@@ -17,52 +17,52 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 from flopwatch.devices.cpu import CpuClock
-from flopwatch.models.exchange_notes import note_into, note_turns, unnoted
+from flopwatch.models.exchange_notes import RankJournal, note_turns
 from flopwatch.worker.communicator import resolve
-from flopwatch.worker.rank_times import Exchange, Journal, Run, split
+from flopwatch.worker.rank_times import Exchange, Run, split
 from tests.rank_tools import run_on_ranks
 
 WIDTH, ROWS, MICRO_BATCHES = 16, 8, 4
 
 
 def run_noted(step: Any) -> Run:
-    journal: Journal = step.journal
+    journal: RankJournal = step.journal
+    assert journal.is_complete
     step()  # the first one learns shapes
     journal.clear()
     marks = [journal.clock.mark()]
     step()
-    return resolve(journal.clock, 0.0, [*marks, journal.clock.mark()], journal.read())
+    run = resolve(journal.clock, 0.0, [*marks, journal.clock.mark()], journal.read())
+    step()
+    assert len(journal.visits) == len(run.stops or ())  # no other step is noted
+    return run
 
 
 class TensorStep:
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.journal = Journal(CpuClock())
+        self.journal = RankJournal(CpuClock())
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
         layers = nn.Sequential(
             nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         )
         plan = {"0": SequenceParallel(), "1": ColwiseParallel(), "2": RowwiseParallel()}
         self.model = parallelize_module(layers, mesh, plan)
-        assert note_into(self.journal)
 
     def __call__(self) -> None:
         self.model(torch.ones(1, ROWS, WIDTH)).sum().backward()
-        with unnoted():  # looking at a result is no part of a step
-            self.model[1].weight.grad.full_tensor()
 
 
 class PipelineStep:
     def __init__(self, schedule: str) -> None:
         torch.manual_seed(0)
-        self.journal = Journal(CpuClock())
+        self.journal = RankJournal(CpuClock())
         rank = torch.distributed.get_rank()
         stage = pipelining.PipelineStage(nn.Linear(WIDTH, WIDTH), rank, 2, torch.device("cpu"))
         note_turns(stage, self.journal)
         kind = pipelining.schedules.get_schedule_class(schedule)
         stages = [stage] if issubclass(kind, pipelining.schedules.PipelineScheduleMulti) else stage
         self.schedule = kind(stages, MICRO_BATCHES, loss_fn=functional.mse_loss)
-        assert note_into(self.journal)
         self.rank = rank
 
     def __call__(self) -> None:

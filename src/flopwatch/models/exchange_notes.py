@@ -10,17 +10,16 @@ A functional collective begins when it is called, and the rank stops for it wher
 first used. What is sent or received is waited for where the schedule says so. On an accelerator
 marks are events of the stream that computes: it stops from the mark before a wait to that after.
 
-A torch that has other functions is not noted: `is_noting` is False for it, and what a step of its
-ranks consists of is not known.
+A torch that has other functions is not noted, and its journal is not complete. Neither is what is
+compiled: the functions are those of its graph then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed._functional_collectives as functional
 from torch import distributed
@@ -28,10 +27,8 @@ from torch.compiler import is_compiling
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
 
-from flopwatch.worker.rank_times import RECEIVE, SEND, Exchange, Journal, Pass, Turn, Visit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from flopwatch.devices.base import Clock
+from flopwatch.worker.rank_times import RECEIVE, SEND, Exchange, Journal, Notes, Pass, Turn, Visit
 
 COLLECTIVES = {
     "all_reduce": "all-reduce",
@@ -58,11 +55,29 @@ PASSES: dict[str, Pass] = {
 """Of a pipeline stage."""
 
 
+class RankJournal(Journal):
+    """Has the exchanges of torch's parts, from when it is cleared until it is read: what looks at
+    results between runs is no part of a step."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.is_complete = replace_functions()
+
+    def clear(self) -> None:
+        super().clear()
+        _noting.journal = self
+        _noting.unwaited.clear()
+
+    def read(self) -> Notes:
+        _noting.journal = None
+        return super().read()
+
+
 class Noting:
     """Of this process: one workload runs at a time."""
 
     def __init__(self) -> None:
-        self.journal: Journal | None = None
+        self.journal: RankJournal | None = None
         """Of the workload that runs; None: nobody wants to know."""
         self.is_inside = False
         """Of a noted function, which may call another."""
@@ -72,27 +87,11 @@ class Noting:
 
 _noting = Noting()
 _exchanges: dict[tuple[str, Hashable], Exchange] = {}
-_installed: list[bool] = []
 
 
-def note_into(journal: Journal | None) -> bool:
-    """From now on, until another one is given; whether this torch lets us."""
-    if not _installed:
-        _installed.append(_install())
-    _noting.journal = journal
-    _noting.unwaited.clear()
-    return _installed[0]
-
-
-@contextmanager
-def unnoted() -> Iterator[None]:
-    """What is exchanged to look at results is no part of a step."""
-    journal, _noting.journal = _noting.journal, None
-    yield
-    _noting.journal = journal
-
-
-def _install() -> bool:
+@cache
+def replace_functions() -> bool:
+    """Once in a process; whether this torch lets us."""
     schedules: Any = pipelining.schedules
     if not hasattr(functional, "wait_tensor") or not hasattr(schedules, SEND_OR_RECEIVE):
         return False
@@ -198,15 +197,18 @@ def _describe_group(group: Any) -> tuple[tuple[int, ...], str]:
     mesh, dimension = group if isinstance(group, tuple) else (group, 0)
     if isinstance(mesh, DeviceMesh):
         names = mesh.mesh_dim_names
-        name = "" if names is None else names[dimension]
-        return list_ranks(mesh.get_group(dimension)), name
+        return _list_ranks(mesh.get_group(dimension)), names[dimension] if names else ""
     if isinstance(group, str):
-        return list_ranks(distributed.distributed_c10d._resolve_process_group(group)), ""  # type: ignore[attr-defined]
-    return list_ranks(group), ""
+        group = distributed.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined]
+    # A mesh describes its groups so.
+    _, begin, name = getattr(group, "group_desc", "").rpartition(MESH)
+    return _list_ranks(group), name if begin else ""
 
 
-def list_ranks(group: Any) -> tuple[int, ...]:
-    """Of a process group."""
+MESH = "mesh_"
+
+
+def _list_ranks(group: Any) -> tuple[int, ...]:
     return tuple(distributed.get_process_group_ranks(group))
 
 

@@ -21,7 +21,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from flopwatch.jobs.parallelism import SCHEDULES, divide_layers
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.exchange_notes import find_exchange, note_turns
 from flopwatch.models.transformer import Stage, next_token_loss
+from flopwatch.worker.rank_times import Journal
 
 
 def list_own_layers(job: TrainingJob, mesh: JobMesh) -> list[range]:
@@ -41,6 +43,7 @@ class Pipeline:
         calls: Sequence[nn.Module],
         device: str,
         cast: Callable[[], AbstractContextManager[object]],
+        journal: Journal,
     ) -> None:
         """`calls` are this rank's stages, as they are called."""
         split = job.parallelism
@@ -55,6 +58,8 @@ class Pipeline:
         ]
         for call in calls:
             call.forward = self._casting(call.forward)
+        for stage in stages:
+            note_turns(stage, journal)
         kind: Any = get_schedule_class(SCHEDULES[split.schedule].torch_name)
         own = stages[0] if issubclass(kind, PipelineScheduleSingle) else stages
         self._schedule = kind(
@@ -87,7 +92,10 @@ class TiedWeight:
     """The embedding of the first stage, which is the head of the last one, too: each has a copy,
     and both have the sum of their gradients."""
 
-    def __init__(self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Stage]) -> None:
+    def __init__(
+        self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Stage], journal: Journal
+    ) -> None:
+        self._journal = journal
         split = job.parallelism
         last_rank = next(
             rank for rank in range(split.pipeline) if split.stages - 1 in split.list_stages(rank)
@@ -113,8 +121,10 @@ class TiedWeight:
                 distributed.P2POp(kind, tensor, self._peer, self._group)
                 for kind, tensor in ((distributed.isend, own), (distributed.irecv, other))
             ]
-            for work in distributed.batch_isend_irecv(sent):
-                work.wait()
+            ranks = sorted((distributed.get_rank(), self._peer))
+            with self._journal.visit(find_exchange("all-reduce", ranks)):
+                for work in distributed.batch_isend_irecv(sent):
+                    work.wait()
             own += other
         elif gradients:
             total = sum(gradients)

@@ -53,6 +53,7 @@ from flopwatch.models.builder import (
 )
 from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
 from flopwatch.models.device_mesh import JobMesh, count_job_shards, find_own
+from flopwatch.models.exchange_notes import RankJournal
 from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
@@ -105,8 +106,10 @@ class Loop:
         models: Sequence[nn.Module],
         shared: Sequence[Shared],
         mesh: JobMesh,
+        journal: Journal,
     ) -> None:
         """A rank has one model, or a stage or several of a pipeline."""
+        self.journal = journal
         self.job = job
         self.device = device
         self.setting = find_setting(job, device)
@@ -221,8 +224,9 @@ class PipelineLoop(Loop):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         job, calls = self.job, [shared.call for shared in self.shared]
-        self.pipeline = Pipeline(job, self.mesh, calls, self.device, self.setting.cast)
-        self._tied = TiedWeight(job, self.mesh, self.models) if job.shape.is_tied else None
+        cast, journal = self.setting.cast, self.journal
+        self.pipeline = Pipeline(job, self.mesh, calls, self.device, cast, journal)
+        self._tied = TiedWeight(job, self.mesh, self.models, journal) if job.shape.is_tied else None
 
     @property
     def phases(self) -> dict[str, Callable[..., Any]]:
@@ -309,7 +313,9 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             "reduce-overhead out"
         )
     count_job_shards(job.parallelism)  # refuses what cannot be, before it takes time
-    journal = Journal(open_backend(device).clock)
+    journal = RankJournal(open_backend(device).clock)
+    if job.compiled and job.parallelism.tensor > 1:
+        journal.is_complete = False  # what a compiled graph exchanges is not noted
     mesh = JobMesh(job.parallelism, device)
     is_divided = job.parallelism.pipeline > 1
     models = [
@@ -322,7 +328,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
         if compilation is not None:
             compile_blocks(model)
         shared.append(share(model, job, device, journal, Filler(model, job, device), mesh))
-    loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh)
+    loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh, journal)
     parameters = count_parameters(models[0])
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)

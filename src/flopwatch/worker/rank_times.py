@@ -288,7 +288,7 @@ def _share(run: Run, last_ns: Sequence[float], job_ended_ns: float | None) -> Sh
             bubble_ns += waited_ns
         else:
             waiting_ns += waited_ns
-    overlapped_ns = _count_overlapped_ns(stops)
+    overlapped_ns = count_overlapped_ns(stops)
     if job_ended_ns is None:
         return Share(run.phase_ns, waiting_ns, transfer_ns, overlapped_ns)
     bubble_ns += max(0.0, job_ended_ns - run.ended_ns[-1])
@@ -306,10 +306,10 @@ def divide(stop: Stop, last_ns: float) -> tuple[float, float]:
     return waited_ns, stopped_ns - waited_ns
 
 
-def _count_overlapped_ns(stops: Sequence[Stop]) -> float:
+def count_overlapped_ns(stops: Sequence[Stop]) -> float:
     """Of all times in which an exchange ran, those in which the rank did not stand still for one.
 
-    >>> _count_overlapped_ns([Stop(0.0, None, (0.0, 6.0)), Stop(4.0, 9.0, (5.0, 9.0))])
+    >>> count_overlapped_ns([Stop(0.0, None, (0.0, 6.0)), Stop(4.0, 9.0, (5.0, 9.0))])
     4.0
     """
     spans_ns = [stop.span_ns for stop in stops if stop.span_ns is not None]
