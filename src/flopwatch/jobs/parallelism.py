@@ -182,6 +182,14 @@ class Parallelism:
             return [pipeline_rank, 2 * self.pipeline - 1 - pipeline_rank]
         return list(range(pipeline_rank, self.stages, self.pipeline))
 
+    def find_stages(self, rank: int) -> list[int]:
+        """That a rank of the job has: those of one stage are next to each other.
+
+        >>> [Parallelism(tensor=2, pipeline=2).find_stages(rank) for rank in range(4)]
+        [[0], [0], [1], [1]]
+        """
+        return self.list_stages(rank // (self.ranks // self.pipeline))
+
     def __str__(self) -> str:
         """
         >>> print(Parallelism(data=8, tensor=2, sharding="full"))

@@ -199,7 +199,7 @@ def _describe_group(group: Any) -> tuple[tuple[int, ...], str]:
         names = mesh.mesh_dim_names
         return _list_ranks(mesh.get_group(dimension)), names[dimension] if names else ""
     if isinstance(group, str):
-        group = distributed.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined]
+        group = distributed.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined, arg-type]
     # A mesh describes its groups so.
     _, begin, name = getattr(group, "group_desc", "").rpartition(MESH)
     return _list_ranks(group), name if begin else ""

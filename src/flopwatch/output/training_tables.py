@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from flopwatch.analysis.part_times import Split, find_slow_rank, split_ranks
+from flopwatch.analysis.record_job import read_training_job
 from flopwatch.analysis.quality import Quality, assess, compare_losses
 from flopwatch.analysis.summary import Row
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
@@ -102,12 +103,15 @@ def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
+    is_piped = any(rank.bubble_ns for row in rows for rank in row.record.ranks)
     columns: list[Column[Place]] = [
         *label_columns(axes, lambda place: place.row.record),
         Column("rank", lambda place: str(place.split.rank), "word"),
+        *([Column("stage", name_stages, "word")] if is_piped else []),
         number("step", "ns", lambda place: place.split.step_ns),
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
+        *([number("bubble", "ns", lambda p: p.split.bubble_ns, cell=_bubble_cell)] if is_piped else []),
         _part_column("transfer", lambda split: split.transfer_ns),
         _part_column("overlapped", lambda split: split.overlapped_ns),
     ]
@@ -117,12 +121,21 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         columns=columns,
         items=[[Place(row, split) for split in split_ranks(row.record)] for row in rows],
         conditions="waiting: at collectives, until the last rank arrived; transfer: from then on; "
-        "working: everything else; overlapped: collectives that ran meanwhile; of the median step",
+        + ("bubble: for other stages; " if is_piped else "")
+        + "working: everything else; overlapped: exchanges that ran meanwhile; of the median step",
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
             *(remark for group in groups for remark in _remark_on_losses(group)),
         ],
     )
+
+
+def name_stages(place: Place) -> str:
+    """Of a pipeline's rank."""
+    job = read_training_job(place.row.record)
+    is_piped = job is not None and job.parallelism.pipeline > 1
+    stages = job.parallelism.find_stages(place.split.rank) if job is not None and is_piped else []
+    return ", ".join(map(str, stages))
 
 
 def _part_column(name: str, find_ns: Callable[[Split], float | None]) -> Column[Place]:
@@ -131,6 +144,11 @@ def _part_column(name: str, find_ns: Callable[[Split], float | None]) -> Column[
         lambda place: _with_share(find_ns(place.split), place.split),
         value=lambda place: find_ns(place.split),
     )
+
+
+def _bubble_cell(place: Place) -> str:
+    has_pipeline = place.row.record.ranks[place.split.rank].bubble_ns
+    return _with_share(place.split.bubble_ns, place.split) if has_pipeline else ""
 
 
 def _with_share(time_ns: float | None, split: Split) -> str:

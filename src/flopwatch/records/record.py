@@ -101,11 +101,33 @@ class Rank:
     samples_ns: dict[str, list[PartTime]]
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
     waiting_ns: list[PartTime | None]
-    """In collectives, until the last rank arrived."""
+    """In collectives, until the last rank of the group arrived."""
     transfer_ns: list[PartTime | None]
-    """In collectives, from then on."""
+    """In exchanges, from then on."""
     overlapped_ns: list[PartTime | None] = field(default_factory=list)
-    """In which a collective ran beside other work of the rank; empty in imported records."""
+    """In which an exchange ran beside other work of the rank; empty in imported records."""
+    bubble_ns: list[PartTime | None] = field(default_factory=list)
+    """Of a pipeline's rank: for other stages, to send or to receive, and from its own end of the
+    step until the last rank's. Empty where there is no pipeline."""
+    peak_memory_bytes: Count | None = None
+    """Most memory that it held in a run, what was there before included; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimeline:
+    """What a rank did in one step, which is a typical one; lists are parallel."""
+
+    kind: list[str]
+    """forward, backward or weight: a pass of a pipeline's stage; a phase, where there is none;
+    waiting, transfer or bubble, on top of these."""
+    begin_ns: list[PartTime]
+    """From the beginning of the step on its first rank."""
+    end_ns: list[PartTime]
+    stage: list[Count | None]
+    micro_batch: list[Count | None]
+    exchange: list[str]
+    """What was waited for or moved: a collective and the dimension of the device mesh that it is
+    along, or a rank that was sent to or received from. Empty of passes and phases."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +197,9 @@ class Record:
     """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
     ranks: list[Rank] = field(default_factory=list)
     """By rank; empty where the case is no job of several processes."""
+    timeline: list[RankTimeline] = field(default_factory=list)
+    """By rank, of one measured step, whose time is close to the median; empty where it is not
+    known."""
     curves: dict[str, list[float]] = field(default_factory=dict)
     """What the case produced as it ran, by name: a training loss, step by step. Curves of one
     record are parallel."""
@@ -301,6 +326,12 @@ def _find_contradictions(record: Record) -> Iterator[str]:
     for name, region in record.regions.items():
         if len(region.samples_ns) != num_runs:
             yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
+    for number, lane in enumerate(record.timeline):
+        times = {len(lane.begin_ns), len(lane.end_ns)}
+        if {len(lane.kind), len(lane.stage), len(lane.micro_batch), len(lane.exchange)} | times != {
+            len(lane.kind)
+        }:
+            yield f"the lists of rank {number}'s timeline differ in length"
     if len({len(values) for values in record.curves.values()}) > 1:
         yield "its curves differ in length"
     yield from _find_uneven_ranks(record.monitored)
@@ -323,8 +354,10 @@ def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
     for number, rank in enumerate(record.ranks):
         for times_ns in rank.samples_ns.values():
             yield f"rank {number}", len(times_ns)
-        for parts_ns in (rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns or rank.waiting_ns):
+        usual = rank.waiting_ns
+        for parts_ns in (rank.transfer_ns, rank.overlapped_ns or usual, rank.bubble_ns or usual):
             yield f"rank {number}", len(parts_ns)
+        yield f"rank {number}", len(usual)
 
 
 def _find_wrong_sections(environment: dict[str, Any]) -> Iterator[str]:

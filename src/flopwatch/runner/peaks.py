@@ -88,6 +88,7 @@ def choose_options(
             f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
             f"choose at most {most}"
         )
+    chosen_ranks: tuple[int, ...]
     if ranks is not None:
         chosen_ranks = (ranks,) if ranks > 1 else ()
     elif most < 2:

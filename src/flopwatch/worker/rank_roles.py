@@ -159,7 +159,12 @@ class RankZero:
         runs: list[Run] = self.comm.collect(own, Run)
         phases = self._phases[number]
         self._forget(number)
-        self._shares.append([fold_share(share, phases) for share in split(runs)])
+        self._shares.append(
+            [
+                replace(fold_share(share, phases), run=run)
+                for share, run in zip(split(runs), runs, strict=True)
+            ]
+        )
         return combine(runs)
 
     def list_facts(self) -> dict[str, float]:

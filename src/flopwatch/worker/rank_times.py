@@ -33,6 +33,7 @@ Pass = Literal["forward", "backward", "weight"]
 """Of a pipeline stage: backward is of the whole gradient, or where gradients of weights come later,
 of the input."""
 SEND, RECEIVE = "send", "receive"
+WAITING, TRANSFER, BUBBLE = "waiting", "transfer", "bubble"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,8 @@ class Share:
     """In which an exchange ran, and did not stop the rank."""
     bubble_ns: float | None = None
     """None where there is no pipeline, too."""
+    run: Run | None = None
+    """The last one, where it is kept."""
 
 
 def combine(runs: Sequence[Run]) -> list[float]:
@@ -205,12 +208,15 @@ def split(runs: Sequence[Run]) -> list[Share]:
     if last_ns is None:
         return [Share(run.phase_ns, None, None, None) for run in runs]
     ended_ns = max(run.ended_ns[-1] for run in runs)
-    # Stages that have nothing to send do not exist: a rank without any is in no pipeline.
-    is_piped = any(stop.exchange.is_point_to_point for run in runs for stop in run.stops or ())
     return [
-        _share(run, last, ended_ns if is_piped else None)
+        _share(run, last, ended_ns if is_piped(runs) else None)
         for run, last in zip(runs, last_ns, strict=True)
     ]
+
+
+def is_piped(runs: Sequence[Run]) -> bool:
+    """Whether they are of a pipeline: there is none without anything to send."""
+    return any(stop.exchange.is_point_to_point for run in runs for stop in run.stops or ())
 
 
 def find_last_ns(runs: Sequence[Run]) -> list[list[float]] | None:
@@ -257,6 +263,7 @@ def fold_share(share: Share, phases: int) -> Share:
     return Share(
         [ns / runs for ns in fold(share.phase_ns, phases)],
         *(None if ns is None else ns / runs for ns in of_exchanges),
+        run=share.run,
     )
 
 
@@ -269,6 +276,7 @@ def average(shares: Sequence[Share]) -> Share:
         _average([share.transfer_ns for share in shares]),
         _average([share.overlapped_ns for share in shares]),
         _average([share.bubble_ns for share in shares]),
+        shares[-1].run,
     )
 
 
