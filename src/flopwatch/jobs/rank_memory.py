@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
-from flopwatch.jobs.model_shapes import Shape
+from flopwatch.jobs.divided_step import estimate_divided_step
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import MOMENTS, Moment, StepMemory
@@ -104,24 +104,54 @@ class Memory(Printed):
 
 
 def estimate_rank_memory(
-    job: TrainingJob, *, on_host: bool = False, estimate: EstimateStep = estimate_step
+    job: TrainingJob,
+    rank: int = 0,
+    *,
+    on_host: bool = False,
+    estimate: EstimateStep = estimate_step,
 ) -> dict[str, int]:
-    """Bytes by part, on accelerators unless ranks compute on their host."""
-    require_data_only(job.parallelism, "the memory estimate")
+    """Bytes by part on a rank of a job, on accelerators unless ranks compute on their host."""
+    require_memory_known(job)
+    split = job.parallelism
+    if split.model_ranks > 1:
+
+        def estimate(job: TrainingJob, *, on_host: bool) -> StepMemory:
+            return estimate_divided_step(job, rank, on_host=on_host)
+
     if job.sharding in UNSHARDED:
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
-    per_node = job.parallelism.ranks_per_node or job.ranks
-    shards = count_shards(job.sharding, job.ranks, per_node)
+    per_node = split.ranks_per_node or job.ranks
+    shards = count_shards(job.sharding, split.data, max(1, per_node // split.model_ranks))
     return _estimate_shards(estimate(narrow, on_host=on_host), job, shards)
 
 
-def _count_weights_by_place(shape: Shape) -> Weights:
+def estimate_all_ranks(job: TrainingJob, *, on_host: bool = False) -> list[dict[str, int]]:
+    """By rank. Those that have the same stages hold as much."""
+    by_stages: dict[tuple[int, ...], dict[str, int]] = {}
+    for rank in range(job.ranks):
+        stages = tuple(job.parallelism.find_stages(rank))
+        if stages not in by_stages:
+            by_stages[stages] = estimate_rank_memory(job, rank, on_host=on_host)
+    return [by_stages[tuple(job.parallelism.find_stages(rank))] for rank in range(job.ranks)]
+
+
+def require_memory_known(job: TrainingJob) -> None:
+    """Refuse what the estimate does not know."""
+    split = job.parallelism
+    if split.context > 1 or split.expert > 1 or split.sharding == "zero1":
+        require_data_only(split, "the memory estimate")
+    if split.model_ranks > 1 and (not job.shape.is_ours or job.shape.experts):
+        require_data_only(split, "the memory estimate of such a model")
+
+
+def _count_weights_by_place(job: TrainingJob, step: StepMemory) -> Weights:
     # Counted as a difference, so that no list of a block's parameters is needed here.
+    shape = job.shape
     block = count_parameters(replace(shape, layers=2)) - count_parameters(replace(shape, layers=1))
-    total = count_parameters(shape)
-    return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
+    block //= job.parallelism.tensor
+    return Weights(block=block, rest=step.parameters - step.layers * block, layers=step.layers)
 
 
 def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
@@ -144,7 +174,7 @@ def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
 
 
 def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
-    weights = _count_weights_by_place(job.shape)
+    weights = _count_weights_by_place(job, step)
     own_bytes = weights.total * job.arithmetic.parameter_bytes // shards
     moments = [_divide(moment, weights, job, own_bytes) for moment in (step.forward, step.backward)]
     most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))

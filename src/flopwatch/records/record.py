@@ -109,8 +109,14 @@ class Rank:
     bubble_ns: list[PartTime | None] = field(default_factory=list)
     """Of a pipeline's rank: for other stages, to send or to receive, and from its own end of the
     step until the last rank's. Empty where there is no pipeline."""
-    peak_memory_bytes: Count | None = None
-    """Most memory that it held in a run, what was there before included; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """What a run held on one of a job's ranks, as the record has it for rank 0."""
+
+    resident_bytes: Count
+    peak_memory_bytes: Count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,6 +203,8 @@ class Record:
     """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
     ranks: list[Rank] = field(default_factory=list)
     """By rank; empty where the case is no job of several processes."""
+    rank_memory: list[RankMemory | None] = field(default_factory=list)
+    """By rank; empty where the case is no job, or where it is not known."""
     timeline: list[RankTimeline] = field(default_factory=list)
     """By rank, of one measured step, whose time is close to the median; empty where it is not
     known."""

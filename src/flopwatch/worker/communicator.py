@@ -13,6 +13,7 @@ are not authenticated.
     report   N      send the times of run N
     curves   V      take its curves
     device          send the state of the device
+    memory   V      look at its memory
     drop     V      forget it
     leave           all is done
 """

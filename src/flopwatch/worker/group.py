@@ -204,14 +204,13 @@ class Group:
     def measure_memory(self) -> None:
         for variant, workload in self.workloads.items():
             self.channel.board.write(self.index[variant], "memory")
-            prepare = workload.reset or (lambda: None)
             try:
-                memory = self.target.measure_memory(prepare, workload.phases)
+                memory, ranks = self.rank0.measure_memory(variant, workload, self.target)
             except Exception:
                 if isinstance(self.rank0, RankZero):
                     raise NeedsNewProcess from None
                 self.channel.has_failed = True
-                memory = None  # its times are good; only its memory is not known
+                memory, ranks = None, []  # its times are good; only its memory is not known
             if memory is not None:
                 self.channel.send(
                     Memory(
@@ -219,6 +218,7 @@ class Group:
                         resident_bytes=memory.resident_bytes,
                         peak_memory_bytes=memory.peak_bytes,
                         memory=dict(memory.phases),
+                        rank_memory=ranks,
                     )
                 )
 

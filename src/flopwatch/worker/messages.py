@@ -36,7 +36,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from flopwatch.errors import WorkerError
-from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, RankTimeline, Region
+from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, RankMemory, RankTimeline, Region
 from flopwatch.records.record import Stop as StopReason
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure
@@ -244,6 +244,8 @@ class Memory(Message, frozen=True):
     resident_bytes: int
     peak_memory_bytes: int
     memory: dict[str, PhaseMemory]
+    rank_memory: list[RankMemory | None] = []
+    """By rank, of a job."""
 
 
 Report = (
