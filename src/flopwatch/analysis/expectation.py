@@ -83,7 +83,7 @@ def _expect_step(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost)
 def _expect_attention(job: TrainingJob, limits: Limits, machine: Machine, cost: Cost) -> Attention:
     found = [part for part in cost.parts if part.name == "attention"]
     parts = count_flops_by_part(job)
-    batches = job.grad_accum * job.ranks
+    batches = job.micro_batches
     around = [(each.inputs, each.outputs) for each in list_weights(job.shape)[:PROJECTIONS]]
     passes = PASSES + (1 if job.recompute == "full" else 0)
     traffic_s = passes * sum(

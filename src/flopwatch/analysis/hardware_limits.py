@@ -30,6 +30,7 @@ from flopwatch.devices.kinds import HOST
 from flopwatch.devices.measured_peaks import Kernel, Peaks, from_environment
 from flopwatch.errors import UsageError
 from flopwatch.jobs.flops import (
+    FORWARD_BACKWARD,
     GRAD_ACCUM,
     OPTIMIZER_FLOPS,
     Passes,
@@ -287,13 +288,17 @@ def _count_step_bytes(job: TrainingJob) -> Iterator[tuple[str, float]]:
     """Of our own transformer."""
     moved = count_bytes_by_part(name_recorded(job))
     forward, backward = (_sum(moved, tuple(moved), phase) for phase in ("forward", "backward"))
-    yield "forward", job.ranks * forward
-    yield "backward", job.ranks * backward
+    data = job.parallelism.data
+    if job.parallelism.pipeline > 1:
+        yield FORWARD_BACKWARD, job.micro_batches * (forward + backward)
+        return
+    yield "forward", data * forward
+    yield "backward", data * backward
     if job.grad_accum > 1:
-        yield GRAD_ACCUM, job.ranks * (job.grad_accum - 1) * (forward + backward)
+        yield GRAD_ACCUM, data * (job.grad_accum - 1) * (forward + backward)
     for region, parts in REGIONS.items():
         for phase in ("forward", "backward"):
-            yield f"{phase}/{region}", job.ranks * _sum(moved, parts, phase)
+            yield f"{phase}/{region}", data * _sum(moved, parts, phase)
 
 
 def _sum(moved: Mapping[Part, Passes], parts: tuple[Part, ...], phase: str) -> float:

@@ -91,9 +91,8 @@ def count_flops(record: Record, subject: Subject | None) -> dict[str, dict[str, 
     do not, from the dimensions of its job."""
     if record.flops or not isinstance(subject, TrainingJob):
         return record.flops
-    batches = subject.ranks * subject.grad_accum
     return {
-        phase: {dtype: batches * count for dtype, count in by_dtype.items()}
+        phase: {dtype: subject.micro_batches * count for dtype, count in by_dtype.items()}
         for phase, by_dtype in count_once(name_recorded(subject)).items()
         if phase in PASSES
     }

@@ -41,7 +41,7 @@ from typing import Any
 from flopwatch.errors import Unsupported
 from flopwatch.jobs.layer_parts import PARTS, Layer, Linear, Part
 from flopwatch.jobs.model_shapes import Shape
-from flopwatch.jobs.parallelism import count_shards
+from flopwatch.jobs.parallelism import count_job_shards
 from flopwatch.jobs.parameters import count_positions, count_weights, list_all_layers
 from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
@@ -239,12 +239,15 @@ def scale_to_step(
     job: TrainingJob, once: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """From one micro-batch to a step of all ranks. The phase `grad_accum` has both passes of all
-    micro-batches but the last; the optimizer works on every copy of a parameter, of which there is
-    one where it is sharded among all ranks."""
-    flops = {phase: scale(counts, job.ranks) for phase, counts in once.items()}
+    micro-batches but the last, and that of a pipeline's schedule those of all; the optimizer works
+    on every copy of a parameter, of which there is one where it is sharded among all ranks."""
+    split = job.parallelism
+    flops = {phase: scale(counts, split.data) for phase, counts in once.items()}
     if not flops:
         return flops
-    if job.grad_accum > 1:
+    if split.pipeline > 1:
+        flops = _join_passes(flops, job.grad_accum)
+    elif job.grad_accum > 1:
         both = (flops["forward"], flops["backward"])
         dtypes = dict.fromkeys(dtype for counts in both for dtype in counts)
         flops[GRAD_ACCUM] = {
@@ -252,11 +255,27 @@ def scale_to_step(
             for dtype in dtypes
         }
     try:
-        shards = count_shards(job.sharding, job.ranks, job.parallelism.ranks_per_node or job.ranks)
+        shards = count_job_shards(split)
     except Unsupported:  # which it is found to be when it is built
-        shards = job.ranks
-    flops["optimizer"] = scale(once["optimizer"], job.ranks / shards)
+        shards = split.data
+    # What context-parallel ranks have in common is sharded among them, too, or else copied.
+    copies = split.data / shards * (split.context if shards == 1 else 1)
+    flops["optimizer"] = scale(once["optimizer"], copies)
     return flops
+
+
+def _join_passes(
+    flops: Mapping[str, Mapping[str, float]], micro_batches: int
+) -> dict[str, dict[str, float]]:
+    """Of both passes, and of parts inside them, as those of one phase."""
+    joined: dict[str, dict[str, float]] = {}
+    for key, counts in flops.items():
+        phase, slash, part = key.partition("/")
+        both = joined.setdefault(f"{FORWARD_BACKWARD}{slash}{part}", {})
+        if phase in ("forward", "backward"):
+            for dtype, count in counts.items():
+                both[dtype] = both.get(dtype, 0.0) + micro_batches * count
+    return {key: counts for key, counts in joined.items() if counts}
 
 
 def scale(counts: Mapping[str, float], factor: float) -> dict[str, float]:

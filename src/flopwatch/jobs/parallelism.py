@@ -253,6 +253,16 @@ def require_data_only(parallelism: Parallelism, who: str) -> None:
         raise UsageError(f"{who} does not know sharding zero1 yet; choose zero2 or full")
 
 
+def count_job_shards(parallelism: Parallelism) -> int:
+    """Into how many parts data-parallel ranks divide a parameter, or what is sharded of it."""
+    if parallelism.shard_group is not None and parallelism.sharding not in UNSHARDED:
+        return parallelism.shard_group
+    per_node = parallelism.ranks_per_node or parallelism.ranks
+    # The ranks of a node that share a sequence, or layers, are neighbours.
+    of_node = max(1, per_node // (parallelism.tensor * parallelism.context))
+    return count_shards(parallelism.sharding, parallelism.data, of_node)
+
+
 def count_shards(sharding: Sharding, ranks: int, ranks_per_node: int) -> int:
     """Into how many parts a parameter is divided: with hybrid, among the ranks of a node where
     there are several nodes, and else into halves of the job."""

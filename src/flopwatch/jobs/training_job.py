@@ -12,8 +12,9 @@ A variant of a suite is the same job computed in another way, written as words j
     dyad:auto:4, switchback:global@linear  other linear layers in the feed-forward parts, in all
                                            of the blocks (@linear), or where a pattern matches their
                                            names (@blocks.0.*)
-    none, ddp, zero2, full, hybrid         the sharding, in a job of several ranks
-    full+recompute-full                    both
+    none, ddp, zero1, zero2, full, hybrid  the sharding, in a job of several ranks
+    tp2, tp2+sp, pp2:interleaved, ...      how ranks divide the model (`jobs.parallelism_words`)
+    full+tp2+recompute-full                all of these
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from flopwatch.jobs.parallelism import (
     Sharding,
     require_count,
 )
+from flopwatch.jobs.parallelism_words import FIELDS, name_parallelism, read_parallelism_word
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.precision import DTYPE_BYTES, PRECISIONS, Precision, find_precision
 
@@ -133,6 +135,11 @@ class TrainingJob:
         return self.parallelism.ranks
 
     @property
+    def micro_batches(self) -> int:
+        """Of a step, over all ranks."""
+        return self.grad_accum * self.parallelism.data
+
+    @property
     def local_batch(self) -> int:
         """Sequences of a data-parallel rank in a step."""
         return self.micro_batch * self.grad_accum
@@ -166,6 +173,32 @@ class TrainingJob:
             return self.model
         shape = self.model
         return f"{shape.architecture}:hidden_size={shape.hidden_size}:layers={shape.layers}"
+
+    def divide(self, **fields: Any) -> TrainingJob:
+        """The same step on the same ranks, with other fields of `Parallelism`: fewer data-parallel
+        ranks compute more micro-batches each.
+
+        >>> job = TrainingJob("small", 128, parallelism=Parallelism(data=4))
+        >>> divided = job.divide(tensor=2)
+        >>> divided.parallelism.data, divided.grad_accum
+        (2, 2)
+        """
+        alone = replace(self.parallelism, **{**fields, "data": 1, "expert": 1})
+        data, rest = divmod(self.ranks, alone.model_ranks)
+        if rest:
+            raise UsageError(
+                f"{_name_sizes(alone)} divide the model among {alone.model_ranks} ranks, and "
+                f"{self.ranks} are no multiple of that; take {alone.model_ranks} ranks, or a "
+                "multiple"
+            )
+        grad_accum, rest = divmod(self.micro_batches, data)
+        if rest:
+            raise UsageError(
+                f"a step has {self.micro_batches} micro-batches, which {data} data-parallel ranks "
+                "cannot share evenly; change --grad-accum or --global-batch"
+            )
+        parallelism = replace(self.parallelism, **{**fields, "data": data})
+        return replace(self, grad_accum=grad_accum, parallelism=parallelism)
 
     def on_ranks(self, ranks: int) -> TrainingJob:
         """The same with so many data-parallel ranks; alone, nothing is sharded."""
@@ -276,6 +309,11 @@ def _refuse_unknown(what: str, kind: type[Any], content: Mapping[str, Any]) -> d
     return dict(content)
 
 
+def _name_sizes(parallelism: Parallelism) -> str:
+    sizes = {short: getattr(parallelism, field) for short, field in FIELDS.items()}
+    return " x ".join(f"{short}={size}" for short, size in sizes.items() if size > 1)
+
+
 def drop_variant(job: TrainingJob) -> TrainingJob:
     """What all variants of a group have in common."""
     return replace(
@@ -299,7 +337,7 @@ STEP_WORDS: Mapping[str, Mapping[str, Any]] = {
     "recompute-full": {"recompute": "full"},
     "recompute-selective": {"recompute": "selective"},
 }
-SHARDING_WORDS: tuple[Sharding, ...] = ("none", "ddp", "zero2", "full", "hybrid")
+SHARDING_WORDS: tuple[Sharding, ...] = ("none", "ddp", "zero1", "zero2", "full", "hybrid")
 OLD_WORDS = {
     "checkpointed": "recompute-full",
     "selective": "recompute-selective",
@@ -320,6 +358,15 @@ def parse_variant(job: TrainingJob, text: str) -> TrainingJob:
     >>> parsed.linear, parsed.swapped
     ('dyad:auto:4', '*.up')
     """
+    chosen = read_variant(text)
+    names = {each.name for each in fields(Parallelism)}
+    split = {name: chosen.pop(name) for name in list(chosen) if name in names}
+    changed = replace(job, **chosen)
+    return changed.divide(**split) if split else changed
+
+
+def read_variant(text: str) -> dict[str, Any]:
+    """The fields of `TrainingJob` and of its `Parallelism` that a variant chooses."""
     chosen: dict[str, Any] = {}
     for word in text.split("+"):
         for name, value in _read_word(text, word).items():
@@ -329,10 +376,7 @@ def parse_variant(job: TrainingJob, text: str) -> TrainingJob:
                     "one"
                 )
             chosen[name] = value
-    sharding = chosen.pop("sharding", None)
-    if sharding is not None:
-        chosen["parallelism"] = replace(job.parallelism, sharding=sharding)
-    return replace(job, **chosen)
+    return chosen
 
 
 def _read_word(text: str, word: str) -> Mapping[str, Any]:
@@ -342,6 +386,9 @@ def _read_word(text: str, word: str) -> Mapping[str, Any]:
         return {"sharding": word}
     if word.lower() in OLD_WORDS:
         raise UsageError(f"variant {text!r}: {word!r} is called {OLD_WORDS[word.lower()]!r} here")
+    split = read_parallelism_word(word)
+    if split is not None:
+        return split
     linear, _, swapped = word.partition("@")
     return {"linear": linear, **({"swapped": swapped} if swapped else {})}
 
@@ -352,16 +399,21 @@ def name_variant(
     recompute: str | None = None,
     attention: str | None = None,
     compiled: bool = False,
+    **split: Any,
 ) -> str:
-    """The variant that computes a job so; None: as is usual.
+    """The variant that computes a job so; None: as is usual. `split` has other fields of
+    `Parallelism`.
 
     >>> name_variant(sharding="full", recompute="selective"), name_variant()
     ('full+recompute-selective', 'eager')
+    >>> name_variant(sharding="full", tensor=2, pipeline=2)
+    'full+tp2+pp2'
     """
     _require("recompute", recompute or "none", RECOMPUTES)
     _require("attention", attention or "sdpa", ATTENTIONS)
     words = [
         sharding or "",
+        *name_parallelism(**split),
         "compiled" if compiled else "",
         "plain-attention" if attention == "plain" else "",
         "" if recompute in (None, "none") else f"recompute-{recompute}",
@@ -371,4 +423,7 @@ def name_variant(
 
 def name_sharding(text: str) -> str | None:
     """The word of a variant that says how ranks share the model; None: there is none."""
-    return next((word for word in text.split("+") if word in SHARDING_WORDS), None)
+    words = text.split("+")
+    return next(
+        (word for word in words if word in SHARDING_WORDS or read_parallelism_word(word)), None
+    )

@@ -20,16 +20,17 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from flopwatch.jobs.parallelism import Parallelism, count_shards
+from flopwatch.jobs.parallelism import UNSHARDED, Parallelism, count_job_shards
 
 
 class JobMesh:
     """Seen from one rank. Without other ranks, there is no mesh, and every coordinate is 0."""
 
     def __init__(self, parallelism: Parallelism, device: str) -> None:
-        split = parallelism
-        self.parallelism = split
-        data = {"dp_replicate": split.data // count_job_shards(split), "dp_shard": count_job_shards(split)}
+        self.parallelism = split = parallelism
+        # Of zero1, only the optimizer's state is divided, by itself.
+        self._shards = 1 if split.sharding in (*UNSHARDED, "zero1") else count_job_shards(split)
+        data = {"dp_replicate": split.data // self._shards, "dp_shard": self._shards}
         outer, inner = {"pp": split.pipeline}, {"cp": split.context, "tp": split.tensor}
         self._mesh = self._experts = None
         if distributed.is_initialized():
@@ -52,8 +53,7 @@ class JobMesh:
     @property
     def data_rank(self) -> int:
         """Among those that compute with sequences of their own."""
-        shards = count_job_shards(self.parallelism)
-        return self.find_place("dp_replicate") * shards + self.find_place("dp_shard")
+        return self.find_place("dp_replicate") * self._shards + self.find_place("dp_shard")
 
     @property
     def data(self) -> DeviceMesh | None:
@@ -95,16 +95,6 @@ class JobMesh:
 def find_own(tensor: Tensor) -> Tensor:
     """The part that this rank has of it, which may be all."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def count_job_shards(parallelism: Parallelism) -> int:
-    """Into how many parts data-parallel ranks divide a parameter."""
-    data, sharding = parallelism.data, parallelism.sharding
-    if parallelism.shard_group is not None and sharding not in ("none", "ddp"):
-        return parallelism.shard_group
-    per_node = parallelism.ranks_per_node or parallelism.ranks
-    neighbours = max(1, per_node // (parallelism.tensor * parallelism.context))
-    return count_shards(sharding, data, neighbours)
 
 
 @lru_cache

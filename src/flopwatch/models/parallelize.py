@@ -42,7 +42,7 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks, put_on
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import find_exchange
-from flopwatch.models.tensor_parallel import divide_part
+from flopwatch.models.tensor_parallel import LocalParameters, divide_part
 from flopwatch.worker.rank_times import ANY, Exchange, Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
@@ -91,6 +91,8 @@ def share(
     if job.sharding == "ddp":
         for _ in blocks:
             pass
+        if job.parallelism.tensor > 1:
+            LocalParameters(model)
         return Ddp(model, mesh, journal)
     return Shards(model, blocks, job, mesh, journal)
 

@@ -10,7 +10,7 @@ which would do so with gradients afterwards, is told not to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -57,7 +57,10 @@ class Pipeline:
             for call, number in zip(calls, numbers, strict=True)
         ]
         for call in calls:
-            call.forward = self._casting(call.forward)
+            # Torch finds out by a first pass what stages send each other; of that pass, as of all
+            # forward passes here, DistributedDataParallel must see nothing.
+            unseen = getattr(call, "no_sync", nullcontext)
+            call.forward = self._casting(call.forward, unseen)
         for stage in stages:
             note_turns(stage, journal)
         kind: Any = get_schedule_class(SCHEDULES[split.schedule].torch_name)
@@ -80,9 +83,11 @@ class Pipeline:
         with self._cast():
             return next_token_loss(logits, ids) / self._job.grad_accum
 
-    def _casting(self, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _casting(
+        self, forward: Callable[..., Tensor], unseen: Callable[[], AbstractContextManager[object]]
+    ) -> Callable[..., Tensor]:
         def cast(x: Tensor) -> Tensor:
-            with self._cast():
+            with self._cast(), unseen():
                 return forward(x)
 
         return cast

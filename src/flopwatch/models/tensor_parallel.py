@@ -12,13 +12,13 @@ moves as much as the sums alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -56,8 +56,12 @@ def plan_block(*, sequence: bool) -> dict[str, ParallelStyle]:
     """What comes in and goes out is a plain tensor: of all tokens, or of this rank's."""
     tokens = Shard(1) if sequence else Replicate()
     pairs = {
-        **dict.fromkeys(("attention.qkv", "feed_forward.up"), ColwiseParallel(input_layouts=tokens)),
-        **dict.fromkeys(("attention.output", "feed_forward.down"), RowwiseParallel(output_layouts=tokens)),
+        **dict.fromkeys(
+            ("attention.qkv", "feed_forward.up"), ColwiseParallel(input_layouts=tokens)
+        ),
+        **dict.fromkeys(
+            ("attention.output", "feed_forward.down"), RowwiseParallel(output_layouts=tokens)
+        ),
     }
     norms = ("attention_norm", "feed_forward_norm") if sequence else ()
     return {**pairs, **{name: SequenceParallel(use_local_output=True) for name in norms}}
@@ -86,6 +90,58 @@ def plan_rest(model: Transformer, *, sequence: bool) -> dict[str, ParallelStyle]
             input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False
         )
     return plan
+
+
+def align_gradients(models: Iterable[nn.Module]) -> None:
+    """Divide gradients as their parameters are: some arise as parts of a sum on each rank, which
+    can wait until all micro-batches have added theirs."""
+    for model in models:
+        for parameter in model.parameters():
+            gradient: Any = parameter.grad
+            if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+class LocalParameters:
+    """DistributedDataParallel averages plain tensors only, so that a model has those that its
+    divided parameters are made of, but for its forward pass. Torch can do so by itself, where no
+    two layers have the same parameter."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places: list[tuple[nn.Module, str, nn.Parameter]] = []
+        made: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for key, divided in list(module.named_parameters(recurse=False)):
+                if isinstance(divided, DTensor):
+                    if id(divided) not in made:
+                        local = nn.Parameter(divided.detach().to_local())
+                        local.spec = (divided.device_mesh, divided.placements, divided.shape)
+                        made[id(divided)] = local
+                    self._places.append((module, key, made[id(divided)]))
+        self._localize()
+        model.register_forward_pre_hook(self._divide)
+        model.register_forward_hook(self._localize)
+
+    def _divide(self, *_: object) -> None:
+        divided = {id(local): divide_alike(local, local) for _, _, local in self._places}
+        for module, key, local in self._places:
+            delattr(module, key)
+            setattr(module, key, divided[id(local)])
+
+    def _localize(self, *_: object) -> None:
+        for module, key, local in self._places:
+            delattr(module, key)
+            module.register_parameter(key, local)
+
+
+def divide_alike(parameter: nn.Parameter, local: Tensor) -> Tensor:
+    """A tensor of which this rank has the part that it has of the parameter."""
+    spec = getattr(parameter, "spec", None)
+    if spec is None:
+        return local
+    mesh, placements, shape = spec
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 class Fused:

@@ -37,8 +37,9 @@ from flopwatch.devices.base import open_backend
 from flopwatch.devices.kinds import HOST, is_host
 from flopwatch.devices.matmul_rates import describe_emulation
 from flopwatch.errors import LayerError, Unsupported
+from flopwatch.jobs.combinations import require_combination, require_divisible
 from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
-from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.parallelism import Parallelism, count_job_shards
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
@@ -51,9 +52,9 @@ from flopwatch.models.builder import (
     list_initialisers,
     put_on,
 )
-from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
-from flopwatch.models.device_mesh import JobMesh, count_job_shards, find_own
+from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import RankJournal
+from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
 from flopwatch.models.parallelize import Shared, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
@@ -63,7 +64,7 @@ from flopwatch.models.step_workload import (
     find_pattern,
     find_setting,
 )
-from flopwatch.models.tensor_parallel import restore_rows
+from flopwatch.models.tensor_parallel import align_gradients, divide_alike, restore_rows
 from flopwatch.models.transformer import Rotation
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
@@ -169,7 +170,15 @@ class Loop:
         assert self._loss is not None
         with self._dividing():
             self._loss.backward()
-        self.shared[0].finish()
+        self.finish()
+
+    def finish(self) -> None:
+        """When the last backward pass has returned: gradients are those of the global batch
+        then."""
+        if self.job.parallelism.tensor > 1:
+            align_gradients(self.models)
+        for shared in self.shared:
+            shared.finish()
 
     def update(self, _: None = None) -> None:
         self.optimizer.step()
@@ -235,8 +244,7 @@ class PipelineLoop(Loop):
     def pass_through(self) -> None:
         with self._dividing():
             self.losses[-1] = list(map(find_own, self.pipeline.run(torch.cat(self._sequences))))
-        for shared in self.shared:
-            shared.finish()
+        self.finish()
         if self._tied is not None:
             self._tied.sum_gradients()
 
@@ -292,6 +300,7 @@ def list_gradients(model: nn.Module) -> dict[str, Tensor]:
         gradient: Any = parameter.grad
         if gradient is None or name.endswith(FICKLE):
             continue
+        gradient = divide_alike(parameter, gradient)
         if parameter.dim() == 1:
             owner = model.get_submodule(name.rpartition(".")[0])
             found[f"grad {name}"] = restore_rows(owner, _make_whole(gradient))
@@ -312,7 +321,10 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             "graphs of kernels are measured in the suite steps only; leave cuda-graph and "
             "reduce-overhead out"
         )
-    count_job_shards(job.parallelism)  # refuses what cannot be, before it takes time
+    # Refuses what cannot be, before it takes time.
+    count_job_shards(job.parallelism)
+    require_divisible(job)
+    require_combination(job)
     journal = RankJournal(open_backend(device).clock)
     if job.compiled and job.parallelism.tensor > 1:
         journal.is_complete = False  # what a compiled graph exchanges is not noted

@@ -111,7 +111,11 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         number("step", "ns", lambda place: place.split.step_ns),
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
-        *([number("bubble", "ns", lambda p: p.split.bubble_ns, cell=_bubble_cell)] if is_piped else []),
+        *(
+            [number("bubble", "ns", lambda p: p.split.bubble_ns, cell=_bubble_cell)]
+            if is_piped
+            else []
+        ),
         _part_column("transfer", lambda split: split.transfer_ns),
         _part_column("overlapped", lambda split: split.overlapped_ns),
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flopwatch.devices.kinds import is_host
-from flopwatch.jobs.parallelism import UNSHARDED
+from flopwatch.jobs.parallelism import SCHEDULES, UNSHARDED
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.hardware import Machine
 from flopwatch.prediction.model_work import (
@@ -189,8 +189,8 @@ def _describe(placed: Placed) -> dict[str, float]:
         "is_sequence": split.sequence,
         "pipeline": split.pipeline,
         "virtual_stages": split.virtual_stages,
-        "is_zero_bubble": split.schedule == "zero-bubble",
-        "is_gpipe": split.schedule == "gpipe",
+        "is_zero_bubble": SCHEDULES[split.schedule].splits_backward,
+        "is_gpipe": SCHEDULES[split.schedule].keeps_all,
         "context": split.context,
         "expert": split.expert,
         "data": split.data,

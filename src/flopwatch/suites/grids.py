@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,11 @@ def make_other_grids(
     return others
 
 
-def put_in(chosen: Grid, grids: Sequence[Grid]) -> list[Grid]:
-    """The grids that have all of the chosen axes, with the chosen values there."""
-    return [{**grid, **chosen} for grid in grids if list_axes(chosen) <= list_axes(grid)]
+def put_in(chosen: Grid, grids: Sequence[Grid], optional: Collection[str] = ()) -> list[Grid]:
+    """The grids that have all of the chosen axes, with the chosen values there; any has those that
+    are optional."""
+    needed = list_axes(chosen) - set(optional)
+    return [{**grid, **chosen} for grid in grids if needed <= list_axes(grid)]
 
 
 def shorten(grid: Grid, on_request: Grid) -> Grid:
@@ -155,7 +157,7 @@ def choose(
     texts = _add_baseline(suite, texts, baseline)
     if not texts:
         return {}
-    known = {**suite.axes, VARIANT: suite.variants}
+    known = {**suite.axes, **suite.optional, VARIANT: suite.variants}
     accepts = suite.accepts
     chosen: Grid = {}
     for axis, given in texts.items():
@@ -175,7 +177,7 @@ def choose(
         if axis == VARIANT:
             values.insert(0, baseline or suite.baseline)  # all are compared with it
         chosen[axis] = [value for n, value in enumerate(values) if value not in values[:n]]
-    axes = list_axes(chosen)
+    axes = list_axes(chosen) - set(suite.optional)
     if not any(axes <= list_axes(grid) for grid in grids or suite.grids):
         raise UsageError(f"suite {suite.name!r} has no case with all of {', '.join(sorted(axes))}")
     return chosen

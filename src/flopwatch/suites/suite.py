@@ -96,6 +96,7 @@ class Suite:
     `tolerance` is one number, one for each value of the axis ``dtype``, or a function of the case.
     `quick` gives fewer values for some axes, for ``--quick`` (where there are several grids: a list
     of other ones); without it the first value of every axis is taken. `where` drops combinations.
+    An axis in `optional` is part of any grid where ``--set`` names it, and of none else.
     Values in `on_request` (of axes, or of ``variant``) are only measured where a ``--filter`` on
     their axis names them. `presets` are other grids (each a grid or a list of them, with all axes
     of one of the suite's own), which ``--grid NAME`` measures instead; what is on request is so
@@ -123,6 +124,7 @@ class Suite:
         quick: GridsByDevice | None = None,
         where: Callable[[Case], bool] | None = None,
         on_request: Axes | Callable[[Devices], Axes] | None = None,
+        optional: Axes | None = None,
         presets: Mapping[str, Axes | Sequence[Axes]] | None = None,
         accepts: Accepts | None = None,
         refuse: Callable[[Case], object] | None = None,
@@ -146,6 +148,7 @@ class Suite:
         self._tolerance = tolerance
         self._functions: dict[str, Callable[[Case], Any]] = {}
         self.columns: dict[str, OwnColumn] = {}
+        self.optional = make_grids(name, optional or {})[0]
         self._declared = (axes, quick, on_request or {})
         self._declared_presets = presets or {}
         self._validate()
@@ -325,10 +328,10 @@ class Suite:
 
         `chosen` values are taken in place of the suite's own.
         """
-        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset))
+        grids = put_in(chosen or {}, self.list_grids(quick=quick, preset=preset), self.optional)
         if not grids:  # only quick grids may lack the chosen axes
             short = [shorten(grid, self.on_request) for grid in self.grids]
-            grids = put_in(chosen or {}, short)
+            grids = put_in(chosen or {}, short, self.optional)
         cases = [
             Case(suite=self.name, variant=variant, params=point, device=self.device)
             for point, variants in cross(grids, self.variants)

@@ -36,7 +36,15 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from flopwatch.errors import WorkerError
-from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, RankMemory, RankTimeline, Region
+from flopwatch.records.record import (
+    Check,
+    PhaseMemory,
+    Queue,
+    Rank,
+    RankMemory,
+    RankTimeline,
+    Region,
+)
 from flopwatch.records.record import Stop as StopReason
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure

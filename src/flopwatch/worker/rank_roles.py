@@ -231,9 +231,7 @@ def look_at_memory(workload: Workload, target: Backend) -> Memory | None:
 def summarize_memory(memory: Memory | None) -> RankMemory | None:
     if memory is None:
         return None
-    return RankMemory(
-        resident_bytes=memory.resident_bytes, peak_memory_bytes=memory.peak_bytes
-    )
+    return RankMemory(resident_bytes=memory.resident_bytes, peak_memory_bytes=memory.peak_bytes)
 
 
 class OtherRank:

@@ -71,7 +71,8 @@ def _draw(row: Row, table: Table) -> Plot:
         title="What each rank did in a step",
         shared=printable(f"{table.name_case(row)} {record.variant}".strip()),
         caption="One measured step that took about as long as most; on the right, the share of "
-        f"steps in which ranks compute.{numbered}" + (f" {left} more are left out." if left else ""),
+        f"steps in which ranks compute.{numbered}"
+        + (f" {left} more are left out." if left else ""),
         note=None,
         data={"bars": bars},
         layers=stack_bars(bars, styles, axis.channel(), drawn),

@@ -17,11 +17,13 @@ from flopwatch.errors import LayerError, UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape, find_shape
 from flopwatch.jobs.precision import BUILT, TF32, require_built
 from flopwatch.jobs.training_job import (
+    DENSE,
     OPTIMIZERS,
     STEP_WORDS,
     TrainingJob,
     name_sharding,
     parse_variant,
+    read_variant,
 )
 from flopwatch.layers import registry
 from flopwatch.models import job_estimates
@@ -125,7 +127,7 @@ def accept(axis: str, value: Any) -> None:
 
 
 def require_variant(text: str, words: list[str]) -> None:
-    linear = parse_variant(TrainingJob("small", 2), text).linear
+    linear = read_variant(text).get("linear", DENSE)
     try:
         registry.parse(linear)
     except LayerError as error:

@@ -1,9 +1,14 @@
 """Training throughput of real jobs: steps of a model that ranks share, on fresh sequences.
 
 A rank is a process, with a GPU or some cores of its own. Variants have the sharding, which is how
-ranks share the model: all of it on each of them (none, ddp) or parts of it (full, zero2, hybrid);
-words of the suite steps may follow: ``--set variant=full,full+recompute-full``. All are measured
-side by side, train on the same sequences, and must find the same losses.
+data-parallel ranks share the model: all of it on each of them (none, ddp) or parts of it (full,
+zero1, zero2, hybrid); how ranks divide the model: its layers (tp2, tp2+sp for tensor and sequence
+parallelism), its depth (pp2, pp2:interleaved for a pipeline and its schedule), sequences (cp2) or
+experts (ep2); and words of the suite steps: ``--set variant=full,full+tp2,pp2:gpipe``. All are
+measured side by side, train on the same sequences, and must find the same losses.
+
+Ranks that divide a model compute the sequences of all of them: with ``tp2``, 4 ranks are 2
+data-parallel ones, each of which has twice as many micro-batches.
 
 A step is ``micro_batch`` sequences at a time, ``grad_accum`` times on every rank;
 ``--set global_batch=64`` asks for the sequences of a step instead, and ``--set micro_batch=auto``
@@ -19,8 +24,10 @@ import flopwatch
 from flopwatch import env
 from flopwatch.devices.kinds import Devices, find_kind
 from flopwatch.errors import UsageError
+from flopwatch.jobs.combinations import require_divisible
 from flopwatch.jobs.model_shapes import ARCHITECTURES, find_shape
-from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.parallelism import SCHEDULES, Parallelism, find_schedule
+from flopwatch.jobs.parallelism_words import FIELDS
 from flopwatch.jobs.precision import TF32, require_built
 from flopwatch.jobs.training_job import (
     OPTIMIZERS,
@@ -42,7 +49,25 @@ from flopwatch.suites.grids import AUTO, require_counts
 Grid = dict[str, list[Any]]
 SMALL = "decoder:hidden_size=256:layers=4"
 USUAL = ["none", "ddp", "full"]
-VARIANTS = [*SHARDING_WORDS, "full+recompute-full", "full+recompute-selective", "full+compiled"]
+DIVIDING: Grid = {
+    "tp": [1, 2],
+    "pp": [1, 2],
+    "cp": [1, 2],
+    "ep": [1, 2],
+    "sequence_parallel": [False, True],
+    "virtual_stages": [1, 2],
+    "schedule": list(SCHEDULES),
+}
+"""Axes of how ranks divide a model; usually it is the variant that says so."""
+VARIANTS = [
+    *SHARDING_WORDS,
+    "tp2",
+    "tp2+sp",
+    "pp2",
+    "full+recompute-full",
+    "full+recompute-selective",
+    "full+compiled",
+]
 TRAINED = ("fp32", TF32, "bf16-mixed", "amp_bf16", "bf16")
 """Precisions; fp16 would have its loss scaled up and down, which is not done here."""
 JOBS: Grid = {
@@ -130,12 +155,16 @@ def ask_for_others(devices: Devices) -> Grid:
 
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
-    if axis == "variant":
+    if axis == "sequence_parallel":
+        return
+    if axis == "schedule":
+        find_schedule(value)
+    elif axis == "variant":
         require_variant(value, [*SHARDING_WORDS, *STEP_WORDS])
         if name_sharding(value) is None:
             raise UsageError(
                 f"variant {value!r} does not say how ranks share the model; add one of "
-                f"{', '.join(SHARDING_WORDS)}, as in none+{value}"
+                f"{', '.join(SHARDING_WORDS)}, as in none+{value}, or a word such as tp2 or pp2"
             )
     elif axis == "model":
         require_architecture(find_shape(value))
@@ -153,14 +182,7 @@ def accept(axis: str, value: Any) -> None:
 def refuse(case: flopwatch.Case) -> None:
     """Refuse a global batch that ranks cannot share evenly, and what the device cannot compute."""
     require_built(case.precision, has_tf32=find_kind(case.device).has_tf32)
-    batch = case.params.get("global_batch")
-    at_once = case.ranks * (1 if case.micro_batch == AUTO else case.micro_batch)
-    if batch is not None and batch % at_once:
-        raise UsageError(
-            f"global_batch={batch} is not a multiple of ranks={case.ranks} times "
-            f"micro_batch={case.micro_batch}; choose a multiple of {at_once}, or a micro_batch "
-            "that divides each rank's share"
-        )
+    require_divisible(make_variant(case))
 
 
 def list_micro_batches(case: flopwatch.Case) -> list[int]:
@@ -169,7 +191,7 @@ def list_micro_batches(case: flopwatch.Case) -> list[int]:
     batch = case.params.get("global_batch")
     if batch is None:
         return list(range(1, LARGEST_MICRO_BATCH + 1))
-    share = batch // case.ranks
+    share = batch // _divide(case).data
     most = min(share, LARGEST_MICRO_BATCH)
     return [number for number in range(1, most + 1) if share % number == 0]
 
@@ -186,6 +208,7 @@ suite = flopwatch.Suite(
     quick=list_quick,
     presets={"mosaic": [make_published(model) for model in PUBLISHED]},
     on_request=ask_for_others,
+    optional=DIVIDING,
     tolerance=find_tolerance,
     accepts=accept,
     refuse=refuse,
@@ -195,11 +218,20 @@ suite = flopwatch.Suite(
 
 
 def make_variant(case: flopwatch.Case) -> TrainingJob:
-    """With one sequence at a time where as many as fit are to be found."""
+    """With one sequence at a time where as many as fit are to be found. Micro-batches are counted
+    for each rank: those that divide a model compute the ones of all of them."""
     micro_batch = 1 if case.micro_batch == AUTO else case.micro_batch
-    grad_accum: int = case.params.get("grad_accum") or case.global_batch // (
-        micro_batch * case.ranks
-    )
+    split, batch = _divide(case), case.params.get("global_batch")
+    if batch is None:
+        grad_accum = case.grad_accum * split.model_ranks
+    elif batch % (micro_batch * split.data) == 0:
+        grad_accum = batch // (micro_batch * split.data)
+    else:
+        raise UsageError(
+            f"global_batch={batch} is not a multiple of {split.data} data-parallel ranks times "
+            f"micro_batch={case.micro_batch}; choose a multiple of {micro_batch * split.data}, or "
+            "a micro_batch that divides each rank's share"
+        )
     job = TrainingJob(
         case.model,
         case.seq_len,
@@ -207,11 +239,23 @@ def make_variant(case: flopwatch.Case) -> TrainingJob:
         grad_accum=grad_accum,
         precision=case.precision,
         optimizer=case.optimizer,
-        parallelism=Parallelism(
-            data=case.ranks, ranks_per_node=env.read_ranks_per_node(case.ranks)
-        ),
+        parallelism=split,
     )
     return parse_variant(job, case.variant)
+
+
+def _divide(case: flopwatch.Case) -> Parallelism:
+    """The ranks, as the axes and the variant divide them."""
+    all_data = Parallelism(data=case.ranks, ranks_per_node=env.read_ranks_per_node(case.ranks))
+    alone = TrainingJob(case.model, case.seq_len, grad_accum=1, parallelism=all_data)
+    fields = {field: case.params.get(word, 1) for word, field in FIELDS.items()}
+    stages = case.params.get("virtual_stages")
+    schedule = case.params.get("schedule") or ("interleaved" if (stages or 1) > 1 else "1f1b")
+    if fields["pipeline"] > 1:
+        fields["schedule"] = schedule
+        fields["virtual_stages"] = stages or SCHEDULES[find_schedule(schedule)].virtual_stages[0]
+    fields["sequence"] = case.params.get("sequence_parallel", False) and fields["tensor"] > 1
+    return parse_variant(alone.divide(**fields), case.variant).parallelism
 
 
 @suite.job
