@@ -43,7 +43,7 @@ COLLECTIVES = {
     "all_to_all_single": "all-to-all",
     "all_to_all_single_autograd": "all-to-all",
 }
-"""Of `_functional_collectives`, by their names in torch 2.13 and before, and what peaks call them."""
+"""Of `_functional_collectives`, by their names in torch 2.13 and before: what peaks call them."""
 GROUP = "group"
 SEND_OR_RECEIVE = "_batch_p2p"
 """Of `schedules`: begins what one rank sends to or receives from others."""

@@ -11,7 +11,7 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -334,16 +334,18 @@ def _find_contradictions(record: Record) -> Iterator[str]:
     for name, region in record.regions.items():
         if len(region.samples_ns) != num_runs:
             yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
-    for number, lane in enumerate(record.timeline):
-        times = {len(lane.begin_ns), len(lane.end_ns)}
-        if {len(lane.kind), len(lane.stage), len(lane.micro_batch), len(lane.exchange)} | times != {
-            len(lane.kind)
-        }:
-            yield f"the lists of rank {number}'s timeline differ in length"
+    yield from _find_uneven_lanes(record.timeline)
     if len({len(values) for values in record.curves.values()}) > 1:
         yield "its curves differ in length"
     yield from _find_uneven_ranks(record.monitored)
     yield from _find_wrong_sections(record.environment)
+
+
+def _find_uneven_lanes(timeline: list[RankTimeline]) -> Iterator[str]:
+    for number, lane in enumerate(timeline):
+        lengths = {len(getattr(lane, each.name)) for each in fields(lane)}
+        if len(lengths) > 1:
+            yield f"the lists of rank {number}'s timeline differ in length"
 
 
 def _find_uneven_ranks(monitored: Monitored | None) -> Iterator[str]:

@@ -25,7 +25,6 @@ from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
 from flopwatch.worker.rank_times import Notes, Run, Share, average, combine, fold_share, split
 from flopwatch.worker.timed_runs import mark_run, mark_window
 
-
 MemoryOfRanks = tuple[Memory | None, list[RankMemory | None]]
 """Of this process, and by rank; nothing where there are no ranks."""
 
