@@ -122,7 +122,7 @@ def job_options(
 
     def add(command: Decorated) -> Decorated:
         for name in reversed(names):
-            option, default = JOB[name], defaults.get(_name_field(name))
+            option, default = JOB[name], defaults.get(name_field(name))
             command = click.option(
                 name,
                 type=option.kind(read or option.read, option.list_known, many=name in many),
@@ -136,7 +136,7 @@ def job_options(
     return add
 
 
-def _name_field(option: str) -> str:
+def name_field(option: str) -> str:
     return option[2:].replace("-", "_")
 
 
@@ -180,6 +180,6 @@ def read_split(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def require(given: dict[str, Any], *options: str) -> None:
-    missing = [name for name in options if given[_name_field(name)] in (None, [])]
+    missing = [name for name in options if given[name_field(name)] in (None, [])]
     if missing:
         raise click.UsageError(f"give {', '.join(missing)}; `--help` has examples")

@@ -13,7 +13,16 @@ import click
 
 from flopwatch.cli import options
 from flopwatch.cli.help_texts import Command
-from flopwatch.cli.job_options import JobCommand, compile_option, job_options, make_job
+from flopwatch.cli.job_options import (
+    IN_DETAIL,
+    PARALLELISM,
+    SPLIT,
+    JobCommand,
+    compile_option,
+    job_options,
+    make_job,
+    name_field,
+)
 from flopwatch.cli.look import print_records
 from flopwatch.cli.options import print_json, print_remark, refuse_idle
 from flopwatch.jobs.training_job import name_variant
@@ -41,6 +50,8 @@ AXES = (
     "--optimizer",
 )  # fmt: skip
 VARIANTS = ("--sharding", "--recompute", "--attention")
+SPLITS = (*PARALLELISM, *IN_DETAIL)
+NEEDED = {"--sequence-parallel": "--tp", "--virtual-stages": "--pp", "--schedule": "--pp"}
 
 
 @click.command(
@@ -54,7 +65,7 @@ VARIANTS = ("--sharding", "--recompute", "--attention")
 @click.option("--new", "template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write a commented example suite to FILE; it runs as it is.")  # fmt: skip
 # Words are not read here: the suite decides which values it accepts.
-@job_options(*AXES, *VARIANTS, many=(*AXES, *VARIANTS), read=options.read_word)
+@job_options(*(*AXES, *VARIANTS, *SPLITS), many=(*AXES, *VARIANTS, *SPLITS), read=options.read_word)
 @compile_option
 @options.filters
 @options.chosen
@@ -127,6 +138,7 @@ def run(
     flopwatch run dyad --set tokens=1024 --set shape=1024x4096,4096x1024
     flopwatch run steps --model small --precision bf16-mixed --recompute none,full
     flopwatch run training --model small --seq-len 256 --micro-batch 4 --sharding none,full
+    flopwatch run training --ranks 4 --sharding full --tp 1,2 --pp 1,2 --schedule interleaved
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
     """
     options.refuse_two_lengths(context)
@@ -210,17 +222,36 @@ def take_axes(given: dict[str, Any]) -> tuple[str, ...]:
                 "--precision is a dtype policy, such as bf16-mixed; the width of intervals is "
                 f"--target-interval {word}"
             )
-    fields = [name[2:].replace("-", "_") for name in AXES]
+    fields = list(map(name_field, AXES))
     values: dict[str, list[str] | None] = {field: given.pop(field) for field in fields}
-    ways = {name[2:]: given.pop(name[2:]) for name in VARIANTS}
+    ways = {name: given.pop(name) for name in map(name_field, (*VARIANTS, *SPLITS))}
+    for option, needed in NEEDED.items():
+        if ways[name_field(option)] and not ways[name_field(needed)]:
+            raise click.UsageError(f"{option} says how {needed} does it; give {needed}, too")
     compiled = given.pop("compiled")
     if compiled or any(ways.values()):
         chosen = product(*(words or [None] for words in ways.values()))
-        values["variant"] = [
-            name_variant(**dict(zip(ways, words, strict=True)), compiled=compiled)
-            for words in chosen
-        ]
+        named = (_name_way(dict(zip(ways, words, strict=True)), compiled) for words in chosen)
+        values["variant"] = list(dict.fromkeys(named))  # a schedule of no pipeline is no other one
     return tuple(f"{field}={','.join(words)}" for field, words in values.items() if words)
+
+
+def _name_way(words: dict[str, str | None], compiled: bool) -> str:
+    """The variant of these options; 1 rank divides nothing."""
+    split = {name: words.pop(name) for name in map(name_field, SPLITS)}
+    if not any(split.values()):
+        return name_variant(**words, compiled=compiled)
+    sizes = {name: options.read_count(f"--{name}", split[name] or "1") for name in SPLIT}
+    stages, sequence = split["virtual_stages"], split["sequence_parallel"] or "no"
+    name = name_variant(
+        **words,
+        compiled=compiled,
+        **{field: sizes[name] for name, field in SPLIT.items()},
+        virtual_stages=stages and options.read_count("--virtual-stages", stages),
+        schedule=split["schedule"],
+        sequence=options.choose_from("yes", "no")("--sequence-parallel", sequence) == "yes",
+    )
+    return "none" if name == "eager" else name
 
 
 def read_axes(suite: str, words: Sequence[str]) -> tuple[str, ...]:

@@ -49,8 +49,8 @@ RULES = (
     Rule(
         "zero-bubble schedules x selective recomputation",
         lambda job: _splits_backward(job) and job.recompute == "selective",
-        "what selective recomputation has kept is gone after one pass back, and this schedule takes "
-        "two; take recompute-full or none, or another schedule",
+        "what selective recomputation has kept is gone after one pass back, and this schedule "
+        "takes two; take recompute-full or none, or another schedule",
     ),
     Rule(
         "zero-bubble schedules x compiled",
@@ -76,8 +76,16 @@ RULES = (
 )
 
 
-def require_combination(job: TrainingJob) -> None:
+def require_combination(job: TrainingJob, *, on_host: bool) -> None:
     """Refuse what PyTorch does not compute, or not rightly."""
+    if job.parallelism.context > 1:
+        raise Unsupported(
+            "torch's context parallelism has no attention for a CPU, only for GPUs; leave cp out, "
+            "or predict it"
+            if on_host
+            else "context parallelism has not been tried on a GPU yet, and so is not measured; "
+            "leave cp out, or predict it"
+        )
     for rule in RULES:
         if rule.applies(job):
             raise Unsupported(rule.reason)

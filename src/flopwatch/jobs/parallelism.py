@@ -12,6 +12,7 @@ Sharding is how the parameters are spread over data-parallel ranks:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -203,6 +204,24 @@ class Parallelism:
             if getattr(self, name) > 1
         ]
         return f"{self.ranks} ranks: {', '.join([*parts, f'sharding {self.sharding}'])}"
+
+
+def name_stages(message: str, parallelism: Parallelism) -> str:
+    """A message about ranks that says which stages of a pipeline they have, too.
+
+    >>> name_stages("rank 1: killed", Parallelism(pipeline=2))
+    'rank 1 (stage 1 of 2): killed'
+    """
+
+    def add(found: re.Match[str]) -> str:
+        rank, split = int(found[1]), parallelism
+        if split.pipeline == 1 or rank >= split.ranks:
+            return found[0]
+        numbers = split.find_stages(rank)
+        words = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        return f"{found[0]} ({words} of {split.stages})"
+
+    return re.sub(r"\brank ([0-9]{1,9})\b", add, message)
 
 
 def divide_layers(layers: int, stages: int) -> list[range]:

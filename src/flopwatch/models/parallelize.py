@@ -12,6 +12,8 @@ too: what of it nobody waits for is overlapped.
               nothing overlaps. The baseline; with one rank, the ordinary loop.
     ddp       DistributedDataParallel: averages a bucket of gradients while the backward pass goes
               on; before the last micro-batch, none.
+    zero1     the same, and each rank updates its part of the parameters only, by torch's
+              ZeroRedundancyOptimizer, and sends it to the others.
     full      fully_shard (FSDP2): each rank has a part of every parameter, its gradient and the
               optimizer's state. A block's parameters are gathered before it is computed and freed
               after, in both passes; those outside of blocks stay from the forward to the backward
@@ -88,7 +90,7 @@ def share(
         for _ in blocks:
             pass
         return Replica(model, mesh, journal)
-    if job.sharding == "ddp":
+    if job.sharding in ("ddp", "zero1"):
         for _ in blocks:
             pass
         if job.parallelism.tensor > 1:
@@ -114,8 +116,16 @@ def settle(
             yield part
 
 
+GATHERED = (
+    "parameters stay gathered from the forward to the backward pass, as with zero2: FSDP gives "
+    "wrong gradients where a schedule computes those of weights apart from the others"
+)
+
+
 def keeps_gathered(parallelism: Parallelism) -> bool:
-    """Whether shards of a pipeline's stage must not be freed after the forward pass."""
+    """Whether what is sharded of a pipeline's stage must not be freed after the forward pass: where
+    the backward pass is split, torch computes gradients with what was gathered then, and would find
+    it freed, without an error."""
     return parallelism.pipeline > 1 and SCHEDULES[parallelism.schedule].splits_backward
 
 

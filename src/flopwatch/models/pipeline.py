@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
@@ -22,8 +22,11 @@ from flopwatch.jobs.parallelism import SCHEDULES, divide_layers
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import find_exchange, note_turns
-from flopwatch.models.transformer import Stage, next_token_loss
+from flopwatch.models.transformer import next_token_loss
 from flopwatch.worker.rank_times import Journal
+
+SCALES = False
+"""Whether torch divides gradients by the number of micro-batches: losses are divided already."""
 
 
 def list_own_layers(job: TrainingJob, mesh: JobMesh) -> list[range]:
@@ -40,7 +43,7 @@ class Pipeline:
         self,
         job: TrainingJob,
         mesh: JobMesh,
-        calls: Sequence[nn.Module],
+        calls: Sequence[Any],
         device: str,
         cast: Callable[[], AbstractContextManager[object]],
         journal: Journal,
@@ -66,7 +69,7 @@ class Pipeline:
         kind: Any = get_schedule_class(SCHEDULES[split.schedule].torch_name)
         own = stages[0] if issubclass(kind, PipelineScheduleSingle) else stages
         self._schedule = kind(
-            own, n_microbatches=job.grad_accum, loss_fn=self._compute_loss, scale_grads=False
+            own, n_microbatches=job.grad_accum, loss_fn=self._compute_loss, scale_grads=SCALES
         )
 
     def run(self, ids: Tensor) -> list[Tensor]:
@@ -98,19 +101,15 @@ class TiedWeight:
     and both have the sum of their gradients."""
 
     def __init__(
-        self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Stage], journal: Journal
+        self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Any], journal: Journal
     ) -> None:
         self._journal = journal
         split = job.parallelism
         last_rank = next(
             rank for rank in range(split.pipeline) if split.stages - 1 in split.list_stages(rank)
         )
-        self._weights = [
-            owner.weight
-            for stage in stages
-            for owner in (stage.embedding, stage.head)
-            if owner is not None
-        ]
+        ends = [end for stage in stages for end in (stage.embedding, stage.head)]
+        self._weights = [end.weight for end in ends if end is not None]
         self._peer: int | None = None
         self._group = mesh.find("pp").get_group()
         if self._weights and last_rank != 0:
@@ -118,7 +117,7 @@ class TiedWeight:
             self._peer = distributed.get_global_rank(self._group, place)
 
     def sum_gradients(self) -> None:
-        gradients = [find_own(weight.grad) for weight in self._weights]
+        gradients = [find_own(weight.grad) for weight in self._weights if weight.grad is not None]
         if self._peer is not None:
             (own,) = gradients
             other = torch.empty_like(own)
@@ -132,6 +131,6 @@ class TiedWeight:
                     work.wait()
             own += other
         elif gradients:
-            total = sum(gradients)
+            total = torch.stack(gradients).sum(0)
             for gradient in gradients:
                 gradient.copy_(total)

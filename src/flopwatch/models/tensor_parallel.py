@@ -12,8 +12,7 @@ moves as much as the sums alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,8 @@ from torch.distributed.tensor.parallel import (
 
 from flopwatch.models.transformer import Block, FeedForward, SelfAttention, Transformer
 
-Plan = Mapping[str, ParallelStyle]
+FUSED, SPEC = "_fused", "_divided_as"
+"""Attributes: of a layer whose rows have another order, and of the part of a parameter."""
 
 
 def divide_part(part: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -39,9 +39,9 @@ def divide_part(part: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
     if isinstance(part, Block):
         for module in part.modules():
             if isinstance(module, SelfAttention):
-                module.qkv.fused = Fused(module.qkv, 3, mesh.size())
+                fuse(module.qkv, 3, mesh.size())
             elif isinstance(module, FeedForward) and module.is_gated:
-                module.up.fused = Fused(module.up, 2, mesh.size())
+                fuse(module.up, 2, mesh.size())
         plan = plan_block(sequence=sequence)
     else:
         assert isinstance(part, Transformer)
@@ -97,9 +97,11 @@ def align_gradients(models: Iterable[nn.Module]) -> None:
     can wait until all micro-batches have added theirs."""
     for model in models:
         for parameter in model.parameters():
-            gradient: Any = parameter.grad
-            if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
-                parameter.grad = gradient.redistribute(placements=parameter.placements)
+            gradient, own = parameter.grad, parameter.data
+            if not isinstance(gradient, DTensor) or not isinstance(own, DTensor):
+                continue
+            if gradient.placements != own.placements:
+                parameter.grad = gradient.redistribute(placements=own.placements)
 
 
 class LocalParameters:
@@ -114,8 +116,9 @@ class LocalParameters:
             for key, divided in list(module.named_parameters(recurse=False)):
                 if isinstance(divided, DTensor):
                     if id(divided) not in made:
-                        local = nn.Parameter(divided.detach().to_local())
-                        local.spec = (divided.device_mesh, divided.placements, divided.shape)
+                        local = nn.Parameter(divided.to_local().detach())
+                        spec = (divided.device_mesh, divided.placements, divided.shape)
+                        setattr(local, SPEC, spec)
                         made[id(divided)] = local
                     self._places.append((module, key, made[id(divided)]))
         self._localize()
@@ -136,7 +139,7 @@ class LocalParameters:
 
 def divide_alike(parameter: nn.Parameter, local: Tensor) -> Tensor:
     """A tensor of which this rank has the part that it has of the parameter."""
-    spec = getattr(parameter, "spec", None)
+    spec = getattr(parameter, SPEC, None)
     if spec is None:
         return local
     mesh, placements, shape = spec
@@ -144,26 +147,19 @@ def divide_alike(parameter: nn.Parameter, local: Tensor) -> Tensor:
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-class Fused:
-    """A linear layer that is several in one, each of which ranks divide: its rows are put in
-    another order, so that the next rows belong to the next rank, whichever of them they are of."""
-
-    def __init__(self, linear: nn.Linear, parts: int, ranks: int) -> None:
-        self._sizes = (parts, ranks)
-        with torch.no_grad():
-            for parameter in linear.parameters():
-                parameter.copy_(reorder_rows(parameter, self._sizes))
-
-    def restore(self, rows: Tensor) -> Tensor:
-        """In their own order."""
-        parts, ranks = self._sizes
-        return reorder_rows(rows, (ranks, parts))
+def fuse(linear: nn.Linear, parts: int, ranks: int) -> None:
+    """Of a linear layer that is several in one, each of which ranks divide, put the rows in another
+    order, so that the next rows belong to the next rank, whichever of them they are of."""
+    with torch.no_grad():
+        for parameter in linear.parameters():
+            parameter.copy_(reorder_rows(parameter, (parts, ranks)))
+    setattr(linear, FUSED, (parts, ranks))
 
 
 def restore_rows(owner: nn.Module, rows: Tensor) -> Tensor:
-    """A gradient of a layer in the order of its rows before they were divided."""
-    fused = getattr(owner, "fused", None)
-    return rows if fused is None else fused.restore(rows)
+    """A gradient of a layer in the order that its rows had before they were divided."""
+    sizes = getattr(owner, FUSED, None)
+    return rows if sizes is None else reorder_rows(rows, sizes[::-1])
 
 
 def reorder_rows(rows: Tensor, sizes: tuple[int, int]) -> Tensor:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -55,7 +56,7 @@ from flopwatch.models.builder import (
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import RankJournal
 from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
-from flopwatch.models.parallelize import Shared, share
+from flopwatch.models.parallelize import GATHERED, Shared, keeps_gathered, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
     FICKLE,
@@ -117,7 +118,7 @@ class Loop:
         self.models = models
         self.shared = shared
         self.mesh = mesh
-        self.optimizer = OPTIMIZERS[job.optimizer](group_parameters(models))
+        self.optimizer = open_optimizer(job, models, mesh)
         for group in self.optimizer.param_groups:
             group["lr"] = LEARNING_RATE
         first = mesh.data_rank * job.local_batch
@@ -256,6 +257,21 @@ class PipelineLoop(Loop):
         return gather_named(own, self.mesh.find("pp").get_group(), self.device)
 
 
+def count_job_parameters(job: TrainingJob, models: Sequence[nn.Module], mesh: JobMesh) -> int:
+    """Of the whole model, each once, however ranks divide it; all of them must ask for it."""
+    split = job.parallelism
+    if split.model_ranks == 1:
+        return count_parameters(models[0])
+    own = {name: p for model in models for name, p in model.named_parameters()}
+    if split.pipeline > 1 and job.shape.is_ours and job.shape.is_tied:
+        own.pop("head.weight", None)  # a copy of the embedding
+    total = torch.tensor(sum(divide_alike(p, p.detach()).numel() for p in own.values()))
+    if split.pipeline > 1:
+        total = total.to(next(iter(own.values())).device)
+        distributed.all_reduce(total, group=mesh.find("pp").get_group())
+    return int(total)
+
+
 def gather_named(own: Mapping[str, Tensor], group: Any, device: Device) -> dict[str, Tensor]:
     """The tensors of all ranks of a group, each of which has others."""
     shapes = json.dumps({name: list(tensor.shape) for name, tensor in own.items()}).encode()
@@ -280,6 +296,21 @@ def _gather_uneven(flat: Tensor, group: Any) -> list[Tensor]:
     padded = functional.pad(flat, (0, longest - flat.numel()))
     distributed.all_gather(boxes, padded, group=group)
     return [box[: int(size)] for box, size in zip(boxes, sizes, strict=True)]
+
+
+def open_optimizer(
+    job: TrainingJob, models: Sequence[nn.Module], mesh: JobMesh
+) -> torch.optim.Optimizer:
+    groups: Any = group_parameters(models)
+    if job.sharding != "zero1" or mesh.data is None:
+        return OPTIMIZERS[job.optimizer](groups)
+    with warnings.catch_warnings():  # it imports what torch itself calls outdated
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    (group,) = groups
+    return ZeroRedundancyOptimizer(
+        group["params"], OPTIMIZERS[job.optimizer], process_group=mesh.data.get_group()
+    )
 
 
 def group_parameters(models: Sequence[nn.Module]) -> list[dict[str, Any]]:
@@ -324,7 +355,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
     # Refuses what cannot be, before it takes time.
     count_job_shards(job.parallelism)
     require_divisible(job)
-    require_combination(job)
+    require_combination(job, on_host=is_host(device))
     journal = RankJournal(open_backend(device).clock)
     if job.compiled and job.parallelism.tensor > 1:
         journal.is_complete = False  # what a compiled graph exchanges is not noted
@@ -341,7 +372,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             compile_blocks(model)
         shared.append(share(model, job, device, journal, Filler(model, job, device), mesh))
     loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh, journal)
-    parameters = count_parameters(models[0])
+    parameters = count_job_parameters(job, models, mesh)
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)
     return Workload(
@@ -356,6 +387,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
         facts=lambda: {**facts, **({} if compilation is None else compilation.finish())},
         notes=[
             *shared[0].notes,
+            *([GATHERED] if job.sharding == "full" and keeps_gathered(job.parallelism) else []),
             *([emulation] if emulation else []),
             *list_notes(job.linear, device),
         ],

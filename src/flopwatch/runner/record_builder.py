@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from flopwatch.jobs.parallelism import name_stages
+from flopwatch.jobs.training_job import read_job
 from flopwatch.records.record import Queue, Rank, Record, Region
 from flopwatch.runner.schedule import Group
 from flopwatch.settings import Settings
@@ -83,7 +85,10 @@ class RecordBuilder:
         return self.finished is None or variant in self._curves_to_come
 
     def fail(self, variant: str, failure: Failure) -> None:
-        self._update(variant, status=failure.status, message=failure.message, cause=failure.cause)
+        job, message = self.records[variant].job, failure.message
+        if job is not None and "seq_len" in job:
+            message = name_stages(message, read_job(job).parallelism)
+        self._update(variant, status=failure.status, message=message, cause=failure.cause)
 
     def _update(self, variant: str, **changes: Any) -> None:
         self.records[variant] = replace(self._find(variant), **changes)

@@ -42,11 +42,13 @@ CONVENTION = CONVENTIONS["mosaic-2023"]
 STRATEGIES = {
     "none": "NONE",
     "ddp": "NO_SHARD",
+    "zero1": "ZERO1",
     "zero2": "SHARD_GRAD_OP",
     "full": "FULL_SHARD",
     "hybrid": "HYBRID_SHARD",
 }
-"""As FSDP calls them, and published tables do; it has no word for the first."""
+"""As FSDP calls them, and published tables do; it has no word for the first
+and the third."""
 CHECKPOINTING = {"none": "False", "full": "True", "selective": "selective"}
 PRECISIONS = {"bf16-mixed": "amp_bf16"}
 OTHERS = {"compiled", "cuda-graph", "reduce-overhead", "plain-attention"}

@@ -80,6 +80,8 @@ JOBS: Grid = {
     "optimizer": list(OPTIMIZERS),
     "variant": USUAL,
 }
+KNOWN = {"precision": TRAINED, "optimizer": OPTIMIZERS, "schedule": tuple(SCHEDULES)}
+"""Values of axes that only have these."""
 TINY = "decoder:hidden_size=128:layers=2:vocabulary=1000"
 LARGEST_MICRO_BATCH = 2**12
 
@@ -155,11 +157,7 @@ def ask_for_others(devices: Devices) -> Grid:
 
 def accept(axis: str, value: Any) -> None:
     """Refuse a value from the command line that makes no sense."""
-    if axis == "sequence_parallel":
-        return
-    if axis == "schedule":
-        find_schedule(value)
-    elif axis == "variant":
+    if axis == "variant":
         require_variant(value, [*SHARDING_WORDS, *STEP_WORDS])
         if name_sharding(value) is None:
             raise UsageError(
@@ -168,13 +166,10 @@ def accept(axis: str, value: Any) -> None:
             )
     elif axis == "model":
         require_architecture(find_shape(value))
-    elif axis == "precision":
-        if value not in TRAINED:
-            raise UsageError(f"precision is {value}; choose one of {', '.join(TRAINED)}")
-    elif axis == "optimizer":
-        if value not in OPTIMIZERS:
-            raise UsageError(f"optimizer is {value}; choose one of {', '.join(OPTIMIZERS)}")
-    elif (axis, value) != ("micro_batch", AUTO):
+    elif axis in KNOWN:
+        if value not in KNOWN[axis]:
+            raise UsageError(f"{axis} is {value}; choose one of {', '.join(KNOWN[axis])}")
+    elif axis != "sequence_parallel" and (axis, value) != ("micro_batch", AUTO):
         require_counts(axis, value, 1)
         require_pair(axis, value)
 
@@ -182,7 +177,10 @@ def accept(axis: str, value: Any) -> None:
 def refuse(case: flopwatch.Case) -> None:
     """Refuse a global batch that ranks cannot share evenly, and what the device cannot compute."""
     require_built(case.precision, has_tf32=find_kind(case.device).has_tf32)
-    require_divisible(make_variant(case))
+    try:
+        require_divisible(make_variant(case))
+    except UsageError as error:
+        raise UsageError(f"{case.variant}: {error}") from None
 
 
 def list_micro_batches(case: flopwatch.Case) -> list[int]:
