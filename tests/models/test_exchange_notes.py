@@ -17,9 +17,15 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 from flopwatch.devices.cpu import CpuClock
+from flopwatch.jobs.parallelism import Parallelism
+from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models.exchange_notes import RankJournal, note_turns
+from flopwatch.models.training_loop import make_workload
 from flopwatch.worker.communicator import resolve
 from flopwatch.worker.rank_times import Exchange, Run, split
+from flopwatch.worker.sampling import run_once
+from flopwatch.worker.step_timeline import make_timeline
+from flopwatch.worker.timed_runs import mark_run
 from tests.rank_tools import run_on_ranks
 
 WIDTH, ROWS, MICRO_BATCHES = 16, 8, 4
@@ -136,3 +142,55 @@ def note_slow_stage() -> Run:
     if step.rank == 0:
         step.schedule._stage.submod = Slow()
     return run_noted(step)
+
+
+JOBS = {
+    "none": {("all-reduce", "dp_replicate")},
+    "ddp": {("all-reduce", "dp_replicate")},
+    "zero1": {("all-reduce", "dp_replicate"), ("broadcast", "dp_replicate")},
+    "full": {("all-gather", "dp_shard"), ("reduce-scatter", "dp_shard")},
+    "tp2": {("all-reduce", "tp")},
+    "tp2+sp": {("all-gather", "tp"), ("reduce-scatter", "tp"), ("all-reduce", "tp")},
+    "pp2:zbv": {("send", "pp"), ("receive", "pp")},
+    # Its embedding is the head of the last stage, too.
+    "pp2": {("send", "pp"), ("receive", "pp"), ("all-reduce", "pp")},
+}
+MODEL = "gpt:hidden_size=32:layers=4:heads=4:vocabulary=100:positions=16"
+
+
+def note_job(variant: str) -> tuple[Run, list[str]]:
+    torch.manual_seed(0)
+    job = TrainingJob(
+        MODEL, 16, micro_batch=1, grad_accum=2, precision="fp32", parallelism=Parallelism(data=2)
+    )
+    workload = make_workload(parse_variant(job, variant), "cpu")
+    run_once(workload)
+    journal = workload.journal
+    assert journal is not None
+    assert workload.reset is not None
+    workload.reset()
+    journal.clear()
+    marks = mark_run(workload, journal.clock)
+    return resolve(journal.clock, marks[0], marks, journal.read()), list(workload.phases)
+
+
+def note_jobs() -> list[tuple[Run, list[str]]]:
+    return [note_job(variant) for variant in JOBS]
+
+
+def test_of_every_job_it_is_known_what_its_ranks_did() -> None:
+    first, second = run_on_ranks(2, note_jobs)
+    for (variant, exchanges), *noted in zip(JOBS.items(), first, second, strict=True):
+        runs, phases = [run for run, _ in noted], noted[0][1]
+        found = {(s.exchange.kind, s.exchange.dimension) for s in runs[0].stops or ()}
+        assert found == exchanges, variant
+        began_ns, ended_ns = min(r.began_ns for r in runs), max(r.ended_ns[-1] for r in runs)
+        for run, share, lane in zip(runs, split(runs), make_timeline(runs, phases), strict=True):
+            assert share.waiting_ns is not None
+            assert share.transfer_ns is not None
+            assert (share.bubble_ns is not None) == ("pp2" in variant)
+            lost_ns = share.waiting_ns + share.transfer_ns + (share.bubble_ns or 0.0)
+            assert 0 < lost_ns < ended_ns - began_ns
+            assert max(lane.end_ns) <= ended_ns - began_ns + 1
+            assert "optimizer" in lane.kind
+            assert len(run.turns) == (0 if "pp2" not in variant else 24 if "zbv" in variant else 8)

@@ -212,6 +212,22 @@ def _list_ranks(group: Any) -> tuple[int, ...]:
     return tuple(distributed.get_process_group_ranks(group))
 
 
+def note_owned_parameters(optimizer: Any, mesh: DeviceMesh, journal: Journal) -> None:
+    """Of an optimizer whose ranks each update their own parameters (ZeroRedundancyOptimizer): they
+    send them to all others at the end of its step."""
+    send = getattr(optimizer, "_sync_params", None)
+    if send is None:
+        journal.is_complete = False
+        return
+    exchange = find_exchange("broadcast", mesh)
+
+    def noted() -> None:
+        with journal.visit(exchange):
+            send()
+
+    optimizer._sync_params = noted
+
+
 PIPELINE = "pp"
 
 

@@ -21,9 +21,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from flopwatch.jobs.parallelism import SCHEDULES, divide_layers
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh, find_own
-from flopwatch.models.exchange_notes import find_exchange, note_turns
+from flopwatch.models.exchange_notes import PIPELINE, note_turns
 from flopwatch.models.transformer import next_token_loss
-from flopwatch.worker.rank_times import Journal
+from flopwatch.worker.rank_times import Exchange, Journal
 
 SCALES = False
 """Whether torch divides gradients by the number of micro-batches: losses are divided already."""
@@ -126,7 +126,7 @@ class TiedWeight:
                 for kind, tensor in ((distributed.isend, own), (distributed.irecv, other))
             ]
             ranks = sorted((distributed.get_rank(), self._peer))
-            with self._journal.visit(find_exchange("all-reduce", ranks)):
+            with self._journal.visit(Exchange("all-reduce", tuple(ranks), PIPELINE)):
                 for work in distributed.batch_isend_irecv(sent):
                     work.wait()
             own += other

@@ -54,7 +54,7 @@ from flopwatch.models.builder import (
     put_on,
 )
 from flopwatch.models.device_mesh import JobMesh, find_own
-from flopwatch.models.exchange_notes import RankJournal
+from flopwatch.models.exchange_notes import RankJournal, note_owned_parameters
 from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
 from flopwatch.models.parallelize import GATHERED, Shared, keeps_gathered, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
@@ -119,6 +119,8 @@ class Loop:
         self.shared = shared
         self.mesh = mesh
         self.optimizer = open_optimizer(job, models, mesh)
+        if job.sharding == "zero1" and mesh.data is not None:
+            note_owned_parameters(self.optimizer, mesh.data, journal)
         for group in self.optimizer.param_groups:
             group["lr"] = LEARNING_RATE
         first = mesh.data_rank * job.local_batch

@@ -233,6 +233,10 @@ def _describe(placed: Placed) -> dict[str, float]:
     return described
 
 
+GATHERED: tuple[Operation, ...] = ("all-gather", "all-gather")
+"""Of a block, in the forward and the backward pass."""
+
+
 def _describe_links(job: TrainingJob, machine: Machine) -> dict[str, float]:
     """By what ranks divide: the exchanges of it, one after another."""
     split = job.parallelism
@@ -244,7 +248,7 @@ def _describe_links(job: TrainingJob, machine: Machine) -> dict[str, float]:
         ),
         "data": (
             split.data * split.context,
-            (*(gathers * ("all-gather",)), "reduce-scatter") if gathers else ("all-reduce",),
+            GATHERED[:gathers] + ("reduce-scatter",) if gathers else ("all-reduce",),
         ),
         "expert": (split.expert, ("all-to-all",)),
         "stage": (split.pipeline, ("send-receive",)),

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from flopwatch.devices.base import Clock
@@ -259,11 +259,17 @@ def fold(phase_ns: Sequence[float], phases: int) -> list[float]:
 def fold_share(share: Share, phases: int) -> Share:
     """Of a window of runs: what an average one of them has."""
     runs = len(share.phase_ns) // phases
-    of_exchanges = (share.waiting_ns, share.transfer_ns, share.overlapped_ns, share.bubble_ns)
-    return Share(
-        [ns / runs for ns in fold(share.phase_ns, phases)],
-        *(None if ns is None else ns / runs for ns in of_exchanges),
-        run=share.run,
+
+    def divide(ns: float | None) -> float | None:
+        return None if ns is None else ns / runs
+
+    return replace(
+        share,
+        phase_ns=[ns / runs for ns in fold(share.phase_ns, phases)],
+        waiting_ns=divide(share.waiting_ns),
+        transfer_ns=divide(share.transfer_ns),
+        overlapped_ns=divide(share.overlapped_ns),
+        bubble_ns=divide(share.bubble_ns),
     )
 
 
