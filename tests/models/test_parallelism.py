@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from flopwatch.devices.cpu import CpuClock
+from flopwatch.jobs.divided_memory import list_stage_parameters
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import parallelize, pipeline, tensor_parallel, training_loop
+from flopwatch.models.device_mesh import find_own
 from flopwatch.models.training_loop import make_workload
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.sampling import run_once
@@ -66,6 +68,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
     training_loop.LEARNING_RATE = RATES[job.optimizer]  # of a process that ends with this
     torch.manual_seed(0)
     workload = make_workload(job, "cpu")
+    loop = workload.reset.__self__  # type: ignore[union-attr]
     values = gather(workload, CpuClock()).values
     for _ in range(STEPS - 1):
         run_once(workload)
@@ -75,6 +78,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
         "losses": losses,
         "values": values,
         "parameters": workload.list_facts()["parameters"],
+        "held": [sum(find_own(p).numel() for p in m.parameters()) for m in loop.models],
         "phases": list(workload.phases),
         "notes": list(workload.notes),
     }
@@ -202,6 +206,22 @@ def test_shards_that_stay_gathered_are_noted(on_four: Any) -> None:
     assert not on_four[GPT, "full+pp2:gpipe", "sgd"][0]["notes"]
 
 
+@pytest.mark.parametrize(("model", "variant"), [*ON_TWO, *ON_FOUR])
+def test_parameters_of_stages_are_counted(
+    model: str, variant: str, on_two: Any, on_four: Any
+) -> None:
+    """Those of the first tensor-parallel rank, which has the larger part."""
+    on_ranks = on_two if (model, variant) in ON_TWO else on_four
+    job = make_job(2 if on_ranks is on_two else 4, model, variant)
+    split = job.parallelism
+    if not job.is_dense or split.sharding not in ("none", "ddp") or split.model_ranks == 1:
+        pytest.skip("ranks hold other parts")
+    for pipeline_rank in range(split.pipeline):
+        first = pipeline_rank * job.ranks // split.pipeline
+        expected = [one.parameters for one in list_stage_parameters(job, pipeline_rank)]
+        assert on_ranks[model, variant, "sgd"][first]["held"] == expected
+
+
 def check(found: list[dict[str, Any]], expected: dict[str, Any], job: TrainingJob) -> None:
     for each in found:  # every rank
         assert each["losses"] == pytest.approx(expected["losses"], rel=1e-6)
@@ -209,9 +229,9 @@ def check(found: list[dict[str, Any]], expected: dict[str, Any], job: TrainingJo
         is_piped = job.parallelism.pipeline > 1
         assert ("forward-backward" in each["phases"]) == is_piped
     # Loss and gradients of the first step, as rank 0 checks them before it times anything.
+    assert found[0]["values"].keys() == expected["values"].keys()
     check_values(found[0], expected["values"])
 
 
 def check_values(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found["values"].keys() == expected.keys()
     assert compare(found["values"], expected, against="one process", tolerance=1e-4) is not None

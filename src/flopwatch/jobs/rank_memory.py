@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
-from flopwatch.jobs.divided_step import estimate_divided_step
+from flopwatch.jobs.divided_memory import estimate_divided
+from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import MOMENTS, Moment, StepMemory
@@ -104,21 +105,16 @@ class Memory(Printed):
 
 
 def estimate_rank_memory(
-    job: TrainingJob,
-    rank: int = 0,
-    *,
-    on_host: bool = False,
-    estimate: EstimateStep = estimate_step,
+    job: TrainingJob, *, on_host: bool = False, estimate: EstimateStep = estimate_step
 ) -> dict[str, int]:
-    """Bytes by part on a rank of a job, on accelerators unless ranks compute on their host."""
-    require_memory_known(job)
+    """Bytes by part, on accelerators unless ranks compute on their host; of a pipeline, those of
+    the rank that holds most."""
     split = job.parallelism
-    if split.model_ranks > 1:
-
-        def estimate(job: TrainingJob, *, on_host: bool) -> StepMemory:
-            return estimate_divided_step(job, rank, on_host=on_host)
-
-    if job.sharding in UNSHARDED:
+    if split.model_ranks > 1 and split.context == 1 and split.expert == 1 and job.shape.is_ours:
+        ranks = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]
+        return max(ranks, key=lambda parts: sum(parts.values()))
+    require_data_only(replace(split, sharding="none"), "the memory estimate")
+    if job.sharding in (*UNSHARDED, "zero1"):
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
@@ -128,30 +124,21 @@ def estimate_rank_memory(
 
 
 def estimate_all_ranks(job: TrainingJob, *, on_host: bool = False) -> list[dict[str, int]]:
-    """By rank. Those that have the same stages hold as much."""
-    by_stages: dict[tuple[int, ...], dict[str, int]] = {}
-    for rank in range(job.ranks):
-        stages = tuple(job.parallelism.find_stages(rank))
-        if stages not in by_stages:
-            by_stages[stages] = estimate_rank_memory(job, rank, on_host=on_host)
-    return [by_stages[tuple(job.parallelism.find_stages(rank))] for rank in range(job.ranks)]
-
-
-def require_memory_known(job: TrainingJob) -> None:
-    """Refuse what the estimate does not know."""
+    """By rank: those of one stage of a pipeline hold as much."""
     split = job.parallelism
-    if split.context > 1 or split.expert > 1 or split.sharding == "zero1":
-        require_data_only(split, "the memory estimate")
-    if split.model_ranks > 1 and (not job.shape.is_ours or job.shape.experts):
-        require_data_only(split, "the memory estimate of such a model")
+    if split.pipeline == 1 or not job.shape.is_ours:
+        return [estimate_rank_memory(job, on_host=on_host)] * job.ranks
+    require_data_only(replace(split, pipeline=1, virtual_stages=1, tensor=1, sequence=False,
+                              schedule="1f1b", sharding="none"), "the memory estimate")  # fmt: skip
+    by_stage = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]
+    return [parts for parts in by_stage for _ in range(job.ranks // split.pipeline)]
 
 
-def _count_weights_by_place(job: TrainingJob, step: StepMemory) -> Weights:
+def _count_weights_by_place(shape: Shape) -> Weights:
     # Counted as a difference, so that no list of a block's parameters is needed here.
-    shape = job.shape
     block = count_parameters(replace(shape, layers=2)) - count_parameters(replace(shape, layers=1))
-    block //= job.parallelism.tensor
-    return Weights(block=block, rest=step.parameters - step.layers * block, layers=step.layers)
+    total = count_parameters(shape)
+    return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
 
 
 def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
@@ -164,17 +151,19 @@ def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
         step.backward,
         key=lambda moment: moment.activation_bytes + moment.temporary_bytes,
     )
+    shards = job.ranks if job.sharding == "zero1" else 1
     return {
         **step.parts(),
+        "optimizer state": step.optimizer_bytes // shards,
         "activations": moment.activation_bytes,
         "gradients": step.gradient_bytes if job.grad_accum > 1 else 0,
         "temporary": moment.temporary_bytes,
-        "buckets": step.gradient_bytes if job.sharding == "ddp" else 0,
+        "buckets": step.gradient_bytes if job.sharding in ("ddp", "zero1") else 0,
     }
 
 
 def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
-    weights = _count_weights_by_place(job, step)
+    weights = _count_weights_by_place(job.shape)
     own_bytes = weights.total * job.arithmetic.parameter_bytes // shards
     moments = [_divide(moment, weights, job, own_bytes) for moment in (step.forward, step.backward)]
     most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))

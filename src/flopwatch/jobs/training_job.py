@@ -187,9 +187,8 @@ class TrainingJob:
         data, rest = divmod(self.ranks, alone.model_ranks)
         if rest:
             raise UsageError(
-                f"{_name_sizes(alone)} divide the model among {alone.model_ranks} ranks, and "
-                f"{self.ranks} are no multiple of that; take {alone.model_ranks} ranks, or a "
-                "multiple"
+                f"{_name_sizes(alone)} takes a multiple of {alone.model_ranks} ranks, and there "
+                f"are {self.ranks}; change one of them"
             )
         grad_accum, rest = divmod(self.micro_batches, data)
         if rest:
