@@ -123,7 +123,9 @@ def test_gradients_and_matrices_of_experts_are_those_of_all_parameters(
     job = TrainingJob(model, 64, precision="fp32", recompute=recompute)
     one, two = (count_parameters(replace(job.shape, layers=layers)) for layers in (1, 2))
     sizes = Sizes(job, on_host=True)
-    assert sum(stage.gradient_bytes for stage in make_block(sizes)) == 4 * (two - one)
+    assert sum(stage.gradient_bytes for stage in make_block(sizes, has_experts=True)) == 4 * (
+        two - one
+    )
     matrices = sum(weight.count * weight.size_bytes for weight in list_weights(sizes))
     vectors = 4 * (
         count_parameters(job.shape) - sum(count_weights(job.shape, active=False).values())

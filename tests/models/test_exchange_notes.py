@@ -152,17 +152,18 @@ JOBS = {
     "tp2": {("all-reduce", "tp")},
     "tp2+sp": {("all-gather", "tp"), ("reduce-scatter", "tp"), ("all-reduce", "tp")},
     "pp2:zbv": {("send", "pp"), ("receive", "pp")},
+    "ep2": {("all-to-all", "ep"), ("all-reduce", "dp_replicate")},
     # Its embedding is the head of the last stage, too.
     "pp2": {("send", "pp"), ("receive", "pp"), ("all-reduce", "pp")},
 }
+MIXTURE = "decoder:hidden_size=32:layers=2:heads=4:vocabulary=100:experts=4:active_experts=2"
 MODEL = "gpt:hidden_size=32:layers=4:heads=4:vocabulary=100:positions=16"
 
 
 def note_job(variant: str) -> tuple[Run, list[str]]:
     torch.manual_seed(0)
-    job = TrainingJob(
-        MODEL, 16, micro_batch=1, grad_accum=2, precision="fp32", parallelism=Parallelism(data=2)
-    )
+    model, split = MIXTURE if "ep" in variant else MODEL, Parallelism(data=2)
+    job = TrainingJob(model, 16, grad_accum=2, precision="fp32", parallelism=split)
     workload = make_workload(parse_variant(job, variant), "cpu")
     run_once(workload)
     journal = workload.journal

@@ -225,7 +225,7 @@ def test_what_cannot_fit_is_not_tried() -> None:
 
 def test_what_cannot_be_done_is_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="experts can be accounted for"):
-        make_request(make_job("small:experts=2:active_experts=1"))
+        make_request(make_job("gpt-125m:experts=2:active_experts=1"))
     missing = tmp_path / "missing" / "trace.json"
     with pytest.raises(UsageError, match=r"trace.json cannot be written \(No such file"):
         make_request(SMALL_JOB, trace=str(missing))

@@ -8,12 +8,16 @@ states.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
 from flopwatch.errors import UsageError
+from flopwatch.jobs.layer_parts import has_experts
+from flopwatch.jobs.mixture_memory import list_mixture_results, list_mixture_weights, make_mixture
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
-from flopwatch.jobs.parameters import count_router_weights, count_up_matrices
+from flopwatch.jobs.parameters import count_up_matrices
 from flopwatch.jobs.step_memory import (
     MOMENTS,
     Stage,
@@ -45,10 +49,13 @@ def estimate_step(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
             "dimensions alone; write it as decoder or gpt with the same dimensions"
         )
     sizes = Sizes(job, on_host=on_host)
-    block = list_block(sizes)
+    mixed = [has_experts(shape, place) for place in range(shape.layers)]
+    block_of = {kind: list_block(sizes, has_experts=kind) for kind in set(mixed)}
     start, end = [make_embedding(sizes)], make_end(sizes)
-    blocks = [stage for number in range(shape.layers) for stage in _number(block, number)]
+    blocks = [s for number, kind in enumerate(mixed) for s in _number(block_of[kind], number)]
     stages = [*start, *blocks, *end]
+    kept_bytes = sum(stage.kept_bytes for stage in stages)
+    block_bytes = sum(stage.kept_bytes for stage in blocks) // shape.layers
     size_bytes = job.parameters * sizes.parameter_bytes
     weights = list_weights(sizes)
     largest_bytes = max(weight.size_bytes for weight in weights)
@@ -59,15 +66,15 @@ def estimate_step(job: TrainingJob, *, on_host: bool = True) -> StepMemory:
         gradient_bytes=size_bytes,
         optimizer_bytes=MOMENTS[job.optimizer] * size_bytes,
         layers=shape.layers,
-        block_bytes=sum(stage.kept_bytes for stage in block),
-        rest_bytes=sum(stage.kept_bytes for stage in [*start, *end]),
+        block_bytes=block_bytes,
+        rest_bytes=kept_bytes - shape.layers * block_bytes,
         forward=find_forward_peak(stages),
         backward=find_backward_peak(stages),
         optimizer=find_update_peak(job, size_bytes, largest_bytes, on_host=on_host),
         tensors=choose_largest(
             [
                 *weights,
-                *(replace(kept, count=shape.layers) for stage in block for kept in stage.kept),
+                *_count(kept for stage in blocks for kept in stage.kept),
                 *(kept for stage in end for kept in stage.kept),
                 sizes.tensor("gradient of the logits", shape.rows, element_bytes=FLOAT),
             ]
@@ -141,11 +148,6 @@ class Sizes:
         return self.full if self.is_autocast else 0
 
     @property
-    def active(self) -> int:
-        """Feed-forward parts that a token goes through."""
-        return self.shape.active_experts or 1
-
-    @property
     def is_rotary(self) -> bool:
         return ARCHITECTURES[self.shape.architecture].extra_positions is None
 
@@ -163,20 +165,31 @@ class Sizes:
         return [copied] if self.is_autocast else []
 
 
-def list_block(sizes: Sizes) -> list[Stage]:
+def list_block(sizes: Sizes, *, has_experts: bool) -> list[Stage]:
     """As the job computes it."""
-    block = make_block(sizes)
-    return block if sizes.job.recompute == "none" else [recompute(sizes, block)]
+    block = make_block(sizes, has_experts=has_experts)
+    if sizes.job.recompute == "none":
+        return block
+    return [recompute(sizes, block, has_experts=has_experts)]
 
 
-def make_block(sizes: Sizes) -> list[Stage]:
+def make_block(sizes: Sizes, *, has_experts: bool) -> list[Stage]:
     attend = {"sdpa": make_fused_attention, "plain": make_plain_attention}
     return [
         make_norm(sizes, "norm before attention"),
         attend[sizes.job.attention](sizes),
         make_norm(sizes, "norm before feed-forward"),
-        make_feed_forward(sizes),
+        *(make_mixtures(sizes) if has_experts else [make_feed_forward(sizes)]),
     ]
+
+
+def make_mixtures(sizes: Sizes) -> list[Stage]:
+    """With the shared experts, whose input is that of the others."""
+    size = sizes.shape.shared_expert_size
+    if not size:
+        return [make_mixture(sizes)]
+    shared = make_feed_forward(sizes, "shared experts", "feed_forward.shared", size)
+    return [make_mixture(sizes), replace(shared, kept=shared.kept[1:])]
 
 
 def make_norm(sizes: Sizes, name: str) -> Stage:
@@ -292,61 +305,36 @@ def _attention_gradients(sizes: Sizes) -> tuple[int, int]:
     )
 
 
-def make_feed_forward(sizes: Sizes) -> Stage:
-    """Of experts, all weights are there, and every token is there once for each of its experts."""
-    shape, hidden_size, active = sizes.shape, sizes.shape.hidden_size, sizes.active
-    width = active * shape.feed_forward_size
-    matrices = count_up_matrices(shape)
-    gates = [sizes.tensor("gates", width)] if shape.is_gated else []
-    router = sizes.weigh(count_router_weights(shape))
-    down, up = (sizes.weigh(*weight) for weight in _list_feed_forward(sizes, int(sizes.has_biases)))
+def make_feed_forward(
+    sizes: Sizes, name: str = "feed-forward", layer: str = "feed_forward", size: int | None = None
+) -> Stage:
+    """Of the model's feed-forward size, or of another."""
+    shape, hidden_size = sizes.shape, sizes.shape.hidden_size
+    matrices, width = count_up_matrices(shape), size or shape.feed_forward_size
+    gates = [sizes.tensor(f"gates of {name}", width)] if shape.is_gated else []
+    biases = int(sizes.has_biases)
+    down = sizes.weigh(hidden_size, width + biases)
+    up = sizes.weigh(matrices * width, hidden_size + biases)
     one = sizes.count(width)
-    lowered, raised = _list_feed_forward(sizes)
-    lowering = sizes.copy("feed_forward.down", *lowered)
+    lowering = sizes.copy(f"{layer}.down", hidden_size, width)
     return Stage(
-        name="feed-forward",
+        name=name,
         kept=[
-            sizes.tensor("inputs of feed-forward", hidden_size),
-            *sizes.copy("feed_forward.up", *raised),
+            sizes.tensor(f"inputs of {name}", hidden_size),
+            *sizes.copy(f"{layer}.up", matrices * width, hidden_size),
             *lowering,
-            sizes.tensor("feed-forward, before the activation", matrices * width),
+            sizes.tensor(f"{name}, before the activation", matrices * width),
             *gates,
-            sizes.tensor("feed-forward, after the activation", width),
-            *_list_routed(sizes),
+            sizes.tensor(f"{name}, after the activation", width),
         ],
-        gradient_bytes=down + up + router,
-        forward_bytes=active * sizes.hidden + sizes.stream + sizes.lifted,
+        gradient_bytes=down + up,
+        forward_bytes=sizes.hidden + sizes.stream + sizes.lifted,
         # A weight's copy is gone when its gradient is there.
         backward_bytes=sizes.stream + down - sum(copy.size_bytes for copy in lowering) + max(
             matrices * one,  # in the activation
-            up + active * sizes.hidden - matrices * one,  # in the matmul before it
+            up + sizes.hidden - matrices * one,  # in the matmul before it
         ),
     )  # fmt: skip
-
-
-def _list_feed_forward(sizes: Sizes, biases: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dimensions of the matrices from the feed-forward size and to it, of all experts; with
-    `biases`, of a column more."""
-    shape = sizes.shape
-    experts = () if shape.experts is None else (shape.experts,)
-    return (
-        (*experts, shape.hidden_size, shape.feed_forward_size + biases),
-        (*experts, count_up_matrices(shape) * shape.feed_forward_size, shape.hidden_size + biases),
-    )
-
-
-def _list_routed(sizes: Sizes) -> list[Tensor]:
-    """What is kept of sending tokens to experts: inputs in their order, results that are weighted
-    by the router's scores, and those."""
-    shape = sizes.shape
-    if shape.experts is None:
-        return []
-    return [
-        *sizes.copy("feed_forward.router", shape.experts, shape.hidden_size),
-        sizes.tensor("scores of the router", shape.experts, element_bytes=FLOAT),
-        sizes.tensor("inputs of experts", sizes.active * shape.hidden_size),
-        sizes.tensor("results of experts", sizes.active * shape.hidden_size),
-    ]
 
 
 def make_embedding(sizes: Sizes) -> Stage:
@@ -392,13 +380,15 @@ def make_end(sizes: Sizes) -> list[Stage]:
     ]
 
 
-def recompute(sizes: Sizes, block: list[Stage]) -> Stage:
+def recompute(sizes: Sizes, block: list[Stage], *, has_experts: bool) -> Stage:
     """A block that keeps its input alone, so that in the forward pass its stages follow one
     another with nothing left behind: but for copies that autocast makes, which stay to the end of
     that pass. A selective one also keeps the results of its linear layers, and uses them again."""
-    results = make_results(sizes) if sizes.job.recompute == "selective" else []
-    # Those inside the block, not those that are only added to, are used again, and so not made.
-    found_bytes = sum(result.size_bytes for result in results[::2])
+    results: list[Tensor] = []
+    used: list[Tensor] = []
+    if sizes.job.recompute == "selective":
+        results, used = make_results(sizes, has_experts=has_experts)
+    found_bytes = sum(result.size_bytes for result in used)
     entry = sizes.tensor(
         "inputs of blocks", sizes.shape.hidden_size, element_bytes=sizes.parameter_bytes
     )
@@ -422,16 +412,21 @@ def recompute(sizes: Sizes, block: list[Stage]) -> Stage:
     )
 
 
-def make_results(sizes: Sizes) -> list[Tensor]:
-    """Of the linear layers of a block."""
+def make_results(sizes: Sizes, *, has_experts: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Of the linear layers of a block; and of those, which are used again inside the block, and so
+    not made: not what is only added to."""
     shape, hidden_size = sizes.shape, sizes.shape.hidden_size
-    wide = sizes.active * count_up_matrices(shape) * shape.feed_forward_size
-    last = "results of feed-forward" if shape.experts is None else "results of experts"
-    return [
-        sizes.tensor("queries, keys and values", 3 * hidden_size),
-        sizes.tensor("results of attention", hidden_size),
-        sizes.tensor("feed-forward, before the activation", wide),
-        sizes.tensor(last, sizes.active * hidden_size),
+    qkv = sizes.tensor("queries, keys and values", 3 * hidden_size)
+    attended = sizes.tensor("results of attention", hidden_size)
+    if has_experts:
+        results, used = list_mixture_results(sizes)
+        return [qkv, attended, *results], [qkv, *used]
+    raised = sizes.tensor(
+        "feed-forward, before the activation", count_up_matrices(shape) * shape.feed_forward_size
+    )
+    return [qkv, attended, raised, sizes.tensor("results of feed-forward", hidden_size)], [
+        qkv,
+        raised,
     ]
 
 
@@ -449,21 +444,35 @@ def count_buffer_bytes(sizes: Sizes) -> int:
 def list_weights(sizes: Sizes) -> list[Tensor]:
     """The parameters that are matrices."""
     shape, element_bytes = sizes.shape, sizes.parameter_bytes
-    hidden, (down, up) = shape.hidden_size, _list_feed_forward(sizes)
+    hidden, width = shape.hidden_size, shape.feed_forward_size
     once = {"embedding.weight": (shape.rows, hidden)}
     if not shape.is_tied:
         once["head.weight"] = (shape.rows, hidden)
     if not sizes.is_rotary:
         once["positions.weight"] = (shape.positions, hidden)
-    in_blocks: dict[str, tuple[int, ...]] = {
+    everywhere = {
         "attention.qkv.weight": (3 * hidden, hidden),
         "attention.output.weight": (hidden, hidden),
-        "feed_forward.up.weight": up,
-        "feed_forward.down.weight": down,
     }
-    if shape.experts is not None:
-        in_blocks["feed_forward.router.weight"] = (shape.experts, hidden)
+    dense = {
+        "feed_forward.up.weight": (count_up_matrices(shape) * width, hidden),
+        "feed_forward.down.weight": (hidden, width),
+    }
+    mixed = sum(has_experts(shape, place) for place in range(shape.layers))
+    counts = (
+        (once, 1),
+        (everywhere, shape.layers),
+        (dense, shape.layers - mixed),
+        (list_mixture_weights(shape), mixed),
+    )
     return [
-        *(Tensor(name, size, element_bytes) for name, size in once.items()),
-        *(Tensor(name, size, element_bytes, shape.layers) for name, size in in_blocks.items()),
+        Tensor(name, size, element_bytes, count)
+        for weights, count in counts
+        if count
+        for name, size in weights.items()
     ]
+
+
+def _count(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Equal ones together."""
+    return [replace(each, count=count) for each, count in Counter(tensors).items()]

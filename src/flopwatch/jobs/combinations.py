@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from flopwatch.errors import Unsupported, UsageError
+from flopwatch.jobs.layer_parts import has_experts
+from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import SCHEDULES
 from flopwatch.jobs.training_job import TrainingJob
 
@@ -73,7 +75,47 @@ RULES = (
         lambda job: job.sharding == "zero1" and job.parallelism.model_ranks > 1,
         "torch's ZeroRedundancyOptimizer takes whole models only; take zero2 or full",
     ),
+    Rule(
+        "ep x models of transformers",
+        lambda job: job.parallelism.expert > 1 and not job.shape.is_ours,
+        "how ranks divide the experts of a model of the library transformers is not known here; "
+        "take the architecture decoder with the same experts, or leave ep out",
+    ),
+    Rule(
+        "ep x hybrid or zero1",
+        lambda job: job.parallelism.expert > 1 and job.sharding in ("hybrid", "zero1"),
+        "expert parallelism is measured with sharding none, ddp, zero2 and full only; take one of "
+        "these",
+    ),
+    Rule(
+        "ep x shards x selective recomputation",
+        lambda job: (
+            job.parallelism.expert > 1
+            and job.sharding in ("zero2", "full")
+            and job.recompute == "selective"
+        ),
+        "torch's selective checkpoint cannot repeat the gathering of sharded experts; take "
+        "recompute-full, or sharding ddp or none",
+    ),
+    Rule(
+        "ep x compiled x recomputation",
+        lambda job: job.parallelism.expert > 1 and job.compiled and job.recompute != "none",
+        "torch.compile leaves a checkpoint with an all-to-all inside as it is, so that nothing "
+        "would be compiled; leave compiled or the recomputation out",
+    ),
+    Rule(
+        "tp or pp x experts",
+        lambda job: (
+            job.parallelism.tensor * job.parallelism.pipeline > 1 and has_mixtures(job.shape)
+        ),
+        "of a model with experts, ranks divide experts only; take ep, or leave tp and pp out",
+    ),
 )
+
+
+def has_mixtures(shape: Shape) -> bool:
+    """Whether any layer has experts."""
+    return any(has_experts(shape, place) for place in range(shape.layers))
 
 
 def require_combination(job: TrainingJob, *, on_host: bool) -> None:
@@ -116,8 +158,11 @@ def require_divisible(job: TrainingJob) -> None:
         )
     if split.pipeline > 1:
         _require_pipeline(job)
-    if split.expert > 1 and not shape.experts:
-        _refuse(f"ep={split.expert} divides experts, and {job.name} has none; leave ep out")
+    if split.expert > 1 and not has_mixtures(shape):
+        _refuse(
+            f"ep={split.expert} divides experts, and {job.name} has none; leave ep out, or take a "
+            "mixture, such as small:experts=8:active_experts=2"
+        )
     if shape.experts and shape.experts % split.expert:
         _refuse(
             f"ep={split.expert} does not divide the {shape.experts} experts of {job.name}; choose "

@@ -164,7 +164,7 @@ def _list_chunk(sizes: Sizes, stage: int, layers: int) -> list[Stage]:
     split = sizes.job.parallelism
     start = [make_embedding(sizes)] if stage == 0 else []
     end = make_end(sizes) if stage == split.stages - 1 else []
-    parts = [*start, *(layers * list_block(sizes)), *end]
+    parts = [*start, *(layers * list_block(sizes, has_experts=False)), *end]
     return [_divide(part, sizes) for part in parts]
 
 

@@ -37,7 +37,8 @@ def count_expert_growth(job: TrainingJob, *, on_host: bool) -> Growth:
     True
     """
     dense = replace(job, model=replace(job.shape, experts=None, active_experts=None))
-    with_experts, without = (list_block(Sizes(each, on_host=on_host)) for each in (job, dense))
+    with_experts = list_block(Sizes(job, on_host=on_host), has_experts=True)
+    without = list_block(Sizes(dense, on_host=on_host), has_experts=False)
     return Growth(
         parameters=_count_block_parameters(job) - _count_block_parameters(dense),
         kept_bytes=_sum(with_experts, "kept_bytes") - _sum(without, "kept_bytes"),

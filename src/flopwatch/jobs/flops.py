@@ -42,7 +42,12 @@ from flopwatch.errors import Unsupported
 from flopwatch.jobs.layer_parts import PARTS, Layer, Linear, Part
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import count_job_shards
-from flopwatch.jobs.parameters import count_positions, count_weights, list_all_layers
+from flopwatch.jobs.parameters import (
+    count_expert_parameters,
+    count_positions,
+    count_weights,
+    list_all_layers,
+)
 from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
 
 BLOCK: tuple[Part, ...] = (
@@ -240,7 +245,8 @@ def scale_to_step(
 ) -> dict[str, dict[str, float]]:
     """From one micro-batch to a step of all ranks. The phase `grad_accum` has both passes of all
     micro-batches but the last, and that of a pipeline's schedule those of all; the optimizer works
-    on every copy of a parameter, of which there is one where it is sharded among all ranks."""
+    on every copy of a parameter, of which there is one where it is sharded among all ranks; expert
+    parallelism divides those of experts."""
     split = job.parallelism
     flops = {phase: scale(counts, split.data) for phase, counts in once.items()}
     if not flops:
@@ -260,6 +266,9 @@ def scale_to_step(
         shards = split.data
     # What context-parallel ranks have in common is sharded among them, too, or else copied.
     copies = split.data / shards * (split.context if shards == 1 else 1)
+    if split.expert > shards:
+        divided = count_expert_parameters(job.shape) / job.parameters
+        copies *= 1 - divided + divided * shards / split.expert
     flops["optimizer"] = scale(once["optimizer"], copies)
     return flops
 

@@ -87,7 +87,7 @@ class Shape:
     index_head_dim: int | None = None
     experts: int | None = None
     """Feed-forward parts of a block, of which a router chooses some for each token; None: one for
-    all. Such models are accounted for only."""
+    all. Of ours, `decoder` has them; gpt with experts is accounted for only."""
     active_experts: int | None = None
     """How many of them a token goes through."""
     expert_size: int | None = None
@@ -227,12 +227,14 @@ def find_shape(text: str) -> Shape:
 def require_built(text: str, shape: Shape) -> None:
     """Refuse what only can be accounted for."""
     usual = _find_usual(shape.architecture)
+    if shape.architecture == "decoder":
+        usual = {name: getattr(shape, name) for name in OF_EXPERTS}
     odd = [name for name in ACCOUNTED_ONLY if getattr(shape, name) != usual.get(name)]
     if odd or shape.architecture in NEVER_BUILT:
         what = odd[0] if odd else f"a {shape.architecture!r}"
         raise UsageError(
             f"model {text!r}: {what} can be accounted for (flopwatch mfu), but not built; "
-            "leave it out, or take an architecture of transformers that has it, such as mixtral"
+            "leave it out, or take an architecture that has it, as decoder and mixtral have experts"
         )
 
 
@@ -336,6 +338,9 @@ BUILT = (
     "positions", "key_value_heads", "embedding_size", "norm_first", "activation", "tied", "head_dim"
 )  # fmt: skip
 ACCOUNTED_ONLY = tuple(name for name in KINDS if name not in BUILT)
+OF_EXPERTS = (
+    "experts", "active_experts", "expert_size", "shared_expert_size", "dense_layers", "expert_every"
+)  # fmt: skip
 NEVER_BUILT = ("llama4_text", "mamba2", "nemotron_h", "granitemoehybrid")
 """Whose configurations have other names for what `models.builder` sets."""
 

@@ -15,7 +15,7 @@ from flopwatch.jobs.layer_parts import PARTS, Layer, Part, list_layers, list_mtp
 from flopwatch.jobs.model_shapes import Shape
 
 __all__ = [
-    "PARTS", "Part", "count_attention_width", "count_expert_weights", "count_parameters",
+    "PARTS", "Part", "count_attention_width", "count_expert_parameters", "count_parameters",
     "count_positions", "count_router_weights", "count_up_matrices", "count_weights",
     "list_all_layers", "require_known",
 ]  # fmt: skip
@@ -57,6 +57,15 @@ def count_parameters(shape: Shape, *, active: bool = False) -> int:
     )
 
 
+def count_expert_parameters(shape: Shape) -> int:
+    """Of all experts that expert parallelism divides: not of shared ones."""
+    return sum(
+        layer.count * linear.count_parameters()
+        for layer in list_all_layers(shape)
+        for linear in layer.experts
+    )
+
+
 def count_positions(shape: Shape) -> int:
     """Parameters of learned ones; 0 too where it is not known whether there are any."""
     known = ARCHITECTURES.get(shape.architecture)
@@ -87,11 +96,6 @@ def count_weights(shape: Shape, *, active: bool = True) -> dict[Part, int]:
         "head": heads * shape.vocabulary * embedding,
         "padding": heads * shape.padding * embedding,
     }
-
-
-def count_expert_weights(shape: Shape) -> int:
-    """Of one feed-forward part of one block."""
-    return (count_up_matrices(shape) + 1) * shape.hidden_size * shape.feed_forward_size
 
 
 def count_router_weights(shape: Shape) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from flopwatch.jobs.activation_memory import estimate_step
 from flopwatch.jobs.divided_memory import estimate_divided
+from flopwatch.jobs.layer_parts import list_layers
 from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
@@ -37,13 +38,11 @@ class Weights:
     """Parameters, by where they are."""
 
     block: int
+    """Of the largest one."""
     rest: int
     """Outside of blocks."""
+    total: int
     layers: int
-
-    @property
-    def total(self) -> int:
-        return self.layers * self.block + self.rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -113,14 +112,26 @@ def estimate_rank_memory(
     if split.model_ranks > 1 and split.context == 1 and split.expert == 1 and job.shape.is_ours:
         ranks = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]
         return max(ranks, key=lambda parts: sum(parts.values()))
-    require_data_only(replace(split, sharding="none"), "the memory estimate")
+    require_data_only(replace(split, sharding="none", expert=1), "the memory estimate")
+    parameters = job.parameters
+    job = keep_own_experts(job)
     if job.sharding in (*UNSHARDED, "zero1"):
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
     per_node = split.ranks_per_node or job.ranks
     shards = count_shards(job.sharding, split.data, max(1, per_node // split.model_ranks))
-    return _estimate_shards(estimate(narrow, on_host=on_host), job, shards)
+    own_bytes = parameters * job.arithmetic.parameter_bytes // shards
+    return _estimate_shards(estimate(narrow, on_host=on_host), job, own_bytes)
+
+
+def keep_own_experts(job: TrainingJob) -> TrainingJob:
+    """With as many experts as a rank has where ranks divide them. It computes as many rows as
+    without: on average, its experts get those of the other ranks."""
+    experts, ranks = job.shape.experts, job.parallelism.expert
+    if experts is None or ranks == 1:
+        return job
+    return replace(job, model=replace(job.shape, experts=max(1, experts // ranks)))
 
 
 def estimate_all_ranks(job: TrainingJob, *, on_host: bool = False) -> list[dict[str, int]]:
@@ -135,10 +146,10 @@ def estimate_all_ranks(job: TrainingJob, *, on_host: bool = False) -> list[dict[
 
 
 def _count_weights_by_place(shape: Shape) -> Weights:
-    # Counted as a difference, so that no list of a block's parameters is needed here.
-    block = count_parameters(replace(shape, layers=2)) - count_parameters(replace(shape, layers=1))
-    total = count_parameters(shape)
-    return Weights(block=block, rest=total - shape.layers * block, layers=shape.layers)
+    layers, total = list_layers(shape), count_parameters(shape)
+    blocks = sum(layer.count * layer.count_parameters() for layer in layers)
+    block = max(layer.count_parameters() for layer in layers)
+    return Weights(block=block, rest=total - blocks, total=total, layers=shape.layers)
 
 
 def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
@@ -162,9 +173,8 @@ def _estimate_whole(step: StepMemory, job: TrainingJob) -> dict[str, int]:
     }
 
 
-def _estimate_shards(step: StepMemory, job: TrainingJob, shards: int) -> dict[str, int]:
+def _estimate_shards(step: StepMemory, job: TrainingJob, own_bytes: int) -> dict[str, int]:
     weights = _count_weights_by_place(job.shape)
-    own_bytes = weights.total * job.arithmetic.parameter_bytes // shards
     moments = [_divide(moment, weights, job, own_bytes) for moment in (step.forward, step.backward)]
     most: dict[str, int] = max(moments, key=lambda parts: sum(parts.values()))
     return {
@@ -179,7 +189,9 @@ def _divide(moment: Moment, weights: Weights, job: TrainingJob, own_bytes: int) 
     """What a rank holds at a moment at which a single process would hold that."""
     element_bytes, parameter_bytes = job.arithmetic.element_bytes, job.arithmetic.parameter_bytes
     # zero2 leaves blocks gathered until the backward pass has used them.
-    blocks = weights.layers if job.sharding == "zero2" else min(AT_ONCE, weights.layers)
+    gathered = weights.rest + min(AT_ONCE, weights.layers) * weights.block
+    if job.sharding == "zero2":
+        gathered = weights.total
     # Gradients of one block and of what is outside of blocks are whole until they are reduced; what
     # is sent is a copy in the parameters' dtype.
     whole_bytes = min(moment.gradient_bytes, (weights.rest + weights.block) * element_bytes)
@@ -193,6 +205,6 @@ def _divide(moment: Moment, weights: Weights, job: TrainingJob, own_bytes: int) 
         "activations": moment.activation_bytes,
         "gradients": round(done * own_bytes),
         "temporary": moment.temporary_bytes,
-        "gathered parameters": (weights.rest + blocks * weights.block) * element_bytes,
+        "gathered parameters": gathered * element_bytes,
         "whole gradients": whole_bytes + sent_bytes,
     }

@@ -24,6 +24,7 @@ from flopwatch.errors import FlopwatchError, UsageError
 from flopwatch.jobs.model_shapes import Shape, find_shape, require_built
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.models import transformer
+from flopwatch.models.feed_forward import Mixing
 from flopwatch.models.initialisation import empty_matrices
 from flopwatch.models.transformer import Transformer
 
@@ -44,6 +45,12 @@ def choose_attention(model: Any, kind: Attention) -> None:
         model.choose_attention(kind)
     elif model.config._attn_implementation != HUGGING_FACE_NAMES[kind] and model._supports_sdpa:
         model.set_attn_implementation(HUGGING_FACE_NAMES[kind])
+
+
+def choose_mixing(model: Any, mixing: Mixing) -> None:
+    """How experts are computed, where it is a model of ours."""
+    if isinstance(model, Transformer):
+        model.choose_mixing(mixing)
 
 
 def choose_recompute(model: Any, recompute: Recompute) -> None:

@@ -40,6 +40,7 @@ class JobMesh:
                 self._experts = _make_mesh(
                     device, tuple({**outer, **groups, "tp": split.tensor}.items())
                 )
+                self._experts["edp", "ep"]._flatten("edp_ep")  # for norms of what both divide
 
     def find(self, *names: str) -> DeviceMesh:
         """The ranks that differ from this one in these dimensions only."""

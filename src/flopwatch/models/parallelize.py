@@ -44,8 +44,9 @@ from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks, put_on
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import find_exchange
+from flopwatch.models.expert_parallel import divide_experts, list_divided, name_divided
 from flopwatch.models.tensor_parallel import LocalParameters, divide_part
-from flopwatch.worker.rank_times import ANY, Exchange, Journal, Visit
+from flopwatch.worker.rank_times import Exchange, Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
 """As much as DistributedDataParallel sends at once."""
@@ -85,7 +86,7 @@ def share(
     """Wrap a model, or a stage of one, that is the same on all data-parallel ranks, and put it
     where it is computed."""
     mesh = JobMesh(job.parallelism, device) if mesh is None else mesh
-    blocks = settle(model, job, device, fill, mesh)
+    blocks = settle(model, job, device, fill, mesh, journal)
     if job.sharding == "none":
         for _ in blocks:
             pass
@@ -100,11 +101,17 @@ def share(
 
 
 def settle(
-    model: nn.Module, job: TrainingJob, device: str, fill: Fill, mesh: JobMesh
+    model: nn.Module,
+    job: TrainingJob,
+    device: str,
+    fill: Fill,
+    mesh: JobMesh,
+    journal: Journal,
 ) -> Iterator[nn.Module]:
     """Give a model its weights where it is computed, block by block, since a whole one need not fit
-    there, nor into the host's memory once for every rank; of a divided layer, a rank keeps its
-    part. Yields each block when that is done, and does so with the rest when all are taken."""
+    there, nor into the host's memory once for every rank; of a divided layer, and of divided
+    experts, a rank keeps its part. Yields each block when that is done, and does so with the rest
+    when all are taken."""
     blocks = find_blocks(model)
     split = job.parallelism
     for part in (*blocks, model):
@@ -112,6 +119,8 @@ def settle(
         put_on(device, part, left=blocks if part is model else ())
         if split.tensor > 1:
             divide_part(part, mesh.find("tp"), sequence=split.sequence)
+        if mesh.experts is not None:
+            divide_experts(part, mesh.experts, journal)
         if part is not model:
             yield part
 
@@ -136,22 +145,39 @@ class Replica:
 
     def __init__(self, model: nn.Module, mesh: JobMesh, journal: Journal) -> None:
         self.call: Callable[..., Any] = model
-        self._journal = journal
-        self._mesh = mesh.data
-        self._ranks = 1 if self._mesh is None else self._mesh.size()
-        self._buckets = fill_buckets(list(model.parameters())) if self._ranks > 1 else []
+        self._averages = [
+            Average(model, mesh, journal, of_experts=of_experts) for of_experts in (False, True)
+        ]
 
     def hold(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self) -> None:
-        group = None if self._mesh is None else self._mesh.get_group()
-        exchange = ANY if self._mesh is None else find_exchange("all-reduce", self._mesh)
+        for average in self._averages:
+            average.take()
+
+
+class Average:
+    """Of gradients over all data-parallel ranks: of those that all of them have, or those of
+    experts that some of them have."""
+
+    def __init__(
+        self, model: nn.Module, mesh: JobMesh, journal: Journal, *, of_experts: bool
+    ) -> None:
+        self._journal = journal
+        self._mesh = mesh.expert_data if of_experts else mesh.data
+        self._ranks = 1 if mesh.data is None else mesh.data.size()
+        divided = dict(name_divided(model))
+        averaged = [p for name, p in model.named_parameters() if (name in divided) == of_experts]
+        self._buckets = fill_buckets(averaged) if self._ranks > 1 else []
+
+    def take(self) -> None:
         for bucket in self._buckets:
             gradients = [find_own(p.grad) for p in bucket if p.grad is not None]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            with self._journal.visit(exchange):
-                distributed.all_reduce(flat, group=group)
+            if self._mesh is not None and self._mesh.size() > 1:
+                with self._journal.visit(find_exchange("all-reduce", self._mesh)):
+                    distributed.all_reduce(flat, group=self._mesh.get_group())
             flat /= self._ranks
             parts = flat.split([gradient.numel() for gradient in gradients])
             for gradient, part in zip(gradients, parts, strict=True):
@@ -183,6 +209,9 @@ class Ddp:
         group = mesh.data.get_group()
         # The models' only buffers are tables of positions, which never change.
         options: dict[str, Any] = {_SYNCHRONIZE: False}
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            model, [name for name, _ in name_divided(model)]
+        )
         self.call: Any = DistributedDataParallel(
             model, process_group=group, gradient_as_bucket_view=True, **options
         )
@@ -191,6 +220,7 @@ class Ddp:
         self._ranks = mesh.data.size()
         self._exchange = find_exchange("all-reduce", mesh.data)
         self._arrived: Any | None = None
+        self._of_experts = Average(model, mesh, journal, of_experts=True)
         # Torch reads annotations, and cannot read those that are text.
         self.call.register_comm_hook(None, lambda state, bucket: self._average(bucket))
 
@@ -203,6 +233,7 @@ class Ddp:
             left = self._journal.clock.mark()
             self._journal.visits.append(Visit(self._arrived, left, exchange=self._exchange))
             self._arrived = None
+        self._of_experts.take()
 
     def _average(self, bucket: Any) -> torch.futures.Future[Tensor]:
         journal, passed = self._journal, None
@@ -244,6 +275,16 @@ class Shards:
         group = mesh.shards
         reshards = job.sharding != "zero2" and not keeps_gathered(job.parallelism)
         for block in blocks:
+            for experts in list_divided(block):  # among those ranks that have the same ones
+                same = mesh.expert_data
+                assert same is not None
+                shard: Any = fully_shard(
+                    experts, mesh=same, reshard_after_forward=reshards, mp_policy=policy
+                )
+                shard.set_gradient_divide_factor(float(job.parallelism.data))
+                # Gloo cannot multiply on the way; and where there is no way, torch with this
+                # switched on would divide twice.
+                shard.set_force_sum_reduction_for_comms(same.size() > 1)
             fully_shard(block, mesh=group, reshard_after_forward=reshards, mp_policy=policy)
         self.call: Any = fully_shard(
             model, mesh=group, reshard_after_forward=False, mp_policy=policy

@@ -26,8 +26,15 @@ from flopwatch.jobs.precision import TF32
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
 from flopwatch.layers.layer_workload import Plain, Setting, list_notes
 from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
-from flopwatch.models.builder import build, choose_attention, choose_recompute, find_attention
-from flopwatch.models.transformer import FeedForward, SelfAttention, Transformer
+from flopwatch.models.builder import (
+    build,
+    choose_attention,
+    choose_mixing,
+    choose_recompute,
+    find_attention,
+)
+from flopwatch.models.feed_forward import Mixing
+from flopwatch.models.transformer import Transformer
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Stopwatch, Workload
 from flopwatch.worker.compilation import Compilation
@@ -99,13 +106,16 @@ class TrainingStep:
         job: TrainingJob,
         layers: Mapping[str, nn.Module] | None = None,
         parts: Mapping[str, Sequence[str]] | None = None,
+        mixing: Mixing = "grouped",
     ) -> None:
         """`layers` take the places of the model's own, by name, and have an optimizer of their own;
-        `parts` are the names of the modules that are timed inside the step, by region."""
+        `parts` are the names of the modules that are timed inside the step, by region; `mixing` is
+        how experts are computed."""
         self.shared = shared
         self.job = job
         self.layers = layers or {}
         self.parts = parts or {}
+        self.mixing: Mixing = mixing
         self.device = shared.ids.device.type
         self.cast = find_setting(job, self.device).cast
         self.call: Callable[..., Any] = shared.model
@@ -118,6 +128,7 @@ class TrainingStep:
         self.shared.swap_in(self.layers)
         choose_attention(self.shared.model, self.job.attention)
         choose_recompute(self.shared.model, self.job.recompute)
+        choose_mixing(self.shared.model, self.mixing)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -283,13 +294,13 @@ def make_workload(job: TrainingJob, device: Device, *, counts_tokens: bool = Tru
 
 def make_reference(job: TrainingJob, device: Device) -> Workload:
     """The same with nothing but plain formulas: attention as it is defined, linear layers as
-    matmuls, nothing compiled. Long sequences are computed block by block, as plain attention needs
-    more memory than what is checked by it."""
+    matmuls, experts one after the other, nothing compiled. Long sequences are computed block by
+    block, as plain attention needs more memory than what is checked by it."""
     shared = share_model(job, device)
     layers = {n: Plain(layer) for n, layer in _make_layers(job, shared).items()}
     recompute: Recompute = "full" if job.seq_len > SHORT_SEQUENCE else "none"
     plain = replace(drop_variant(job), attention="plain", recompute=recompute)
-    step = TrainingStep(shared, plain, layers)
+    step = TrainingStep(shared, plain, layers, mixing="plain")
     return Workload(phases=step.phases, gradients=step.find_comparable(), reset=step.prepare)
 
 
@@ -311,12 +322,12 @@ def find_parts(job: TrainingJob, shared: SharedModel) -> dict[str, list[str]]:
     """The names of the modules that are timed inside a step, by region."""
     model = shared.model
     if isinstance(model, Transformer):
-        kinds = {"attention": SelfAttention, "feed-forward": FeedForward}
-        found = {
-            region: [name for name, module in model.named_modules() if isinstance(module, kind)]
-            for region, kind in kinds.items()
+        blocks = [f"blocks.{number}" for number in range(job.shape.layers)]
+        return {
+            "attention": [f"{block}.attention" for block in blocks],
+            "feed-forward": [f"{block}.feed_forward" for block in blocks],
+            "head": ["head"],
         }
-        return {**found, "head": ["head"]}
     known = ARCHITECTURES.get(job.shape.architecture)
     if known is None or not known.feed_forward:
         return {}
@@ -343,12 +354,13 @@ def _make_layers(job: TrainingJob, shared: SharedModel) -> dict[str, nn.Module]:
 def find_pattern(job: TrainingJob) -> str:
     """Of the names of the layers that are swapped."""
     known = ARCHITECTURES.get(job.shape.architecture)
-    if known is not None and not known.feed_forward:
-        known = None
+    if known is not None and (not known.feed_forward or job.shape.experts):
+        known = None  # experts are no linear layers
+    name = job.shape.architecture + (" with experts" if job.shape.experts else "")
     if known is None and job.swapped in ("feed-forward", "linear"):
         raise Unsupported(
-            f"which layers of {job.shape.architecture} are {job.swapped} is not known; name them "
-            "by a pattern, as in dyad:auto:4@*.mlp.*"
+            f"which layers of {name} are {job.swapped} is not known; name them by a pattern, as in "
+            "dyad:auto:4@*.mlp.*"
         )
     names = {} if known is None else {"feed-forward": known.feed_forward, "linear": known.blocks}
     return names.get(job.swapped, job.swapped)

@@ -27,7 +27,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from flopwatch.models.transformer import Block, FeedForward, SelfAttention, Transformer
+from flopwatch.models.feed_forward import FeedForward
+from flopwatch.models.transformer import Block, SelfAttention, Transformer
 
 FUSED, SPEC = "_fused", "_divided_as"
 """Attributes: of a layer whose rows have another order, and of the part of a parameter."""

@@ -48,6 +48,7 @@ from flopwatch.models.builder import (
     build,
     build_empty,
     choose_attention,
+    choose_mixing,
     choose_recompute,
     find_blocks,
     list_initialisers,
@@ -132,6 +133,9 @@ class Loop:
         self._loss: Tensor | None = None
         self.losses: list[list[Tensor]] = []
         """Of this rank: in each step, those of its micro-batches, over their number."""
+        self.expert_rows: list[Tensor] = []
+        """Of this rank: in each step, how often its tokens went through each expert, by mixture;
+        none where the model has none."""
         # Of logits that ranks divide, both passes are computed in a way of their own.
         self._dividing = loss_parallel if job.parallelism.tensor > 1 else nullcontext
 
@@ -188,10 +192,19 @@ class Loop:
 
     def _compute_loss(self, ids: Tensor) -> Tensor:
         with self.setting.cast():
-            loss: Tensor = self.shared[0].call(input_ids=ids, labels=ids).loss
-        loss = loss / self.job.grad_accum
+            output = self.shared[0].call(input_ids=ids, labels=ids)
+        loss: Tensor = output.loss / self.job.grad_accum
+        self._note_rows(getattr(output, "expert_rows", None))
         self.losses[-1].append(find_own(loss.detach()))
         return loss
+
+    def _note_rows(self, rows: Tensor | None) -> None:
+        """Of a micro-batch."""
+        if rows is None:
+            return
+        if len(self.expert_rows) < len(self.losses):
+            self.expert_rows.append(torch.zeros_like(rows))
+        self.expert_rows[-1] += rows
 
     @property
     def phases(self) -> dict[str, Callable[..., Any]]:
@@ -224,9 +237,23 @@ class Loop:
     def list_gradients(self) -> dict[str, Tensor]:
         return list_gradients(self.models[0])
 
+    def average_imbalances(self) -> list[float]:
+        """Of each step so far, the tokens of the busiest expert over the mean of all experts, in
+        the whole global batch: the mean of all mixtures. All ranks must ask for it at once."""
+        if not self.expert_rows:
+            return []
+        rows = torch.stack(self.expert_rows)  # steps, mixtures, experts
+        if distributed.is_initialized():
+            distributed.all_reduce(rows)
+        rows = rows.double()
+        found: list[float] = (rows.amax(dim=-1) / rows.mean(dim=-1)).mean(dim=-1).tolist()
+        return found
+
     def tell_losses(self) -> Iterator[dict[str, float]]:
-        for step, loss in enumerate(self.average_losses(), 1):
-            yield {"step": step, "loss": loss}
+        losses, imbalances = self.average_losses(), self.average_imbalances()
+        for step, loss in enumerate(losses, 1):
+            more = {"expert_imbalance": imbalances[step - 1]} if imbalances else {}
+            yield {"step": step, "loss": loss, **more}
 
 
 class PipelineLoop(Loop):
@@ -404,13 +431,15 @@ def make_model(
     layers: range | None = None,
 ) -> nn.Module:
     """In the host's memory, with weights from torch's current seed, the same ones for every way to
-    share it. With `plain`, swapped layers are computed by the plain formula; with `is_empty`, its
-    matrices take no memory, and it gets all that by a `Filler`. With `layers`, a stage of it."""
+    share it. With `plain`, swapped layers and experts are computed by the plain formula; with
+    `is_empty`, its matrices take no memory, and it gets all that by a `Filler`. With `layers`, a
+    stage of it."""
     is_whole = job.shape.is_ours and not is_empty
     dtype = job.arithmetic.dtype
     model = build(job.shape, dtype=dtype) if is_whole else build_empty(job.shape, dtype, layers)
     choose_attention(model, job.attention)
     choose_recompute(model, job.recompute)
+    choose_mixing(model, "plain" if plain else "grouped")
     if is_whole:
         swap_layers(model, job, find_swapped(model, job))
     elif not is_empty:

@@ -2,6 +2,7 @@
 
 Two architectures, by what a `Shape` says: ``decoder`` is a Llama (RMSNorm, rotary positions,
 SwiGLU, no biases), ``gpt`` a GPT-2 (LayerNorm, learned positions, GELU, biases). Both norm first.
+A ``decoder`` may have mixtures of experts in the place of feed-forward parts (`feed_forward`).
 It is called like a model of the library transformers, ``model(input_ids=ids, labels=ids).loss``.
 """
 
@@ -18,9 +19,17 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from flopwatch.devices.kinds import HOST
+from flopwatch.jobs.layer_parts import has_experts
 from flopwatch.jobs.model_shapes import ARCHITECTURES, Shape
 from flopwatch.jobs.training_job import Attention, Recompute
 from flopwatch.layers.causal_attention import attend_fused, attend_plainly, make_mask
+from flopwatch.models.feed_forward import (
+    BALANCE_COEFFICIENT,
+    Balance,
+    FeedForward,
+    Mixing,
+    Mixture,
+)
 from flopwatch.models.initialisation import draw_each
 from flopwatch.worker.instruments import region
 
@@ -28,7 +37,11 @@ ROTARY_BASE = 10_000.0
 WEIGHT_STD = 0.02
 IGNORED = -100
 """The label of a position whose next token is not known."""
-MATMULS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+MATMULS = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.flopwatch.grouped_matmul.default,
+]
 """With a weight. Those of attention, and of layers in blocks, are matmuls of batches (bmm)."""
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "full": {"use_reentrant": False},
@@ -44,6 +57,8 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 class Output:
     logits: Tensor
     loss: Tensor | None = None
+    expert_rows: Tensor | None = None
+    """Of each mixture, how often tokens go through each expert."""
 
 
 class Transformer(nn.Module):
@@ -65,7 +80,7 @@ class Transformer(nn.Module):
                 self.positions = nn.Embedding(shape.positions, shape.hidden_size)
         self.blocks = nn.ModuleList()
         for number in layers:  # with the names that they have in the whole model
-            self.blocks.add_module(str(number), Block(shape))
+            self.blocks.add_module(str(number), Block(shape, number))
         if layers.stop == shape.layers:
             self.norm = make_norm(shape)
             self.head = nn.Linear(shape.hidden_size, shape.vocabulary, bias=False)
@@ -79,31 +94,44 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Output:
-        logits = self.compute(input_ids)
-        return Output(logits, None if labels is None else next_token_loss(logits, labels))
+        logits, balances = self.compute(input_ids)
+        loss = None if labels is None else next_token_loss(logits, labels)
+        if not balances:
+            return Output(logits, loss)
+        if loss is not None:
+            loss = loss + BALANCE_COEFFICIENT * torch.stack([each.loss for each in balances]).sum()
+        return Output(logits, loss, torch.stack([each.rows for each in balances]))
 
-    def compute(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> tuple[Tensor, list[Balance]]:
         """From token ids to logits; of a stage, from what the one before it gives to what the next
-        one takes."""
+        one takes. With the balance of each mixture of experts."""
         if self.embedding is not None:
             with region("embedding"):
                 num_tokens = x.shape[1]
                 x = self.embedding(x)
                 if self.positions is not None:
                     x = x + self.positions.weight[:num_tokens]
+        balances = []
         for block in self.blocks:
-            x = block(x, self.rotation)
+            x, balance = block(x, self.rotation)
+            if balance is not None:
+                balances.append(balance)
         if self.norm is not None and self.head is not None:
             with region("norm"):
                 x = self.norm(x)
             with region("head"):
                 x = self.head(x)
-        return x
+        return x, balances
 
     def choose_attention(self, kind: Attention) -> None:
         for module in self.modules():
             if isinstance(module, SelfAttention):
                 module.kind = kind
+
+    def choose_mixing(self, mixing: Mixing) -> None:
+        for module in self.modules():
+            if isinstance(module, Mixture):
+                module.mixing = mixing
 
     def choose_recompute(self, recompute: Recompute) -> None:
         for module in self.modules():
@@ -124,7 +152,7 @@ class Transformer(nn.Module):
         elif parameter.dim() == 1:
             parameter.fill_(1.0)
         else:
-            is_added = name.endswith(("output.weight", "down.weight"))
+            is_added = name.endswith(("output.weight", "down.weight", "experts.down"))
             parameter.normal_(std=WEIGHT_STD / (math.sqrt(2 * self.shape.layers) ** is_added))
 
 
@@ -132,27 +160,29 @@ class Stage(Transformer):
     """Of a pipeline: some layers. The first stage takes token ids, the last one gives logits."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return self.compute(x)
+        return self.compute(x)[0]
 
 
 class Block(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, place: int) -> None:
         super().__init__()
         self.recompute: Recompute = "none"
         self.attention_norm = make_norm(shape)
         self.attention = SelfAttention(shape)
         self.feed_forward_norm = make_norm(shape)
-        self.feed_forward = FeedForward(shape)
+        self.feed_forward = (Mixture if has_experts(shape, place) else FeedForward)(shape)
 
-    def forward(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Balance | None]:
         """Checkpoints lie inside, so that what wraps a block (torch.compile, or what gathers its
         parameters from other ranks) sees all of it, recomputation too."""
         if self.recompute == "none":
             return self.compute(x, rotation)
-        again: Tensor = checkpoint(self.compute, x, rotation, **CHECKPOINTS[self.recompute])
+        again: tuple[Tensor, Balance | None] = checkpoint(
+            self.compute, x, rotation, **CHECKPOINTS[self.recompute]
+        )
         return again
 
-    def compute(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+    def compute(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Balance | None]:
         with region("norm"):
             normed = self.attention_norm(x)
         with region("attention"):
@@ -160,8 +190,11 @@ class Block(nn.Module):
         with region("norm"):
             normed = self.feed_forward_norm(x)
         with region("feed-forward"):
-            added: Tensor = x + self.feed_forward(normed)
-        return added
+            if isinstance(self.feed_forward, Mixture):
+                added, balance = self.feed_forward(normed)
+            else:
+                added, balance = self.feed_forward(normed), None
+            return x + added, balance
 
 
 class SelfAttention(nn.Module):
@@ -193,31 +226,6 @@ def _attend_plainly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 ATTENTIONS = {"sdpa": attend_fused, "plain": _attend_plainly}
-
-
-class FeedForward(nn.Module):
-    """SwiGLU (two matrices up, as one, of which the first is the gate) or GELU."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        has_biases = ARCHITECTURES[shape.architecture].has_biases
-        self.is_gated = shape.is_gated
-        width = (2 if shape.is_gated else 1) * shape.feed_forward_size
-        self.up = nn.Linear(shape.hidden_size, width, bias=has_biases)
-        self.down = nn.Linear(shape.feed_forward_size, shape.hidden_size, bias=has_biases)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with region("feed-forward/up"):
-            raised = self.up(x)
-        with region("feed-forward/activation"):
-            if self.is_gated:
-                gate, raised = raised.chunk(2, dim=-1)
-                active = functional.silu(gate) * raised
-            else:
-                active = functional.gelu(raised)
-        with region("feed-forward/down"):
-            lowered: Tensor = self.down(active)
-        return lowered
 
 
 class Rotation(nn.Module):

@@ -47,7 +47,8 @@ NOT_COMPUTING: tuple[Kind, ...] = KINDS[KINDS.index("communication") :]
 OPERATORS: dict[Kind, str] = {
     "matmul": """
         addbmm addmm _addmm_activation addmv baddbmm bmm convolution _convolution
-        convolution_backward cudnn_convolution dot _grouped_mm _int_mm _linear_pointwise
+        convolution_backward cudnn_convolution dot grouped_matmul grouped_matmul_weight_gradient
+        _grouped_mm _int_mm _linear_pointwise
         miopen_convolution _mkl_linear mkldnn_convolution mkldnn_linear
         mkldnn_linear_backward_input mkldnn_linear_backward_weights mm mv _scaled_grouped_mm
         _scaled_mm vdot _weight_int4pack_mm _weight_int8pack_mm
