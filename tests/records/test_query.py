@@ -119,7 +119,7 @@ def test_records_has_a_row_a_record(path: Path) -> None:
     assert row.pop("file") == str(path)
     assert row.pop("samples") == 3
     documents = ("flops", "bytes", "environment", "sources", "conditions", "facts", "columns")
-    for name in (*documents, "memory", "predicted_memory_bytes"):
+    for name in (*documents, "memory", "predicted_memory_bytes", "rank_memory", "timeline"):
         assert json.loads(row.pop(name)) == getattr(RECORDS[0], name)
     assert row == {name: getattr(RECORDS[0], name) for name in row}
 

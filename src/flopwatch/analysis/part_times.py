@@ -40,6 +40,7 @@ from flopwatch.analysis.statistics import (
     pair_ratio,
     totals_by_round,
 )
+from flopwatch.records.quantities import SHORTEST_NS
 from flopwatch.records.record import Record
 
 WIDTH = re.compile(r"(?:b?float|u?int)(\d+)")
@@ -126,8 +127,8 @@ def find_common_parts(parts: Sequence[Sequence[MovedPart]]) -> dict[str, float]:
 
 def region_shares(record: Record, region: str) -> list[float]:
     """What part of each instrumented run it took."""
-    times_ns = record.regions[region].samples_ns
-    return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
+    pairs = zip(record.regions[region].samples_ns, record.instrumented_ns, strict=True)
+    return [part_ns / run_ns for part_ns, run_ns in pairs if run_ns >= SHORTEST_NS]
 
 
 def scale_phases(record: Record, total_ns: float) -> dict[str, float]:
