@@ -26,6 +26,7 @@ from flopwatch.records.published import load
 from flopwatch.records.record import encode
 from flopwatch.records.store import read
 from flopwatch.runner import session
+from flopwatch.runner.durations import Speed
 from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
@@ -146,7 +147,7 @@ def test_commands_run(
     if KINDS[command] == "preview":
         words += ["--dry-run"] if "--dry-run" not in words else []
         # A preview asks a worker with torch for the speed of matmuls, to say how long it takes.
-        monkeypatch.setattr(session, "measure_rates", lambda *_: {"float32": 1e11})
+        monkeypatch.setattr(session, "measure_speed", lambda *_: Speed(rates={"float32": 1e11}))
     elif "--new" in words or words[0] == "export":  # neither replaces a file
         Path(words[-1]).unlink(missing_ok=True)
     words = [path for word in words for path in expand(word)]

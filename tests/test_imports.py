@@ -80,11 +80,13 @@ PUBLIC = {
     "Workload": "flopwatch.suites.workload",
     "WrongResult": "flopwatch.worker.agreement",
     "compare": "flopwatch.worker.inline",
+    "compare_plans": "flopwatch.api",
     "flops": "flopwatch.api",
     "measure": "flopwatch.worker.inline",
     "memory": "flopwatch.api",
     "mfu": "flopwatch.api",
     "plan": "flopwatch.api",
+    "plan_deadlines": "flopwatch.api",
     "predict": "flopwatch.api",
     "read": "flopwatch.records.store",
 }

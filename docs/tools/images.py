@@ -30,12 +30,21 @@ MEASURED = (
     "run dyad --quick --filter level=layer",
     "run steps --quick --set variant=eager,plain-attention,recompute-full",
 )
+PLANNED = (
+    "plan --model llama-3-70b --hardware 512xH100-SXM,1024xH100-SXM,256xB200,512xMI300X "
+    "--price h100=2.1,b200=3.9,mi300x=1.9 --seq-len 8192 --quiet"
+)
 PAGE_SIZE = (1280, 1000)
 COLOURS = ["#4c78a8", "#e0812b"]
 
 
 def main() -> None:
-    makers = {"terminal": make_recording, "page": make_page, "accuracy": make_accuracy_plots}
+    makers = {
+        "terminal": make_recording,
+        "page": make_page,
+        "accuracy": make_accuracy_plots,
+        "plan": make_plan_plot,
+    }
     for name in sys.argv[1:] or makers:
         makers[name]()
 
@@ -58,6 +67,12 @@ def make_page() -> None:
         _run(["-m", "flopwatch", "report", *results, "-o", str(page)], folder)
         _photograph(page, shot)
         shutil.copy(shot, IMAGES / "page.png")
+
+
+def make_plan_plot() -> None:
+    """That of the page on predictions."""
+    image = IMAGES / "plan_pareto.svg"
+    _run(["-m", "flopwatch", *shlex.split(PLANNED), "-o", str(image)], str(ROOT))
 
 
 def make_accuracy_plots() -> None:

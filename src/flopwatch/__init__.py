@@ -15,7 +15,7 @@ from flopwatch.lazy import load_lazily
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from flopwatch.api import flops, memory, mfu, plan, predict
+    from flopwatch.api import compare_plans, flops, memory, mfu, plan, plan_deadlines, predict
     from flopwatch.errors import FlopwatchError, Unsupported, UsageError
     from flopwatch.jobs.parallelism import Parallelism
     from flopwatch.jobs.training_job import TrainingJob
@@ -48,11 +48,13 @@ __all__ = [
     "WrongResult",
     "__version__",
     "compare",
+    "compare_plans",
     "flops",
     "measure",
     "memory",
     "mfu",
     "plan",
+    "plan_deadlines",
     "predict",
     "read",
 ]
@@ -74,11 +76,13 @@ _HOMES = {
     "Workload": "suites.workload",
     "WrongResult": "worker.agreement",
     "compare": "worker.inline",
+    "compare_plans": "api",
     "flops": "api",
     "measure": "worker.inline",
     "memory": "api",
     "mfu": "api",
     "plan": "api",
+    "plan_deadlines": "api",
     "predict": "api",
     "read": "records.store",
 }

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from flopwatch.jobs.flops import StepFlops
     from flopwatch.jobs.rank_memory import Memory
     from flopwatch.jobs.utilisation import JobUtilisation
+    from flopwatch.prediction.plan_comparison import PlanComparison
+    from flopwatch.prediction.plan_deadline import Deadlines
+    from flopwatch.prediction.plan_hardware import Price
     from flopwatch.prediction.plans import Plan
     from flopwatch.prediction.predictions import Prediction
     from flopwatch.settings import Device
@@ -57,42 +60,103 @@ def plan(  # noqa: PLR0913  all but two are given by name
     seq_len: int = 2048,
     global_batch_tokens: float = 4e6,
     train_tokens: float | None = None,
-    price: float | None = None,
+    tokens_per_parameter: float = 20,
+    price: Price = None,
     shown: int = 5,
     stack: str | None = None,
     network_gbit: float | None = None,
 ) -> Plan:
     """The fastest ways to train a model on the hardware that fit into its memory: all kinds of
     parallelism, sharding, recomputation and micro-batches are searched, but for what the job has of
-    them. `job` may be a model's name, which `seq_len` goes with. `price` is that of a device for an
-    hour.
+    them. `job` may be a model's name, which `seq_len` goes with. It trains on `train_tokens`, or
+    on so many for each parameter. `price` is that of a device for an hour, or those of several
+    kinds of devices by their names.
 
     >>> found = plan("1b", "8xA100-80GB", global_batch_tokens=5e5)
     >>> found.best[0].job.recompute, len(found.best)
     ('none', 5)
     """
-    from flopwatch.prediction.job_lists import find_hardware, place_on
-    from flopwatch.prediction.plans import make_plan
-    from flopwatch.prediction.predictions import pad_as_published
-    from flopwatch.prediction.software_stacks import SHARDED, TYPICAL, find_stack
+    from flopwatch.prediction.plan_comparison import plan_one
 
-    wanted = TrainingJob(job, seq_len) if isinstance(job, str) else job
-    hardware = hardware or wanted.hardware
-    if hardware is None:
-        raise UsageError("a plan is for some hardware; give it, as in 64xA100-80GB")
-    devices, machine, chosen = find_hardware(hardware, stack, network_gbit)
-    if stack is None and chosen.name in SHARDED:  # which know data parallelism alone
-        chosen = find_stack(TYPICAL)
-    padded = pad_as_published(replace(wanted, hardware=hardware), chosen)
-    placed = place_on(padded, devices)
-    return make_plan(
-        placed,
-        machine,
-        chosen,
+    return plan_one(
+        TrainingJob(job, seq_len) if isinstance(job, str) else job,
+        hardware,
         global_batch_tokens=global_batch_tokens,
         train_tokens=train_tokens,
+        tokens_per_parameter=tokens_per_parameter,
         price=price,
         shown=shown,
+        stack=stack,
+        network_gbit=network_gbit,
+    )
+
+
+def compare_plans(  # noqa: PLR0913  all but two are given by name
+    jobs: Sequence[TrainingJob | str],
+    hardware: Sequence[str],
+    *,
+    seq_len: int = 2048,
+    global_batch_tokens: float = 4e6,
+    train_tokens: float | None = None,
+    tokens_per_parameter: float = 20,
+    price: Price = None,
+    stack: str | None = None,
+    network_gbit: float | None = None,
+) -> PlanComparison:
+    """The best plan of every model on all hardware: which is fastest, which is cheapest, and which
+    are neither faster nor cheaper than another.
+
+    >>> kinds = ["8xA100-80GB", "8xH100-SXM"]
+    >>> found = compare_plans(["1b"], kinds, price={"a100": 1.8, "h100": 2.1})
+    >>> [plan.machine.name for plan in found.plans]
+    ['H100-SXM', 'A100-SXM-80GB']
+    """
+    from flopwatch.prediction.plan_comparison import plan_several
+
+    return plan_several(
+        [TrainingJob(job, seq_len) if isinstance(job, str) else job for job in jobs],
+        hardware,
+        global_batch_tokens=global_batch_tokens,
+        train_tokens=train_tokens,
+        tokens_per_parameter=tokens_per_parameter,
+        price=price,
+        stack=stack,
+        network_gbit=network_gbit,
+    )
+
+
+def plan_deadlines(  # noqa: PLR0913  all but two are given by name
+    jobs: Sequence[TrainingJob | str],
+    hardware: Sequence[str],
+    *,
+    days: float,
+    seq_len: int = 2048,
+    global_batch_tokens: float = 4e6,
+    train_tokens: float | None = None,
+    tokens_per_parameter: float = 20,
+    price: Price = None,
+    stack: str | None = None,
+    network_gbit: float | None = None,
+) -> Deadlines:
+    """The fewest devices of each kind that train each model within so many days. A number before a
+    device is the most that there are.
+
+    >>> found = plan_deadlines(["1b"], ["H100-SXM"], days=2).found[0]
+    >>> found.is_met, found.enough.job.ranks > found.smaller.job.ranks
+    (True, True)
+    """
+    from flopwatch.prediction.plan_deadline import plan_deadlines as plan_all
+
+    return plan_all(
+        [TrainingJob(job, seq_len) if isinstance(job, str) else job for job in jobs],
+        hardware,
+        days=days,
+        global_batch_tokens=global_batch_tokens,
+        train_tokens=train_tokens,
+        tokens_per_parameter=tokens_per_parameter,
+        price=price,
+        stack=stack,
+        network_gbit=network_gbit,
     )
 
 

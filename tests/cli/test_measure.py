@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from flopwatch.cli.measure import run, take_axes
+from flopwatch.errors import UsageError
 from tests.cli.test_main import assert_refused, flopwatch
 
 
@@ -265,12 +267,38 @@ def test_options_of_a_job_choose_the_values_of_axes(tmp_path: Path) -> None:
             "variant=none+recompute-selective,full+recompute-selective",
         ),
         (["--compile", "--attention", "plain"], "variant=compiled+plain-attention"),
+        (["--tp", "1,2"], "variant=none,tp2"),
+        (
+            ["--tp", "2", "--sequence-parallel", "no,yes", "--sharding", "full"],
+            "variant=full+tp2,full+tp2+sp",
+        ),
+        (
+            ["--pp", "1,2", "--schedule", "1f1b,ZBVZeroBubble", "--recompute", "full"],
+            "variant=recompute-full,pp2+recompute-full,pp2:zbv+recompute-full",
+        ),
+        (["--pp", "2", "--virtual-stages", "2,3"], "variant=pp2:interleaved,pp2:interleaved:3"),
+        (["--ep", "2", "--cp", "2"], "variant=cp2+ep2"),
     ],
 )
 def test_options_of_a_job_choose_variants(words: list[str], variants: str) -> None:
     given = run.make_context("run", ["training", *words]).params
     assert take_axes(given) == (variants,)
     assert "recompute" not in given
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--schedule", "gpipe"], "--schedule says how --pp does it; give --pp, too"),
+        (["--sequence-parallel", "yes"], "give --tp, too"),
+        (["--tp", "two"], "--tp 'two' is not a whole number"),
+        (["--pp", "2", "--schedule", "backwards"], "there is no pipeline schedule 'backwards'"),
+    ],
+)
+def test_options_that_divide_nothing_are_refused(words: list[str], reason: str) -> None:
+    given = run.make_context("run", ["training", *words]).params
+    with pytest.raises((click.UsageError, UsageError), match=reason):
+        take_axes(given)
 
 
 def test_a_seed_that_no_record_can_hold_is_refused(tmp_path: Path) -> None:

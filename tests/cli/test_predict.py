@@ -133,7 +133,6 @@ def test_the_global_batch_sets_the_gradient_accumulation() -> None:
 
 def test_what_is_missing_is_named() -> None:
     assert "--seq-len, --hardware, --micro-batch" in refuse("predict", "--model", "7b")
-    assert "--model takes one value here" in refuse("plan", *SEVEN[:6], "--model", "7b,13b")
     assert "--precision takes one value here" in refuse(
         "plan", *SEVEN[:6], "--precision", "bf16,fp32"
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flopwatch.devices.cpu import CpuClock
-from flopwatch.jobs.divided_memory import list_stage_parameters
+from flopwatch.jobs.divided_memory import estimate_divided, list_stage_parameters
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.models import parallelize, pipeline, tensor_parallel, training_loop
@@ -18,6 +18,7 @@ from flopwatch.models.device_mesh import find_own
 from flopwatch.models.training_loop import make_workload
 from flopwatch.worker.agreement import WrongResult, compare, gather
 from flopwatch.worker.sampling import run_once
+from tests.models.test_training_loop import measure_all
 from tests.rank_tools import run_on_ranks
 
 GPT = "gpt:hidden_size=32:layers=4:heads=4:vocabulary=101:positions=16"
@@ -235,3 +236,40 @@ def check(found: list[dict[str, Any]], expected: dict[str, Any], job: TrainingJo
 
 def check_values(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert compare(found["values"], expected, against="one process", tolerance=1e-4) is not None
+
+
+HELD = [
+    *[(model, words) for model in ("decoder", "gpt") for words in ("tp2", "pp2", "pp2:gpipe")],
+    *[("decoder", f"pp2:{name}") for name in ("interleaved", "zero-bubble", "zbv", "dualpipe-v")],
+    *[("decoder", "tp2+sp"), ("decoder", "tp2+recompute-full")],
+]
+
+
+@pytest.mark.slow
+def test_ranks_hold_what_is_predicted() -> None:
+    jobs = []
+    for name, variant in HELD:
+        model = f"{name}:hidden_size=128:layers=4:heads=4:vocabulary=1000:positions=64"
+        plain = make_job(2, model, "none", "adamw")
+        jobs.append(parse_variant(replace(plain, seq_len=64, micro_batch=4, grad_accum=2), variant))
+    found = zip(*run_on_ranks(2, measure_all, jobs), strict=True)
+    for job, measured in zip(jobs, found, strict=True):
+        for rank, dynamic_bytes in enumerate(measured):
+            pipeline_rank = rank if job.parallelism.pipeline > 1 else 0
+            parts = estimate_divided(job, pipeline_rank, on_host=True)
+            held = sum(parts[part] for part in ("parameters", "buffers", "optimizer state"))
+            expected = held + dynamic_bytes
+            assert sum(parts.values()) == pytest.approx(expected, rel=0.1), (job, rank)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_compiled_blocks_and_short_matmuls_train_so_too(precision: str, alone: Any) -> None:
+    compiled = "+compiled" if precision == "fp32" else ""
+    variants = [f"{words}{compiled}" for words in ("tp2", "tp2+sp", "pp2:interleaved")]
+    jobs = [replace(make_job(2, GPT, variant), precision=precision) for variant in variants]
+    expected = alone(replace(jobs[0], compiled=False))["losses"]
+    found, _ = run_on_ranks(2, train_all, [(job, "") for job in jobs])
+    for each in found:
+        tolerance = 1e-6 if precision == "fp32" else 1e-3
+        assert each["losses"] == pytest.approx(expected, rel=tolerance)

@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_later_is_found_by_the_study() -> None:
 def spoil(workload: Any) -> None:
     """Make a weight infinite, as a training that diverges does in the end."""
     with torch.no_grad():
-        next(workload.reset.__self__.model.parameters()).fill_(float("inf"))
+        next(workload.reset.__self__.models[0].parameters()).fill_(float("inf"))
 
 
 def test_a_gradient_that_is_not_averaged_is_wrong() -> None:

@@ -27,7 +27,7 @@ from flopwatch.output.progress import (
 )
 from flopwatch.output.tables import Column, Sheet
 from flopwatch.records.record import Record
-from flopwatch.runner.durations import Estimate
+from flopwatch.runner.durations import Duration, Estimate
 from flopwatch.runner.schedule import Group
 from flopwatch.runner.worker_death import explain_death, explain_hang
 from flopwatch.settings import Settings
@@ -402,7 +402,7 @@ def test_deaths_are_explained() -> None:
 
 
 GROUP = Group(suite="demo", baseline="a", params={"size": 4}, variants=("a", "b"))
-ESTIMATE = Estimate(cases=2, prior_s={GROUP.id: 30.0}, rates={})
+ESTIMATE = Estimate(cases=2, prior={GROUP.id: Duration(overhead_s=10.0, sampling_s=20.0)}, rates={})
 
 
 def make_progress(
@@ -524,8 +524,8 @@ def test_progress_sentences() -> None:
 def test_time_left_learns_from_the_groups_so_far() -> None:
     now_s = 0.0
     groups = [replace(GROUP, params={"size": size}) for size in range(8)]
-    prior_s = {group.id: 10.0 for group in groups}
-    left = TimeLeft(Estimate(cases=8, prior_s=prior_s, rates={}), lambda: now_s)
+    prior = {group.id: Duration(overhead_s=8.0, sampling_s=2.0, least_rounds=8) for group in groups}
+    left = TimeLeft(Estimate(cases=8, prior=prior, rates={}), lambda: now_s)
     assert left.text() == "about 55s to 2m left"
     for group in groups[:4]:
         left.begin_group(group)
@@ -540,9 +540,10 @@ def test_time_left_learns_from_the_groups_so_far() -> None:
     sampled = Progress(
         rounds=9, warmup_rounds=None, steady=None, half_width=None, elapsed_s=14.0, budget_s=20.0
     )
-    left.observe(sampled)  # what is left of its budget bounds what is still to come
-    assert left.text() == "about 1m55s left"
+    left.observe(sampled)  # what its rounds take, and its budget, bound what is still to come
+    assert left.text() == "about 2m left"
     now_s += 10.0
-    assert left.text() == "about 2m30s left"  # a slow case gets more rounds than that
+    left.observe(sampled)  # a long round goes on
+    assert left.text() == "about 1m55s left"
     left.end_group(groups[4], [make_record(status="oom", **FAILED)])
-    assert left.text() == "about 1m50s left"
+    assert left.text() == "about 1m45s left"

@@ -57,12 +57,12 @@ def test_a_death_is_an_error_and_survived(launcher: Launcher) -> None:
         os.kill(worker.process.pid, signal.SIGABRT)
         return worker
 
-    with pytest.raises(SuiteError, match="^measure_rates failed: died with SIGABRT during "):
+    with pytest.raises(SuiteError, match="^measure_speed failed: died with SIGABRT during "):
         host.call_function(
-            start, "measure_rates", {"dtypes": ["float32"], "device": "cpu"}, SETTINGS
+            start, "measure_speed", {"dtypes": ["float32"], "device": "cpu"}, SETTINGS
         )
-    with pytest.raises(SuiteError, match="^measure_rates failed: TypeError: "):
-        call(launcher, "measure_rates", size=3)
+    with pytest.raises(SuiteError, match="^measure_speed failed: TypeError: "):
+        call(launcher, "measure_speed", size=3)
 
 
 def test_a_device_that_is_not_there_is_one_sentence() -> None:

@@ -35,7 +35,7 @@ from flopwatch.worker.messages import (
 )
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
-EVIL = Start(job=1, request=Call(settings=Settings(), function="measure_rates", arguments={}))
+EVIL = Start(job=1, request=Call(settings=Settings(), function="measure_speed", arguments={}))
 
 
 @pytest.fixture(autouse=True)

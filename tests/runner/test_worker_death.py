@@ -69,7 +69,7 @@ def test_ranks_of_a_machine_share_its_memory() -> None:
 
 def make_call(limit_bytes: int | None, place: RankPlace | None = None) -> Call:
     settings = Settings(memory_limit_bytes=limit_bytes)
-    return Call(settings=settings, place=place, function="measure_rates", arguments={})
+    return Call(settings=settings, place=place, function="measure_speed", arguments={})
 
 
 def test_who_was_killed_without_evidence_has_not_run_out_of_memory() -> None:

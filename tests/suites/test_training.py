@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flopwatch.analysis.record_job import read_training_job
 from flopwatch.devices.cpu import CpuBackend
 from flopwatch.errors import Unsupported, UsageError
 from flopwatch.records.record import Record
@@ -52,7 +53,11 @@ def make_case(variant: str = "none", **changes: Any) -> Case:
     [
         ("model", "tiny", "there is no model"),
         ("variant", "compiled", "does not say how ranks share the model; add one of none, ddp"),
-        ("variant", "zero-shard", "'zero-shard' is none of none, ddp, zero2, full, hybrid, eager"),
+        (
+            "variant",
+            "zero-shard",
+            "is none of none, ddp, zero1, zero2, full, hybrid, eager",
+        ),
         ("variant", "full-shard", "'full-shard' is called 'full' here"),
         ("ranks", 0, "ranks is 0"),
         ("grad_accum", 0, "grad_accum is 0"),
@@ -85,7 +90,8 @@ def test_a_batch_that_ranks_cannot_share_is_refused(
 
 
 def test_it_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="global_batch=12 is not a multiple of ranks=2 times"):
+    words = "global_batch=12 is not a multiple of 2 data-parallel ranks times"
+    with pytest.raises(UsageError, match=words):
         run(tmp_path, "global_batch=12", "micro_batch=4", "ranks=2")
 
 
@@ -138,6 +144,54 @@ def test_shards_share_the_optimizer() -> None:
         for way in ("none", "full", "hybrid")
     )
     assert plain == 2 * hybrid == 4 * shards
+
+
+@pytest.mark.parametrize("variant", ["tp2", "pp2", "tp2+sp", "pp2:gpipe+recompute-full"])
+def test_a_divided_model_computes_as_much(variant: str) -> None:
+    """The same sequences, whoever computes which part; a pipeline's passes are one phase."""
+    base = "none+recompute-full" if "recompute" in variant else "none"
+    plain, divided = (suite.count_flops(make_case(words)) for words in (base, variant))
+    passes = ("grad_accum", "forward", "backward", "forward-backward")
+    count = {
+        id(found): sum(sum(found.get(phase, {}).values()) for phase in passes)
+        for found in (plain, divided)
+    }
+    assert count[id(divided)] == pytest.approx(count[id(plain)])
+    assert sum(plain["optimizer"].values()) == 2 * sum(divided["optimizer"].values())
+    is_piped = variant.startswith("pp")
+    assert {*divided} & {*passes} == (
+        {"forward-backward"} if is_piped else {"grad_accum", "forward", "backward"}
+    )
+
+
+def test_axes_divide_models_too() -> None:
+    chosen = {"tp": [1, 2], "pp": [2], "ranks": [4], "schedule": ["zbv"], "variant": ["full"]}
+    found = {case.tp: make_variant(case) for case in suite.expand(quick=True, chosen=chosen)}
+    assert [(job.parallelism.data, job.parallelism.tensor) for job in found.values()] == [
+        (2, 1),
+        (1, 2),
+    ]
+    for job in found.values():
+        assert (job.parallelism.pipeline, job.parallelism.schedule) == (2, "zbv")
+        assert (job.parallelism.virtual_stages, job.sharding) == (2, "full")
+        assert job.micro_batches == 4
+    assert "tp" not in suite.expand(quick=True)[0].params  # as records of before have it
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "words"),
+    [
+        ("tp3", {}, "tp3: tp=3 takes a multiple of 3 ranks, and there are 2"),
+        ("pp2:zbv", {}, "pp2:zbv: .* has 2 layers, and 4 stages"),
+        ("none", {"tp": 2, "ranks": 3}, "tp=2 takes a multiple of 2 ranks, and there are 3"),
+        ("pp2", {"global_batch": 4}, "pp2: .* needs at least 2 micro-batches .*, and there are 1"),
+    ],
+)
+def test_divisions_that_cannot_be_are_refused(
+    variant: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        refuse(make_case(variant, **changes))
 
 
 def test_nothing_is_predicted_of_a_micro_batch_that_is_not_known() -> None:
@@ -196,6 +250,30 @@ def test_a_job_gives_complete_records(tmp_path: Path) -> None:
         paths.append(record.curves["loss"][:5])
     assert torch.tensor(paths[1:]).allclose(torch.tensor(paths[0]), rtol=1e-5)
     assert records["full"].facts["parameters"] == records["none"].facts["parameters"]
+
+
+def test_divided_models_give_complete_records(tmp_path: Path) -> None:
+    measured = run(tmp_path, "ranks=2", "micro_batch=1", "grad_accum=1", "variant=tp2+sp,pp2,cp2")
+    records = {record.variant: record for record in measured}
+    assert records["cp2"].status == "unsupported"
+    assert "no attention for a CPU" in str(records["cp2"].message)
+    phases = {"tp2+sp": ["grad_accum", "forward", "backward", "optimizer"],
+              "pp2": ["forward-backward", "optimizer"]}  # fmt: skip
+    for variant, names in phases.items():
+        record = records[variant]
+        assert record.status == "ok", record.message
+        assert list(record.samples_ns) == names
+        assert {name for name in record.flops if "/" not in name} == set(names)
+        assert record.facts["tokens"] == 2 * 16  # once, however many ranks compute them
+        assert record.facts["parameters"] == records["none"].facts["parameters"]
+        assert record.predicted_memory_bytes["parameters"] > 0
+        job = read_training_job(record)
+        assert job is not None
+        assert (job.ranks, job.parallelism.data, job.grad_accum) == (2, 1, 2)
+        assert record.curves["loss"][:5] == pytest.approx(
+            records["none"].curves["loss"][:5], rel=1e-5
+        )
+        assert not any(ns for rank in record.ranks for ns in rank.waiting_ns)  # not seen
 
 
 def test_sharded_accumulated_and_recomputed_it_trains_as_one_process_does(tmp_path: Path) -> None:

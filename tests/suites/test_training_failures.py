@@ -99,7 +99,7 @@ def test_what_no_case_has_is_not_offered() -> None:
 
 @pytest.mark.parametrize("batch", ["8", "8,64"])
 def test_a_batch_that_was_asked_for_is_refused(batch: str) -> None:
-    with pytest.raises(UsageError, match="global_batch=8 is not a multiple of ranks=16 times"):
+    with pytest.raises(UsageError, match="is not a multiple of 16 data-parallel ranks"):
         preview("ranks=16", f"global_batch={batch}")
 
 

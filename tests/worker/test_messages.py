@@ -43,7 +43,7 @@ def test_reports_arrive_whole_however_they_are_cut() -> None:
 
 
 def test_requests_arrive_as_they_were_sent() -> None:
-    call = Call(settings=Settings(threads=3), function="measure_rates", arguments={"a": [1]})
+    call = Call(settings=Settings(threads=3), function="measure_speed", arguments={"a": [1]})
     group = MeasureGroup(
         settings=Settings(device="cuda"),
         place=PLACE,

@@ -12,18 +12,18 @@ import click
 from flopwatch.cli import options
 from flopwatch.cli.help_texts import Command
 from flopwatch.cli.options import print_json, print_remark, read_records
+from flopwatch.cli.out_files import check_out, write_out
 from flopwatch.errors import UsageError
 
 if TYPE_CHECKING:
     from flopwatch.analysis.summary import Row
-    from flopwatch.output.plots.plot import Plot
-    from flopwatch.output.tables import Sheet
     from flopwatch.records.record import Record
     from flopwatch.traces.explained_trace import ExplainedTrace
 
 BAR_BYTES = 8 * 2**20
 """Files from which on a bar shows how much has been read."""
 
+TRACE_FOOTER = "Times are those of the trace; the profiler itself makes the host slower."
 NOTHING_TO_EXPLAIN = (
     "nothing to explain: no case was measured{}; measure some with: flopwatch run steps --quick"
 )
@@ -184,7 +184,7 @@ def _explain_traces(
     if compare and len(files) != 2:
         raise click.UsageError(f"--compare takes two traces, OLD and NEW, and got {len(files)}")
     if out is not None:
-        _check_out(out)
+        check_out(out)
     traces = _read_traces(files)
     if len(traces) == 1:
         found = traces[0]
@@ -207,35 +207,7 @@ def _explain_traces(
         for remark in tables.list_remarks(traces):
             print_remark(f"flopwatch: {remark}")
     if out is not None:
-        _write_out(out, answer, sheets, plot)
-
-
-def _check_out(out: Path) -> None:
-    """Before the work: what cannot be written."""
-    from flopwatch.output.page import is_report
-    from flopwatch.output.plots.plot_files import ENDINGS, check_path
-    from flopwatch.records.file_safety import require_replaceable
-
-    if out.suffix.lower() == ".html":
-        require_replaceable(out, is_report, "a report of flopwatch")
-    elif out.suffix.lower() in ENDINGS:
-        check_path(out)
-    else:
-        raise UsageError(
-            f"{out} does not end in .html, {', '.join(ENDINGS)}; these are pages and plots"
-        )
-
-
-def _write_out(out: Path, answer: Sequence[str], sheets: Sequence[Sheet], plot: Plot) -> None:
-    from flopwatch.output.page.trace_page import render_trace_page
-    from flopwatch.output.plots.plot_files import draw_files
-    from flopwatch.records.file_safety import replace_file
-
-    if out.suffix.lower() == ".html":
-        replace_file(out, render_trace_page(answer, sheets, [plot]).encode())
-    else:
-        draw_files([plot], out)
-    print_remark(f"wrote {out}")
+        write_out(out, "flopwatch explain", answer, sheets, [plot], TRACE_FOOTER)
 
 
 def _read_traces(files: Sequence[Path]) -> list[ExplainedTrace]:

@@ -29,6 +29,7 @@ from flopwatch.cli import (
     measure,
     models,
     options,
+    plan,
     predict,
 )
 from flopwatch.cli.help_texts import write_help_text
@@ -123,7 +124,7 @@ cli.add_section("Measure", measure.run, measure.profile)
 cli.add_section("Look", look.show, explain.explain, look.plot, look.report, look.query)
 cli.add_section("Judge", judge.compare, ab.ab, judge.check)
 cli.add_section(
-    "Predict", predict.predict, predict.plan, predict.memory, predict.mfu, predict.validate,
+    "Predict", predict.predict, plan.plan, predict.memory, predict.mfu, predict.validate,
     predict.calibrate, models.models,
 )  # fmt: skip
 cli.add_section("Machine", machine.doctor, machine.peaks)

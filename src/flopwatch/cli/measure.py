@@ -243,10 +243,11 @@ def _name_way(words: dict[str, str | None], compiled: bool) -> str:
         return name_variant(**words, compiled=compiled)
     sizes = {name: options.read_count(f"--{name}", split[name] or "1") for name in SPLIT}
     stages, sequence = split["virtual_stages"], split["sequence_parallel"] or "no"
+    fields: dict[str, Any] = {field: sizes[name] for name, field in SPLIT.items()}
     name = name_variant(
         **words,
         compiled=compiled,
-        **{field: sizes[name] for name, field in SPLIT.items()},
+        **fields,
         virtual_stages=stages and options.read_count("--virtual-stages", stages),
         schedule=split["schedule"],
         sequence=options.choose_from("yes", "no")("--sequence-parallel", sequence) == "yes",

@@ -1,4 +1,4 @@
-"""Predict: throughput, plans, memory, MFU; and how good predictions are."""
+"""Predict: throughput, memory, MFU; and how good predictions are."""
 
 from __future__ import annotations
 
@@ -158,66 +158,6 @@ def predict_rows(path: Path, stack: str | None, network_gbit: float | None, as_j
         click.echo(warning, err=True)
     if summary := report.describe_errors(predicted):
         click.echo(summary, err=True)
-
-
-@click.command(cls=JobCommand)
-@job_options(
-    "--model", "--seq-len", "--hardware", "--global-batch", "--global-batch-tokens", "--precision",
-    "--optimizer", *PARALLELISM,
-    precision="bf16-mixed", optimizer="adamw",
-)  # fmt: skip
-@stack
-@network
-@click.option("--tokens", "budget_tokens", type=AMOUNT, metavar="N",
-              help="Tokens to train on, as in 300B.  [default: 20 per parameter]")  # fmt: skip
-@click.option("--price", type=AMOUNT, metavar="P",
-              help="Price of a device per hour, to compute the cost of the training.")  # fmt: skip
-@click.option("--show", "shown", type=click.IntRange(1, 100), default=5, show_default=True,
-              help="Number of configurations to show.")  # fmt: skip
-@options.quiet
-@options.as_json
-@click.pass_context
-def plan(
-    context: click.Context,
-    /,
-    quiet: bool,
-    as_json: bool,
-    shown: int,
-    budget_tokens: float | None,
-    **given: Any,
-) -> None:
-    """Find the fastest way to train a model on given hardware.
-
-    Searches tensor, pipeline, context, expert and data parallelism, sharding, recomputation and
-    micro-batch among what fits into memory; --tp, --pp, --cp and --ep keep that as given.
-    The global batch is 4M tokens if neither --global-batch nor --global-batch-tokens is given.
-    It may differ by 5 % from that, so that more micro-batches divide it: 4M becomes 2**22 where
-    4,000,000 is no whole number of sequences on each device.
-
-    \b
-    flopwatch plan --model 13b --hardware 64xA100-80GB --seq-len 4096 --global-batch-tokens 4M
-    flopwatch plan --model 7b --hardware 8xH100-SXM --seq-len 2048 --tokens 140B --price 2.5
-    flopwatch plan --model llama-3-70b --hardware 1024xH100-SXM --seq-len 8192
-    """
-    require(given, "--model", "--seq-len", "--hardware")
-    refuse_two_batches(context)
-    refuse_network_here(given)
-    from flopwatch import api
-    from flopwatch.output.job_answers import answer_plan
-    from flopwatch.output.plan_tables import list_plan_sheets
-
-    options.refuse_two_lengths(context)
-    found = api.plan(
-        make_job(given),
-        global_batch_tokens=find_batch_tokens(given) or 4e6,
-        train_tokens=budget_tokens,
-        price=given["price"],
-        shown=shown,
-        stack=given["stack"],
-        network_gbit=given["network_gbit"],
-    )
-    sheets = list_plan_sheets(found)
-    print_found(as_json, found.to_dict(), sheets, answer_plan(found), quiet=quiet)
 
 
 @click.command(cls=JobCommand)

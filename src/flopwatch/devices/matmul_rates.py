@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from statistics import median
 from typing import Any
 
 from flopwatch.devices.base import Clock, open_backend
@@ -38,13 +39,18 @@ SHAPES: Sequence[Shape] = sorted(
 HOST_DTYPES = ("float32", "bfloat16", "float16", "int8")
 ACCELERATOR_DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8", "int8")
 
-PROBE_SIZE, LARGEST_PROBE = 512, 4096
-"""Of a matmul that is large enough for its usual rate: on a CPU, where one that emulates short
-types is over in a second; and on the fastest accelerators, which are done with a small one before
-the next is launched."""
+PROBE_SIZE, HOST_PROBE_SIZE, LARGEST_PROBE = 512, 768, 4096
+"""Of a matmul that is large enough for its usual rate: anywhere, and one that emulates short types
+is over in a second; on CPUs, where threads of a smaller one wait for one another far longer than
+those of a layer do while other programs compute; and on the fastest accelerators, which are done
+with a small one before the next is launched."""
+ENOUGH_TIMES, LONGEST = 8, 3.0
+"""On a busy machine fewer say little: they may take up to three times as long together."""
+EMULATED_NS = 5e8
+"""What takes longer is not tried in larger sizes."""
 BUSY_NS = 1e6
 """What a probe of an accelerator takes, if it is not the largest."""
-ENOUGH_NS, ENOUGH_OF_ACCELERATORS_NS = 0.5e9, 1e7
+ENOUGH_NS, ENOUGH_OF_ACCELERATORS_NS = 1e9, 1e7
 """What all probes take: on a CPU they wait for other programs now and then."""
 EMULATED = 2.0
 """Matmuls that take this many times as long as float32's do not use what the hardware is for."""
@@ -245,27 +251,44 @@ def describe_emulation(dtype: str, device: Device) -> str | None:
 def measure_rate(dtype: str, device: Device, clock: Clock) -> float | None:
     """FLOP/s of a matmul in that dtype, for estimates only; None where torch has none.
 
-    On average, not at best: where other programs compute, threads wait for one another, and small
-    matmuls may be 20 times slower for as long as that lasts.
+    The median, not the best: where other programs compute, threads wait for one another, and small
+    matmuls may be 20 times slower for as long as that lasts. Not the mean either: on a very busy
+    machine one of them in a few waits for seconds.
     """
-    size, times_ns = PROBE_SIZE, time_matmuls(dtype, device, clock)
-    if not is_host(device):
+    size = PROBE_SIZE
+    if is_host(device):
+        first_ns = time_matmuls(dtype, device, clock, size, enough_ns=1.0)
+        if first_ns and first_ns[0] < EMULATED_NS:
+            size = HOST_PROBE_SIZE
+        times_ns = time_matmuls(dtype, device, clock, size)
+    else:
+        times_ns = time_matmuls(dtype, device, clock, size)
         while times_ns and min(times_ns) < BUSY_NS and size < LARGEST_PROBE:
             size *= 2
             times_ns = time_matmuls(dtype, device, clock, size)
-    return count_flops((size,) * 3) * len(times_ns) / sum(times_ns) * 1e9 if times_ns else None
+    return count_flops((size,) * 3) / median(times_ns) * 1e9 if times_ns else None
 
 
-def time_matmuls(dtype: str, device: Device, clock: Clock, size: int = PROBE_SIZE) -> list[float]:
-    """Nanoseconds of one matmul after the other; nothing where torch has none in that dtype."""
+def time_matmuls(
+    dtype: str,
+    device: Device,
+    clock: Clock,
+    size: int = PROBE_SIZE,
+    enough_ns: float | None = None,
+) -> list[float]:
+    """Nanoseconds of one matmul after the other, at least one; nothing where torch has none in that
+    dtype."""
     import torch
 
     times_ns: list[float] = []
-    enough_ns = ENOUGH_NS if is_host(device) else ENOUGH_OF_ACCELERATORS_NS
+    if enough_ns is None:
+        enough_ns = ENOUGH_NS if is_host(device) else ENOUGH_OF_ACCELERATORS_NS
     try:
         a = torch.ones(size, size, dtype=getattr(torch, dtype), device=device)
         torch.mm(a, a)  # the first one pays for one-time costs
-        while sum(times_ns) < enough_ns:
+        while (taken_ns := sum(times_ns)) < enough_ns or (
+            len(times_ns) < ENOUGH_TIMES and taken_ns < LONGEST * enough_ns
+        ):
             start = clock.mark()
             torch.mm(a, a)
             times_ns += clock.elapsed_ns([start, clock.mark()])

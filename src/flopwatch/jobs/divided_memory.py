@@ -135,14 +135,14 @@ def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> 
         in_flight = count_in_flight(split, pipeline_rank, job.grad_accum)
     kept_bytes = [sum(part.kept_bytes for part in chunk) for chunk in chunks]
     held_bytes = sum(number * kept for number, kept in zip(in_flight, kept_bytes, strict=True))
-    # Gradients of earlier micro-batches are there; of the only one, they grow meanwhile.
+    # Where some have come back, gradients are there; else they grow meanwhile.
     moments = [
         (held_bytes - kept + moment.activation_bytes, moment.gradient_bytes, moment.temporary_bytes)
         for chunk, kept in zip(chunks, kept_bytes, strict=True)
         for moment in (find_forward_peak(chunk), find_backward_peak(chunk))
     ]
     activations, growing, temporary = max(moments, key=sum)
-    if job.grad_accum > 1:
+    if sum(in_flight) < job.grad_accum * len(chunks):
         activations, _, temporary = max(moments, key=lambda moment: moment[0] + moment[2])
         growing = whole_bytes
     return {

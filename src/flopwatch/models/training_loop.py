@@ -337,9 +337,8 @@ def open_optimizer(
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
     (group,) = groups
-    return ZeroRedundancyOptimizer(
-        group["params"], OPTIMIZERS[job.optimizer], process_group=mesh.data.get_group()
-    )
+    make: Any = OPTIMIZERS[job.optimizer]
+    return ZeroRedundancyOptimizer(group["params"], make, process_group=mesh.data.get_group())
 
 
 def group_parameters(models: Sequence[nn.Module]) -> list[dict[str, Any]]:

@@ -11,7 +11,9 @@ from flopwatch.jobs.rank_memory import Memory
 from flopwatch.jobs.utilisation import JobUtilisation
 from flopwatch.output.prediction_tables import list_asked
 from flopwatch.output.units import format_bytes, format_ratio, format_share, format_time, plural
-from flopwatch.prediction.plans import DAY_S, Plan, describe_choice
+from flopwatch.prediction.plan_comparison import PlanComparison, describe_hardware
+from flopwatch.prediction.plan_deadline import Deadlines
+from flopwatch.prediction.plans import Plan, describe_choice, format_days
 from flopwatch.prediction.predictions import Prediction
 
 MOST_GAINS = 2
@@ -61,13 +63,87 @@ def _name(prediction: Prediction, among: Sequence[Prediction]) -> str:
 
 def answer_plan(plan: Plan) -> list[str]:
     best = plan.best[0]
-    job, cost = best.job, plan.find_cost(best)
-    price = "" if cost is None else f" for {cost:,.0f}"
     return [
-        f"Fastest: {describe_choice(job)}: {_describe_speed(best)}; "
-        f"{plan.find_time_s(best) / DAY_S:,.1f} days, "
-        f"{plan.find_device_hours(best):,.0f} GPU-hours{price}."
+        f"Fastest: {describe_choice(best.job)}: {_describe_speed(best)}; {_show_days(plan)}, "
+        f"{plan.find_device_hours(best):,.0f} GPU-hours{_show_cost(plan)}.",
+        *_compare_next(plan),
     ]
+
+
+def _compare_next(plan: Plan) -> list[str]:
+    """Whether the prediction tells the best from the second best."""
+    if len(plan.best) < 2:
+        return []
+    first, second = (each.tokens_per_s for each in plan.best[:2])
+    slower = f"The second best is predicted {format_share(1 - second / first)} slower"
+    if second < plan.best[0].low:
+        return [f"{slower}, which is outside of the 90 % interval of the best."]
+    return [
+        f"{slower}; {plan.alike:,} of {plan.fitting:,} that fit lie within the 90 % interval of "
+        "the best, which cannot be told apart: measure the first few."
+    ]
+
+
+def _show_days(plan: Plan) -> str:
+    return f"{format_days(plan.find_time_s(plan.best[0]))} days"
+
+
+def answer_plan_comparison(comparison: PlanComparison) -> list[str]:
+    """Of each model, which hardware is fastest and which is cheapest."""
+    answers = []
+    for first in comparison.plans:
+        if not comparison.is_fastest(first):
+            continue
+        rivals = comparison.list_rivals(first)
+        cheapest = next((each for each in rivals if comparison.is_cheapest(each)), None)
+        dominated = sum(comparison.find_dominating(each) is not None for each in rivals)
+        name = f"{first.job.name}: " if len(rivals) < len(comparison.plans) else ""
+        sentence = f"{name}{_describe_plan(first)}"
+        if len(rivals) > 1:
+            also = " and cheapest" if cheapest is first else ""
+            sentence = f"{name}Fastest{also}: {_describe_plan(first)}"
+            if cheapest is not None and cheapest is not first:
+                sentence += f"; cheapest: {_describe_plan(cheapest)}"
+            if dominated:
+                verb = "is" if dominated == 1 else "are"
+                sentence += f"; {dominated} of {len(rivals)} {verb} dominated"
+        answers.append(f"{sentence}.")
+    return answers
+
+
+def _describe_plan(plan: Plan) -> str:
+    return f"{describe_hardware(plan)}, {_show_days(plan)}{_show_cost(plan)}"
+
+
+def _show_cost(plan: Plan) -> str:
+    cost = plan.find_cost(plan.best[0])
+    return "" if cost is None else f" for {cost:,.0f}"
+
+
+def answer_deadlines(deadlines: Deadlines) -> list[str]:
+    """Of each model, the best that meets the deadline, or why none does."""
+    answers = []
+    for name in dict.fromkeys(each.job.name for each in deadlines.found):
+        own = [each for each in deadlines.found if each.job.name == name]
+        first = own[0]
+        if not first.is_met:
+            answers += [
+                f"{each.reason[0].upper()}{each.reason[1:]}." for each in own if each.reason
+            ]
+            continue
+        smaller = first.smaller
+        less = f"; {smaller.job.ranks:,} would take {_show_days(smaller)}" if smaller else ""
+        met = sum(each.is_met for each in own)
+        rank = ""
+        if met > 1:
+            rank = ", the cheapest" if first.closest.price is not None else ", the fastest"
+            rank += f" of {met} kinds of devices that are in time"
+        answers.append(
+            f"{describe_hardware(first.closest)} train {name} in {_show_days(first.closest)}"
+            f"{_show_cost(first.closest)}{rank}: "
+            f"{describe_choice(first.closest.best[0].job)}{less}."
+        )
+    return answers
 
 
 def answer_memory(answers: Sequence[Memory]) -> list[str]:

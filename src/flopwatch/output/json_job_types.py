@@ -3,7 +3,7 @@ devices."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from flopwatch.devices.advice import Advice, Jitter
 from flopwatch.devices.device_specs import Figure, Link, Practice, Rates
@@ -14,7 +14,7 @@ from flopwatch.jobs.step_memory import StepMemory, Tensor
 from flopwatch.jobs.training_job import Recompute, TrainingJob
 from flopwatch.jobs.utilisation import Utilisation
 from flopwatch.output.json_types import Base, Params
-from flopwatch.prediction import layer_cost, plans
+from flopwatch.prediction import layer_cost, plan_losers, plan_sensitivity
 from flopwatch.prediction.calibration import Calibration
 from flopwatch.prediction.scorecard import Tally
 from flopwatch.prediction.validation import Score
@@ -86,10 +86,33 @@ class PlannedJob(PredictedSpeed):
 
 
 class OtherChoice(TypedDict):
-    axis: plans.Axis
+    axis: plan_losers.Axis
     value: str | int
     tokens_per_s: float | None
     why: str
+    configuration: str | None
+    """That is the best with this value."""
+
+
+class PlanChange(TypedDict):
+    """What follows if something is not as it was assumed."""
+
+    what: plan_sensitivity.What
+    tokens_per_s: float | None
+    """Of the plan's best configuration then; null where it does not fit, or cannot have such a
+    batch."""
+    best_tokens_per_s: float | None
+    is_same: bool
+    """Whether the plan's best is still the best."""
+    best_configuration: str | None
+
+
+class EmittedConfiguration(TypedDict):
+    framework: str
+    text: str
+    remarks: list[str]
+    tokens_per_s: float
+    """Predicted of the best configuration that the framework can run."""
 
 
 class Plan(TypedDict):
@@ -100,6 +123,54 @@ class Plan(TypedDict):
     fitting: int
     best: list[PlannedJob]
     others: list[OtherChoice]
+    alike: int
+    """Configurations that are predicted within the 90 % interval of the best, itself included."""
+    changes: list[PlanChange]
+    emitted: NotRequired[EmittedConfiguration]
+    """With --emit."""
+
+
+class ComparedPlan(TypedDict):
+    model: str
+    hardware: str
+    tokens: float
+    tried: int
+    fitting: int
+    best: PlannedJob
+    is_fastest: bool
+    """Of the same model."""
+    is_cheapest: bool
+    dominated_by: str | None
+    """Hardware that is as fast and as cheap, and better in one of both."""
+
+
+class PlanComparison(TypedDict):
+    plans: list[ComparedPlan]
+    refusals: list[str]
+
+
+class Deadline(TypedDict):
+    model: str
+    device: str
+    days: float
+    tokens: float
+    is_met: bool
+    devices: int | None
+    """The fewest that are enough; null: no number of them is."""
+    most_devices: int | None
+    """That there are, as given."""
+    enough: PlannedJob | None
+    smaller: PlannedJob | None
+    """On the next smaller number of devices that is sensible."""
+    closest: PlannedJob
+    """On as many as there are; where no number is enough, on the number that is fastest."""
+    reason: str | None
+    """Why it is not met, and what would be possible."""
+
+
+class Deadlines(TypedDict):
+    deadlines: list[Deadline]
+    refusals: list[str]
 
 
 class KeptTensor(TypedDict):

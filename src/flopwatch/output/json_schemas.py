@@ -78,6 +78,8 @@ OUTPUTS = {
     "predict": Output("predict", list[jobs.Prediction]),
     "predict-rows": Output("predict --rows FILE", list[dict[str, types.Value]]),
     "plan": Output("plan", jobs.Plan),
+    "plan-comparison": Output("plan, of several models or hardware", jobs.PlanComparison),
+    "plan-deadline": Output("plan --days N", jobs.Deadlines),
     "memory": Output("memory", list[jobs.PredictedMemory]),
     "mfu": Output("mfu", jobs.ComputedMfu),
     "mfu-formula": Output("mfu --formula", list[jobs.Formulas]),

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from flopwatch.prediction.predictions import Prediction
 
 BAR = "#4c78a8"
-DAY_S = 86_400.0
 
 
 def render(
@@ -80,13 +79,13 @@ def render_prediction(prediction: Prediction) -> str:
 
 
 def render_plan(plan: Plan) -> str:
-    from flopwatch.prediction.plans import describe_choice
+    from flopwatch.prediction.plans import describe_choice, format_days
 
     best = plan.best[0]
-    days = plan.find_time_s(best) / DAY_S
+    days = format_days(plan.find_time_s(best))
     answer = (
         f"{plan.job.name} on {plan.job.ranks} x {plan.machine.name}: {describe_choice(best.job)}: "
-        f"{best.tokens_per_s:,.0f} tokens/s, {days:.1f} days"
+        f"{best.tokens_per_s:,.0f} tokens/s, {days} days"
     )
     headings = ["<configuration", "grad-accum", "tokens/s", "90 % interval"]
     headings += ["MFU", "memory", "days", "GPU-hours", *(["cost"] if plan.price else [])]
@@ -105,7 +104,7 @@ def render_plan(plan: Plan) -> str:
 
 
 def _list_cells(plan: Plan, prediction: Prediction) -> list[str]:
-    from flopwatch.prediction.plans import describe_choice
+    from flopwatch.prediction.plans import describe_choice, format_days
 
     job, cost = prediction.job, plan.find_cost(prediction)
     return [
@@ -115,7 +114,7 @@ def _list_cells(plan: Plan, prediction: Prediction) -> list[str]:
         f"{prediction.low:,.0f} to {prediction.high:,.0f}",
         format_share(prediction.utilisation.mfu),
         format_bytes(prediction.memory.total_bytes),
-        f"{plan.find_time_s(prediction) / DAY_S:.1f}",
+        format_days(plan.find_time_s(prediction)),
         f"{plan.find_device_hours(prediction):,.0f}",
         *([] if cost is None else [f"{cost:,.0f}"]),
     ]

@@ -23,7 +23,7 @@ from flopwatch.output.units import (
     printable,
 )
 from flopwatch.records.record import Record
-from flopwatch.runner.durations import Estimate, update
+from flopwatch.runner.durations import Duration, Estimate, expect_left_s, update
 from flopwatch.runner.schedule import Group, format_filters
 from flopwatch.settings import Settings
 from flopwatch.suites.case import label
@@ -38,45 +38,52 @@ LINE_EVERY_S = 30.0
 """Of a log, while one group is measured."""
 LOAD_EVERY_S = 5.0
 MOST_ESTIMATES = 8
-OVERTIME = 0.2
-"""Of the time that a group has taken so far: what it is expected to take at the least."""
 
 
 class TimeLeft:
-    """The estimate of a run, which every group corrects."""
+    """The estimate of a run, which every group corrects, and within a group its rounds."""
 
     def __init__(self, estimate: Estimate, now_s: Callable[[], float] = time.monotonic) -> None:
         self.estimate = estimate
         self._now_s = now_s
         self._current: Group | None = None
         self._started_s = now_s()
-        self._sampling_end_s: float | None = None
-        """When the current group's budget will be spent; None: it is not sampled yet."""
+        self._progress: SamplingProgress | None = None
+        """The latest of the current group; None: it is not sampled yet."""
+        self._observed_s = 0.0
 
     def begin_group(self, group: Group) -> None:
         self._current, self._started_s = group, self._now_s()
-        self._sampling_end_s = None
+        self._progress = None
 
     def observe(self, progress: SamplingProgress) -> None:
-        self._sampling_end_s = self._now_s() + progress.budget_s - progress.elapsed_s
+        if progress != self._progress:  # within a long round it is reported again and again
+            self._progress, self._observed_s = progress, self._now_s()
 
     def end_group(self, group: Group, records: Sequence[Record]) -> None:
         taken_s = self._now_s() - self._started_s if group is self._current else 0.0
+        sampling_s = min(self._progress.elapsed_s if self._progress else 0.0, taken_s)
+        taken = Duration(overhead_s=taken_s - sampling_s, sampling_s=sampling_s)
         was_measured = any(record.status == "ok" for record in records)
-        self.estimate = update(self.estimate, group, taken_s, was_measured=was_measured)
-        self._current = None
+        self.estimate = update(self.estimate, group, taken, was_measured=was_measured)
+        self._current = self._progress = None
+
+    @property
+    def passed_s(self) -> float:
+        """What has passed of the time that the estimate expects, the current group's."""
+        if self._current is None:
+            return 0.0
+        expected = self.estimate.expect_group(self._current.id)
+        now_s = self._now_s()
+        running_s, since_s = now_s - self._started_s, now_s - self._observed_s
+        return expected.total_s - expect_left_s(expected, running_s, self._progress, since_s)
+
+    @property
+    def left_s(self) -> float:
+        return max(self.estimate.expected_s - self.passed_s, 0.0)
 
     def text(self) -> str:
-        passed_s = 0.0
-        if self._current is not None:
-            now_s = self._now_s()
-            running_s = now_s - self._started_s
-            expected_s = self.estimate.expect_group_s(self._current.id)
-            left_s = max(expected_s - running_s, OVERTIME * running_s)
-            if self._sampling_end_s is not None and self._sampling_end_s > now_s:
-                left_s = min(left_s, self._sampling_end_s - now_s)
-            passed_s = expected_s - left_s
-        return f"{self.estimate.describe(passed_s)} left"
+        return f"{self.estimate.describe(self.passed_s)} left"
 
 
 def describe_progress(progress: SamplingProgress, target_interval: float | None) -> str:

@@ -19,6 +19,7 @@ from flopwatch.devices.measured_peaks import find_peaks, shorten
 from flopwatch.devices.present_accelerators import choose_devices
 from flopwatch.errors import SuiteError, UsageError
 from flopwatch.records.record import Record, SuiteColumn, encode
+from flopwatch.runner.durations import FALLBACK, MOST_SLOWDOWN, Speed
 from flopwatch.runner.local_launcher import Launcher, Worker
 from flopwatch.runner.rank_processes import RankLost, RankWorkers
 from flopwatch.runner.worker_processes import Hung
@@ -138,19 +139,17 @@ def call_function(
     return _ask(start, request, f"{function} failed", waiting)
 
 
-def measure_rates(
-    launcher: Launcher, dtypes: Sequence[str], settings: Settings
-) -> dict[str, float]:
-    """FLOP/s of a matmul in each of the dtypes; none where they are not known: an estimate is no
-    reason for a run to fail."""
-    arguments = {"dtypes": dtypes, "device": settings.device}
+def measure_speed(launcher: Launcher, dtypes: Sequence[str], settings: Settings) -> Speed:
+    """That of the machine as busy as it is, with matmuls in each of the dtypes; without rates and
+    slowdown where they are not known: an estimate is no reason for a run to fail."""
+    # Without rates that are asked for, the slowdown is still to be known.
+    arguments = {"dtypes": list(dtypes) or [FALLBACK], "device": settings.device}
     try:
-        rates: dict[str, float] = call_function(
-            launcher.start, "measure_rates", arguments, settings
-        )
+        found = call_function(launcher.start, "measure_speed", arguments, settings)
     except SuiteError:
-        return {}
-    return rates
+        return Speed(rates={})
+    rates = {dtype: rate for dtype, rate in found["rates"].items() if dtype in dtypes}
+    return Speed(rates=rates, slowdown=min(found["slowdown"], MOST_SLOWDOWN))
 
 
 def add_columns(

@@ -35,7 +35,7 @@ from flopwatch.output.units import plural
 from flopwatch.records.record import Record
 from flopwatch.records.store import Store
 from flopwatch.runner import group_runner
-from flopwatch.runner.durations import START_S, Estimate
+from flopwatch.runner.durations import START_S, Duration, Estimate
 from flopwatch.runner.group_runner import Context, Interrupts, TurnPlace, Watcher, append_record
 from flopwatch.runner.host import describe, prepare_host
 from flopwatch.runner.rank_processes import LocalRanks
@@ -256,8 +256,11 @@ def _estimate(groups: Sequence[Group]) -> Estimate:
     """Of verdicts that are clear at the first look."""
     return Estimate(
         cases=sum(len(group.variants) for group in groups),
-        prior_s={
-            group.id: FIRST_VISITS * len(SIDES) * (START_S + VISIT_S * len(group.variants))
+        prior={
+            group.id: Duration(
+                overhead_s=FIRST_VISITS * len(SIDES) * START_S,
+                sampling_s=FIRST_VISITS * len(SIDES) * VISIT_S * len(group.variants),
+            )
             for group in groups
         },
         rates={},

@@ -22,6 +22,7 @@ from flopwatch.runner import group_runner
 from flopwatch.runner.durations import (
     SESSION_S,
     Estimate,
+    Speed,
     estimate_run,
     list_dtypes,
     read_history,
@@ -33,7 +34,7 @@ from flopwatch.runner.host import (
     call_function,
     describe,
     launch,
-    measure_rates,
+    measure_speed,
     prepare_host,
 )
 from flopwatch.runner.local_launcher import Launcher
@@ -401,13 +402,12 @@ def _estimate(
     settings: Settings,
     history: Sequence[Record],
 ) -> Estimate:
-    dtypes = list_dtypes(groups)
-    rates = measure_rates(launcher, dtypes, settings) if dtypes else {}
+    speed = measure_speed(launcher, list_dtypes(groups), settings) if groups else Speed(rates={})
     load = machine.load()
     return estimate_run(
         groups,
         fit_budget(options.budget_s, groups, settings),
-        rates,
+        speed,
         background_share=load.get("background_share", 0.0) + load.get("steal_share", 0.0),
         cores=os.cpu_count(),
         history=history,

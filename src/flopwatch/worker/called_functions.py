@@ -5,12 +5,14 @@ A request names a function of this table, and no other is called.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 from flopwatch.devices import environment
 from flopwatch.devices.base import open_backend
+from flopwatch.devices.kinds import is_host
 from flopwatch.devices.matmul_rates import measure_rate
 from flopwatch.errors import UsageError
 from flopwatch.settings import Allocator, Device
@@ -18,7 +20,7 @@ from flopwatch.worker import allocator as allocators
 
 FUNCTIONS = {
     "read_torch_environment": "flopwatch.worker.called_functions:read_torch_environment",
-    "measure_rates": "flopwatch.worker.called_functions:measure_rates",
+    "measure_speed": "flopwatch.worker.called_functions:measure_speed",
     "compute_columns": "flopwatch.worker.group:compute_columns",
     "measure_peaks": "flopwatch.devices.peak_measurement:measure",
     "measure_collectives": "flopwatch.devices.peak_measurement:measure_collectives",
@@ -45,8 +47,19 @@ def read_torch_environment(allocator: Allocator) -> dict[str, Any]:
     return {"torch": environment.torch_build(), "allocator": allocators.apply(allocator)}
 
 
-def measure_rates(dtypes: Sequence[str], device: Device) -> dict[str, float]:
-    """FLOP/s of a matmul in each of the dtypes that torch multiplies."""
+def measure_speed(dtypes: Sequence[str], device: Device) -> dict[str, Any]:
+    """FLOP/s of a matmul in each of the dtypes that torch multiplies, and how many times longer
+    that took than the processor time of all threads: without other programs, they are busy all the
+    time."""
+    import torch
+
     clock = open_backend(device).clock
+    torch.mm(torch.ones(64, 64), torch.ones(64, 64))  # threads are started
+    started_s, busy_s = time.perf_counter(), time.process_time()
     rates = {dtype: measure_rate(dtype, device, clock) for dtype in dtypes}
-    return {dtype: rate for dtype, rate in rates.items() if rate is not None}
+    elapsed_s, busy_s = time.perf_counter() - started_s, time.process_time() - busy_s
+    slowdown = elapsed_s * torch.get_num_threads() / max(busy_s, 1e-9) if is_host(device) else 1.0
+    return {
+        "rates": {dtype: rate for dtype, rate in rates.items() if rate is not None},
+        "slowdown": max(slowdown, 1.0),
+    }

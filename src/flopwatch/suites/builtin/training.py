@@ -275,7 +275,9 @@ def reference(case: flopwatch.Case) -> flopwatch.Workload | None:
     from flopwatch.devices.base import open_backend
     from flopwatch.models.training_loop import make_reference
 
-    needed_bytes = sum(estimate_memory(replace(case, variant="none")).values())
+    undivided = {axis: value for axis, value in case.params.items() if axis not in DIVIDING}
+    whole = replace(case, variant="none", params=undivided)
+    needed_bytes = sum(estimate_memory(whole).values())
     free_bytes = open_backend(case.device).count_free_bytes()
     if free_bytes is not None and needed_bytes > free_bytes:
         return None

@@ -1,4 +1,5 @@
-"""Explained traces as one self-contained page: the answer, the plot, the tables."""
+"""An answer as one self-contained page: its sentences, the plot, the tables. Of explained traces,
+and of plans."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from flopwatch.output.plots import Plot
 from flopwatch.output.tables import Sheet
 from flopwatch.output.units import escape_html as escape
 
-TITLE = "flopwatch explain"
-FOOTER = "Times are those of the trace; the profiler itself makes the host slower."
 
-
-def render_trace_page(answer: Sequence[str], sheets: Sequence[Sheet], plots: Sequence[Plot]) -> str:
-    """The first sheet is the breakdown, which the plots are of."""
+def render_answer_page(
+    title: str,
+    answer: Sequence[str],
+    sheets: Sequence[Sheet],
+    plots: Sequence[Plot],
+    footer: str,
+) -> str:
+    """The first sheet is what the plots are of."""
     told = f'<p class="answer">{escape(" ".join(answer))}</p>'
     summary = make_section("summary", "Summary", f"{told}{render_plots(plots)}")
     sections = [
@@ -27,7 +31,7 @@ def render_trace_page(answer: Sequence[str], sheets: Sequence[Sheet], plots: Seq
         )
         for number, sheet in enumerate(sheets, 1)
     ]
-    return assemble_page(TITLE, summary.html, sections, FOOTER)
+    return assemble_page(title, summary.html, sections, footer)
 
 
 def _name_section(sheet: Sheet) -> str:
