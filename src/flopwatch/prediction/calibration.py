@@ -58,6 +58,7 @@ CPU_PRIORS: Mapping[str, Prior] = {
     "bandwidth_efficiency": replace(PRIORS["bandwidth_efficiency"], expected=1.0, spread=0.2),
     "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
     "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
+    "divided_block_s": replace(PRIORS["divided_block_s"], expected=3.5e-3, spread=0.4),
     "step_s": replace(PRIORS["step_s"], expected=1e-3),
     "micro_batch_s": replace(PRIORS["micro_batch_s"], expected=1e-9, spread=0.1),
     "traffic": replace(PRIORS["traffic"], expected=2.5),
