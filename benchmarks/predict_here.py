@@ -64,6 +64,7 @@ def measure_steps(path: Path) -> None:
 def measure_jobs(path: Path, *, quick: bool) -> None:
     """Each variant with the others of its model, in turns, so that a slow minute is all of
     theirs. Ranks that share a core are asked for, too."""
+    plans: list[tuple[int, str, Sequence[str]]]
     plans = (
         [(2, QUICK, SIZES[:2])] if quick else [(n, words, SIZES) for n, words in VARIANTS.items()]
     )

@@ -126,11 +126,8 @@ class BarePipeline(Bare):
 
     def pass_through(self) -> list[Tensor]:
         ids, losses = torch.cat(self.sequences), list[Tensor]()
-        self.schedule.step(
-            *([ids] if self.is_first else []),
-            **({"target": ids, "losses": losses} if self.is_last else {}),
-            return_outputs=False,
-        )
+        given: dict[str, Any] = {"target": ids, "losses": losses} if self.is_last else {}
+        self.schedule.step(*([ids] if self.is_first else []), **given, return_outputs=False)
         return [loss.detach() for loss in losses]
 
 

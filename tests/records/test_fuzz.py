@@ -171,8 +171,14 @@ def make_records() -> list[Record]:
     wide = {"tokens": 1024, "dtype": "float32", "shape": [4, 8], "model": "small"}
     rank = Rank(samples_ns={"forward": [90.0] * 12, "backward": [190.0] * 12},
                 waiting_ns=[1.0] * 12, transfer_ns=[2.0] * 12, bubble_ns=[3.0] * 12)  # fmt: skip
-    lane = RankTimeline(kind=["forward", "bubble"], begin_ns=[0.0, 90.0], end_ns=[90.0, 95.0],
-                        stage=[0, None], micro_batch=[1, None], exchange=["", "send to rank 1"])  # fmt: skip
+    lane = RankTimeline(
+        kind=["forward", "bubble"],
+        begin_ns=[0.0, 90.0],
+        end_ns=[90.0, 95.0],
+        stage=[0, None],
+        micro_batch=[1, None],
+        exchange=["", "send to rank 1"],
+    )
     memory = RankMemory(resident_bytes=100, peak_memory_bytes=200)
     return [
         make_full_record(),

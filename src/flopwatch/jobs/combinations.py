@@ -94,7 +94,7 @@ RULES = (
             and job.sharding in ("zero2", "full")
             and job.recompute == "selective"
         ),
-        "torch's selective checkpoint cannot repeat the gathering of sharded experts; take "
+        "torch's selective checkpoint cannot gather sharded experts again; take "
         "recompute-full, or sharding ddp or none",
     ),
     Rule(

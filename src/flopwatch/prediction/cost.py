@@ -31,8 +31,9 @@ share of a context-parallel rank) goes through the layers of a pipeline stage. O
                     of experts: four all-to-alls; of context parallelism: keys and values to all
                     others, hidden behind attention as far as that takes
     overhead        launches and hooks take `block_s`, and `divided_block_s` more where tensors
-                    are divided (three times that with sequence parallelism); it is hidden where kernels take longer:
-                    both together take the root of the sum of their squares (on a CPU, the sum)
+                    are divided (three times that with sequence parallelism); it is hidden where
+                    kernels take longer: both together take the root of the sum of their squares
+                    (on a CPU, the sum)
 
 Then the head, `odd_matmul` times as long where its rows are no multiple of 8, and `loss_bytes` for
 each logit; `micro_batch_s`; and what is sent to the next stage, of which `p2p_exposed` is waited
