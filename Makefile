@@ -10,19 +10,25 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 bench: .venv/.bench
 	bash benchmarks/tour.sh
 
-# Without coverage, which doubles the time of every child process that imports torch; tests in a browser are
-# those of test-packages. What `check` finds is printed at the end: it runs beside the tests. On two cores, three
+NEED_PACKAGES := tests/output/test_browser.py tests/slurm
+
+# Without coverage, which doubles the time of every child process that imports torch; what needs
+# packages of the system is in test-packages. What `check` finds is printed at the end: it runs beside the tests. On two cores, three
 # processes: one or another waits for a limit or a device.
 test: .venv/.test
 	@mkdir -p results; $(MAKE) --no-print-directory check > results/check.log 2>&1 & check=$$!; \
-	$(BIN)/pytest -m "not slow and not gpu" --ignore=tests/output/test_browser.py --numprocesses=3 --dist=loadgroup; \
+	$(BIN)/pytest -m "not slow and not gpu" $(NEED_PACKAGES:%=--ignore=%) --numprocesses=3 --dist=loadgroup; \
 	tests=$$?; wait $$check; checked=$$?; cat results/check.log; exit $$((tests + checked))
 
-# What needs packages of the system, in a browser: installed where that is allowed, else skipped. And the site.
+# What needs packages of the system, a browser and a Slurm with virtual nodes: installed where that is allowed,
+# else skipped. And the site.
 test-packages: .venv/.test
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } \
 	  || echo "no chromium: tests of pages are skipped; apt-get install chromium, as root"
+	@PATH=$$PATH:/usr/sbin command -v slurmctld >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q slurm-wlm munge; } \
+	  || echo "no Slurm: its tests are skipped; apt-get install slurm-wlm munge, as root"
 	$(BIN)/pytest -m "not gpu" tests/output/test_browser.py
+	$(BIN)/pytest tests/slurm --numprocesses=2 --dist=worksteal
 	$(BIN)/pytest -m slow tests/test_docs.py
 
 # The slow tests too, with coverage, which must start before the package is imported: without its own

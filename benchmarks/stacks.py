@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import flopwatch.prediction
-from flopwatch.prediction.fit import SCATTER, fit
+from flopwatch.prediction.fit import fit
+from flopwatch.prediction.intervals import find_unseen_reach
 from flopwatch.prediction.predictions import KINDS, has_kind
 from flopwatch.prediction.published_steps import Observation, find_family, load_published
 from flopwatch.prediction.software_stacks import (
     EARLY,
     LATE,
+    LEAST_SPREAD,
     MEGATRON,
     OLD,
     SHARDED,
@@ -28,12 +30,11 @@ from flopwatch.prediction.software_stacks import (
     Parameters,
 )
 from flopwatch.prediction.validation import (
+    SPLITS,
     Trial,
-    find_balanced_interval,
-    group_by_size,
-    group_by_source,
+    find_own_reach,
     hold_out,
-    make_interval,
+    list_deviations,
 )
 
 PATH = Path(flopwatch.prediction.__file__).parent / "data" / "stacks.json"
@@ -53,7 +54,11 @@ DIGITS = 4
 
 
 def describe_stack(
-    name: str, parameters: Parameters, own: Sequence[Observation], bounds: tuple[float, float]
+    name: str,
+    parameters: Parameters,
+    errors: Mapping[str, float],
+    own: Sequence[Observation],
+    reach: float,
 ) -> dict[str, object]:
     together = [each for each in load_published() if each.stack in SHARDED]
     near = together if name in SHARDED else own  # by one team, with one software
@@ -65,20 +70,21 @@ def describe_stack(
         "precisions": sorted({observation.job.precision for observation in own}),
         "most_ranks": max(observation.job.ranks for observation in near),
         "kinds": [kind for kind in KINDS if any(has_kind(each.job, kind) for each in own)],
-        "low": round(min(bounds[0], math.exp(-SCATTER)), DIGITS),
-        "high": round(max(bounds[1], math.exp(SCATTER)), DIGITS),
+        "low": round(math.exp(-reach * LEAST_SPREAD), DIGITS),
+        "high": round(math.exp(reach * LEAST_SPREAD), DIGITS),
         "parameters": {
             key: float(f"{value:.{DIGITS}g}") for key, value in asdict(parameters).items()
         },
+        "errors": {key: float(f"{value:.2g}") for key, value in errors.items()},
     }
 
 
-def find_bounds(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> tuple[float, float]:
-    """Of the intervals of a family's stacks, one: few rows make poor quantiles."""
+def find_stack_reach(name: str, sizes: Sequence[Trial], sources: Sequence[Trial]) -> float:
+    """One for a family's stacks: few rows make poor quantiles."""
     if name == TYPICAL:
-        return find_balanced_interval(sources)
-    relatives = [t for t in sizes if find_family(t.observation.stack) == find_family(name)]
-    return make_interval(relatives, sizes)
+        return find_unseen_reach(list_deviations(sources))
+    family = find_family(name)
+    return find_own_reach([t for t in sizes if find_family(t.observation.stack) == family], sizes)
 
 
 def main() -> None:
@@ -94,14 +100,16 @@ def main() -> None:
             f"{100 * one.determined:3.0f} % determined  {whose}"
         )
     sizes, sources = (
-        [trial for trial in hold_out(observations, group) if not trial.observation.is_doubtful]
-        for group in (group_by_size, group_by_source)
+        [t for t in hold_out(observations, SPLITS[name]) if not t.observation.is_doubtful]
+        for name in ("a size left out", "a source left out")
     )
     content = {}
     for name in SOURCES:
         own = [each for each in observations if name in (each.stack, TYPICAL)]
         parameters = found.parameters.get(name, found.common)
-        content[name] = describe_stack(name, parameters, own, find_bounds(name, sizes, sources))
+        errors = found.errors.get(name, found.common_errors)
+        reach = find_stack_reach(name, sizes, sources)
+        content[name] = describe_stack(name, parameters, errors, own, reach)
         print(
             f"{name}: measured / predicted tokens/s of 9 in 10: {content[name]['low']} to "
             f"{content[name]['high']}"

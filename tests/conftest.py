@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +140,8 @@ def warm_server(
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that a scheduler has started are no ranks of a job, and users' settings not theirs."""
-    for name in (*JOB_VARIABLES, "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION", "COLUMNS"):
+    scheduled = [name for name in os.environ if name.startswith("SLURM")]
+    for name in (*JOB_VARIABLES, *scheduled, "FLOPWATCH_PEAKS", "FLOPWATCH_CALIBRATION", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 

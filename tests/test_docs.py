@@ -86,6 +86,8 @@ def how_to_test(words: list[str]) -> str:
     """run, preview (a measurement, with --dry-run), or parse."""
     subcommand, rest = words[0], words[1:]
     if subcommand == "run":
+        if "--launcher" in rest:  # there need not be a Slurm here
+            return "parse"
         return "run" if {"--list", "--new"} & set(rest) else "preview"
     if subcommand in PARSED or (subcommand == "peaks" and not rest):
         return "parse"
@@ -112,6 +114,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             file.writelines(encode(record) + b"\n" for record in load(suite))
     for name in ("results/activations", "mine", "old", "new"):
         shutil.copy(folder / "results" / "steps.jsonl", folder / f"{name}.jsonl")
+    (folder / "pipelines.jsonl").write_bytes(encode(make_pipeline()) + b"\n")
     for name in ("fused", "unfused"):
         shutil.copy(folder / "results" / "training.jsonl", folder / f"{name}.jsonl")
     shutil.copy(ROOT / "tests" / "data" / "google_benchmark.json", folder / "bench.json")
@@ -250,13 +253,26 @@ def test_shell_blocks_parse(name: str, body: str) -> None:
     subprocess.run(["bash", "-n"], input=body, text=True, check=True)
 
 
-@pytest.mark.parametrize(("name", "body"), blocks("yaml"))
+ACTION = "flopwatch/flopwatch@"
+
+
+@pytest.mark.parametrize(("name", "body"), [one for one in blocks("yaml") if ACTION in one[1]])
 def test_workflows_use_inputs_that_the_action_has(name: str, body: str) -> None:
-    given = re.findall(r"^ +([\w-]+):", body.partition("flopwatch/flopwatch@")[2], re.MULTILINE)
+    given = re.findall(r"^ +([\w-]+):", body.partition(ACTION)[2], re.MULTILINE)
     inputs = (ROOT / "action.yml").read_text().partition("inputs:")[2].partition("runs:")[0]
 
     assert len(given) > 2
     assert set(given) - {"with"} <= set(re.findall(r"^  ([\w-]+):", inputs, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("name", "body"), [one for one in blocks("yaml") if "torchrun" in one[1]])
+def test_jobs_of_clusters_call_us_as_we_are_called(name: str, body: str) -> None:
+    import yaml  # mkdocs needs it
+
+    assert all(isinstance(part, dict) for part in yaml.safe_load_all(body))
+    _, words = " ".join(body.split()).split(" -m flopwatch ", 1)
+    command = re.split(r" env:| \[", words)[0]
+    test_commands_parse(name, f"flopwatch {command}")
 
 
 def load_tool(name: str) -> ModuleType:

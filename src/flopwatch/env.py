@@ -31,6 +31,22 @@ VARIABLES = {
     "TORCHELASTIC_RUN_ID": "set: torchrun has started this process",
     "TORCHELASTIC_RESTART_COUNT": "how often torchrun has started the ranks again",
     "TORCHELASTIC_ERROR_FILE": "a file in a folder of torchrun's that its ranks on a node share",
+    # Slurm, which sets them in its jobs
+    "SLURM_JOB_ID": "set: this is a job",
+    "SLURM_ARRAY_JOB_ID": "of the array that the job is one of",
+    "SLURM_ARRAY_TASK_ID": "its number in that",
+    "SLURM_CLUSTER_NAME": "recorded",
+    "SLURM_JOB_PARTITION": "recorded",
+    "SLURM_JOB_NODELIST": "recorded: all nodes of the job",
+    "SLURM_JOB_GPUS": "recorded: which GPUs of a node the job has",
+    "SLURM_RESTART_COUNT": "how often the job was requeued",
+    "SLURMD_NODENAME": "the node that this process is on",
+    "SLURM_STEP_ID": "number of the call of srun within the job",
+    "SLURM_STEP_NUM_TASKS": "number of ranks that srun has started",
+    "SLURM_STEP_TASKS_PER_NODE": "by node",
+    "SLURM_STEP_NODELIST": "nodes that they run on",
+    "SLURM_PROCID": "number of this rank",
+    "SLURM_LOCALID": "number of this rank on its node",
     # the system
     "XDG_CACHE_HOME": "folder for caches, in place of ~/.cache",
     "HOME": "withheld from records",
@@ -61,6 +77,12 @@ def read(name: str, environ: Environ = None) -> str:
     if name not in VARIABLES:
         raise KeyError(f"{name} is not in env.VARIABLES; add it there, with its meaning")
     return (os.environ if environ is None else environ).get(name, "")
+
+
+def has_peer_ranks(environ: Environ = None) -> bool:
+    """Whether torchrun or srun has started others like this process, none of them its child."""
+    is_step = read("SLURM_STEP_NUM_TASKS", environ) not in ("", "1")
+    return is_step or bool(read("TORCHELASTIC_RUN_ID", environ))
 
 
 def read_ranks_per_node(ranks: int, environ: Environ = None) -> int:

@@ -12,6 +12,7 @@ from flopwatch.errors import MissingPackage
 EXTRAS = {
     "vl_convert": "plots",
     "scipy": "fit",
+    "submitit": "slurm",
     "torch": "torch",
     "transformers": "torch",
     "accelerate": "accelerate",

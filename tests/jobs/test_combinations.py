@@ -13,6 +13,7 @@ from flopwatch.jobs.parallelism import SCHEDULES, Parallelism, divide_layers, na
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 
 SMALL = "decoder:hidden_size=64:layers=4:heads=4:vocabulary=100"
+EXPERTS = f"{SMALL}:experts=4:active_experts=2"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -66,6 +67,11 @@ REFUSED = {
     "zero-bubble schedules x compiled": ("pp2:zero-bubble+compiled", {}),
     "ddp x tp x recomputation": ("ddp+tp2+recompute-full", {}),
     "zero1 x tp or pp": ("zero1+tp2", {}),
+    "ep x models of transformers": ("ep2", {"model": f"mixtral{SMALL[7:]}"}),
+    "ep x hybrid or zero1": ("hybrid+ep2", {"model": EXPERTS}),
+    "ep x shards x selective recomputation": ("full+ep2+recompute-selective", {"model": EXPERTS}),
+    "ep x compiled x recomputation": ("ep2+compiled+recompute-full", {"model": EXPERTS}),
+    "tp or pp x experts": ("pp2", {"model": EXPERTS}),
 }
 
 

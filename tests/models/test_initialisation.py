@@ -11,7 +11,8 @@ from flopwatch.devices.cpu import measure_memory
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import build, find_blocks
 from flopwatch.models.initialisation import draw_each
-from flopwatch.models.training_loop import Filler, make_model, make_workload
+from flopwatch.models.model_making import Filler, make_model
+from flopwatch.models.training_loop import make_workload
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
 

@@ -26,9 +26,10 @@ from flopwatch.devices.cpu import CpuClock
 from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, append, read_setup
 from flopwatch.errors import UsageError
 from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.models.device_mesh import JobMesh
+from flopwatch.models.model_making import make_model as make_job_model
 from flopwatch.models.parallelize import share
 from flopwatch.models.training_loop import Loop
-from flopwatch.models.training_loop import make_model as make_job_model
 from flopwatch.monitor import run_recorder, training_monitor
 from flopwatch.records.store import read
 from flopwatch.worker.rank_times import Journal
@@ -192,7 +193,8 @@ def test_suite_and_monitor_find_the_same_mfu(path: Path, tmp_path: Path) -> None
         "decoder:hidden_size=64:layers=2:vocabulary=500", 32, micro_batch=2, precision="fp32"
     )
     model, clock = make_job_model(job), CpuClock()
-    loop = Loop(job, "cpu", model, share(model, job, "cpu", Journal(clock)))
+    mesh = JobMesh(job.parallelism, "cpu")
+    loop = Loop(job, "cpu", [model], [share(model, job, "cpu", Journal(clock))], mesh)
     monitor = Monitor(model, job=job, tokens_per_step=job.tokens_per_step, out=path, live=False)
     suite_ns = []
     for _ in range(8):

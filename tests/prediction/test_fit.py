@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flopwatch.prediction.fit import Fit, fit, predict_all, predict_s
+from flopwatch.prediction.fit import Fit, fit, fit_without, predict_all, predict_s
 from flopwatch.prediction.published_steps import (
     Observation,
     find_family,
@@ -19,9 +19,10 @@ from flopwatch.prediction.software_stacks import EARLY, EXPECTED, LATE, OLD, PRI
 from flopwatch.prediction.validation import (
     Score,
     Trial,
+    _judge_order,
     find_coverage,
-    find_interval,
     group_by_size,
+    group_by_source,
     is_slow,
     validate,
 )
@@ -143,10 +144,7 @@ def test_five_published_jobs_are_slow_for_their_neighbours() -> None:
     assert sum(map(is_slow, load_sharded())) == 5
 
 
-def test_intervals_hold_nine_of_ten_and_are_made_without_the_group_that_they_are_for() -> None:
-    low, high = find_interval([n / 100 for n in range(-50, 51)])
-    inside = sum(low <= math.exp(n / 100) <= high for n in range(-50, 51))
-    assert 90 <= inside <= 93
+def test_coverage_is_by_intervals_that_are_made_without_the_group_that_they_are_for() -> None:
     observations = [each for each in load_sharded() if each.source == "mosaicgpt"]
     trials = [Trial(observation=each, predicted_s=each.time_s) for each in observations]
     assert find_coverage(trials, trials, group_by_size) == 1.0
@@ -157,3 +155,43 @@ def test_intervals_hold_nine_of_ten_and_are_made_without_the_group_that_they_are
     assert find_coverage(off, off, group_by_size) == pytest.approx(1 - seven / len(trials))
     assert find_coverage(off[:1], off[:1], group_by_size) is None
     assert off[0].error == 0.0
+    # Of a source, by those of other sources alone.
+    assert find_coverage(trials, trials, group_by_source) is None
+    others = [
+        replace(t, observation=replace(t.observation, source=source), predicted_s=p * t.predicted_s)
+        for t in trials
+        for source, p in (("narrow", 1.01), ("wide", 1.2))
+    ]
+    narrow, wide = ([t for t in others if t.observation.source == n] for n in ("narrow", "wide"))
+    assert find_coverage(narrow, others, group_by_source) == 1.0
+    assert find_coverage(wide, others, group_by_source) == 0.0
+
+
+def test_fits_that_leave_jobs_out_are_those_to_the_other_jobs() -> None:
+    family = [each for each in load_sharded() if find_family(each.stack) == "llm-foundry"]
+    rows = [n for n, each in enumerate(family) if each.size == "3b"]
+    (without,) = fit_without(family, [rows])
+    alone = fit([each for each in family if each.size != "3b"])
+    for stack in (EARLY, LATE):
+        found, wanted = (
+            predict_all(family, [each.parameters[stack]] * len(family)) for each in (without, alone)
+        )
+        assert found == pytest.approx(wanted, rel=0.01)
+        for name in ("matmul_efficiency", "scale_loss"):
+            assert without.errors[stack][name] == pytest.approx(alone.errors[stack][name], rel=0.1)
+
+
+def test_a_job_measured_twice_is_one_configuration() -> None:
+    """Its median counts, and equal predictions of equal jobs say nothing about an order."""
+    observations = [each for each in load_parallel() if each.source == "internevo"]
+    first, second, third = observations[:3]
+    trials = [
+        Trial(observation=replace(each, time_s=time_s), predicted_s=predicted_s)
+        for each, time_s, predicted_s in (
+            (first, 1.0, 1.5), (first, 3.0, 1.5), (second, 4.0, 4.0), (third, 5.0, 5.0),
+        )
+    ]  # fmt: skip
+    assert _judge_order(trials[:3]) is None
+    correlation, share = _judge_order(trials) or (0.0, 0.0)
+    assert correlation == pytest.approx(1.0)
+    assert share == 1.0

@@ -151,7 +151,24 @@ def choose_newest(records: Iterable[Record]) -> dict[tuple[str, str, str], Recor
             r.measured_at,
         ),
     )
-    return {(record.case_id, record.baseline, conditions(record)): record for record in by_age}
+    newest = {(record.case_id, record.baseline, conditions(record)): record for record in by_age}
+    return _drop_unplaced(newest)
+
+
+def _drop_unplaced(
+    newest: dict[tuple[str, str, str], Record],
+) -> dict[tuple[str, str, str], Record]:
+    """Without rows of jobs that never came to their node, and so have no conditions of their own,
+    where the case was measured by another job."""
+    unplaced = {
+        key
+        for key, record in newest.items()
+        if "slurm" in record.environment and "machine" not in record.environment
+    }
+    if not unplaced:
+        return newest
+    placed = {key[:2] for key in newest.keys() - unplaced}
+    return {key: r for key, r in newest.items() if key not in unplaced or key[:2] not in placed}
 
 
 def is_foreign(record: Record) -> bool:

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flopwatch.analysis import comparison_warnings, measurement_warnings, monitored_warnings
+from flopwatch.analysis import (
+    comparison_warnings,
+    measurement_warnings,
+    monitored_warnings,
+    node_warnings,
+)
 from flopwatch.analysis.summary import Row
 from flopwatch.analysis.warning_findings import Case, Finding, gather
 from flopwatch.records.record import Record, identify
@@ -128,6 +133,16 @@ KINDS: dict[str, Kind] = {
         advice="cool it, lower the power that it draws, or fix the clocks, and measure again",
         find=measurement_warnings.find_throttled,
         scope="all",
+    ),
+    "slow-node": Kind(
+        severity="spoils",
+        meaning="a node of the cluster is slower than the others",
+        method="a matmul that every job times on its node takes 10 % longer than on the median of "
+        "the others; or, in a job that spans nodes, the ranks of the others wait 10 % of the step "
+        "for it",
+        advice="compare its clocks, temperature and processes with another node's, and measure "
+        "again without it: --rerun --slurm-arg exclude=NODE",
+        find=node_warnings.find_slow_nodes,
     ),
     "unsteady": Kind(
         severity="widens",

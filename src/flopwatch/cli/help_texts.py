@@ -20,6 +20,10 @@ SECTIONS = {
         "--budget", "--case-budget", "--target-interval", "--timeout", "--seed",
     ),
     "Machine": ("--device", "--threads", "--cache", "--allocator", "--memory-limit"),
+    "Cluster": (
+        "--launcher", "--nodes", "--ranks-per-node", "--partition", "--account", "--time", "--qos",
+        "--constraint", "--slurm-arg", "--max-jobs", "--groups-per-job", "--queue-limit",
+    ),
     "Verdicts": (
         "--threshold", "--fail-if-slower", "--allow-unclear", "--despite", "--relative",
         "--absolute",

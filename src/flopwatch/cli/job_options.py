@@ -18,9 +18,15 @@ from flopwatch.cli.options import (
 )
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import ARCHITECTURES, SHAPES
-from flopwatch.jobs.parallelism import SCHEDULES, SHARDINGS, Parallelism
+from flopwatch.jobs.parallelism import CONTEXT_EXCHANGES, SCHEDULES, SHARDINGS, Parallelism
 from flopwatch.jobs.precision import PRECISIONS
-from flopwatch.jobs.training_job import ATTENTIONS, OPTIMIZERS, RECOMPUTES, TrainingJob
+from flopwatch.jobs.training_job import (
+    ATTENTIONS,
+    OFFLOADS,
+    OPTIMIZERS,
+    RECOMPUTES,
+    TrainingJob,
+)
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -75,6 +81,10 @@ JOB = {
     "--optimizer": _choice("The optimizer.", *OPTIMIZERS),
     "--recompute": _choice("Activation checkpointing: recompute nothing, all but the linear "
                            "layers, or whole blocks.", *RECOMPUTES),
+    "--recompute-layers": JobOption("With --recompute full: layers of each pipeline stage that are "
+                                    "recomputed.  [default: all]", read_count),
+    "--offload": _choice("What is kept in the host's memory: activations until the backward pass, "
+                         "the optimizer's state and its update.", *OFFLOADS),
     "--attention": _choice("sdpa: torch's fused kernel. plain: two matmuls and a softmax, with "
                            "all scores kept.", *ATTENTIONS),
     "--sharding": _choice("How data-parallel ranks share the parameters: none and ddp replicate "
@@ -88,12 +98,22 @@ JOB = {
     "--schedule": _choice("Of the pipeline.", *SCHEDULES),
     "--cp": JobOption("Context-parallel ranks.", read_count),
     "--ep": JobOption("Expert-parallel ranks, of the data-parallel ones.", read_count),
+    "--context-exchange": _choice("How context-parallel ranks attend: keys and values pass "
+                                  "around a ring, or tokens are swapped for heads (Ulysses).",
+                                  *CONTEXT_EXCHANGES),
+    "--expert-tp": JobOption("Tensor-parallel ranks that divide an expert.  [default: --tp]",
+                             read_count),
+    "--expert-imbalance": JobOption("Tokens of the rank whose experts have most, over the mean.  "
+                                    "[default: 1.15]", read_amount, metavar="X"),
     "--hardware": JobOption("Number and kind of devices, as in 8xA100-80GB.",
                             list_known=list_devices, metavar="NxDEVICE", kind=Hardware),
 }  # fmt: skip
 PARALLELISM = ("--tp", "--pp", "--cp", "--ep")
-IN_DETAIL = ("--sequence-parallel", "--virtual-stages", "--schedule")
-"""How tensor and pipeline parallelism do it."""
+IN_DETAIL = (
+    "--sequence-parallel", "--virtual-stages", "--schedule", "--context-exchange", "--expert-tp",
+    "--expert-imbalance", "--recompute-layers", "--offload",
+)  # fmt: skip
+"""How parallelism and recomputation do it."""
 SPLIT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 
 
@@ -155,7 +175,7 @@ def make_job(given: dict[str, Any]) -> TrainingJob:
         )
     fields = (
         "model", "seq_len", "micro_batch", "grad_accum", "precision", "optimizer", "recompute",
-        "attention", "hardware",
+        "attention", "hardware", "recompute_layers", "offload", "expert_imbalance",
     )  # fmt: skip
     return TrainingJob(
         **{name: given[name] for name in fields if given.get(name) is not None},
@@ -174,6 +194,8 @@ def read_split(given: dict[str, Any]) -> dict[str, Any]:
     return {
         **split,
         "sequence": given.get("sequence_parallel") == "yes",
+        "context_exchange": given.get("context_exchange") or "ring",
+        "expert_tensor": given.get("expert_tp"),
         "virtual_stages": stages,
         "schedule": schedule or ("interleaved" if stages > 1 else "1f1b"),
     }

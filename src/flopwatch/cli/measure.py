@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from flopwatch.settings import LARGEST_SEED
 if TYPE_CHECKING:
     from flopwatch.records.record import Record
     from flopwatch.runner.session import Options, Preview
+    from flopwatch.runner.slurm_queue import Resources
     from flopwatch.settings import Allocator, Cache, Device
     from flopwatch.worker.messages import RankPlace
 
@@ -52,6 +54,55 @@ AXES = (
 VARIANTS = ("--sharding", "--recompute", "--attention")
 SPLITS = (*PARALLELISM, *IN_DETAIL)
 NEEDED = {"--sequence-parallel": "--tp", "--virtual-stages": "--pp", "--schedule": "--pp"}
+
+
+CLUSTER_OPTIONS = (
+    click.option("--launcher", type=click.Choice(["local", "slurm"]), default="local",
+                 show_default=True,
+                 help="slurm: measure in jobs of a Slurm cluster, from its login node, and collect "
+                      "the records here."),
+    click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+                 help="Nodes of the largest job. Cases with fewer ranks get fewer."),
+    click.option("--ranks-per-node", type=click.IntRange(min=1), default=1, show_default=True,
+                 metavar="N", help="Ranks on each node, with a GPU each if the device is one."),
+    click.option("--partition", metavar="NAME", help="The partition to use, as sbatch has it."),
+    click.option("--account", metavar="NAME", help="The account to charge."),
+    click.option("--time", "time_s", type=DURATION, metavar="TIME",
+                 help="Time limit of a job.  [default: three times the estimate, at least 30m]"),
+    click.option("--qos", metavar="NAME", help="The quality of service."),
+    click.option("--constraint", metavar="FEATURE", help="Features that nodes must have."),
+    click.option("--slurm-arg", "arguments", multiple=True, metavar="NAME=VALUE",
+                 help="Any other argument of sbatch, such as gres=gpu:8 or exclusive; may be "
+                      "repeated."),
+    click.option("--max-jobs", type=click.IntRange(min=1), default=8, show_default=True,
+                 metavar="N", help="Number of jobs that run at once."),
+    click.option("--groups-per-job", type=click.IntRange(min=1), metavar="N",
+                 help="Number of groups that a job measures.  [default: some 10 minutes of them]"),
+    click.option("--queue-limit", "queue_limit_s", type=DURATION, metavar="TIME",
+                 help="Cancel jobs that have not started after this.  [default: wait]"),
+)  # fmt: skip
+
+
+def cluster_options(command: Any) -> Any:
+    for option in reversed(CLUSTER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def take_resources(context: click.Context, given: dict[str, Any]) -> Resources | None:
+    """What is asked of Slurm; None without it."""
+    from flopwatch.runner.slurm_queue import Resources
+
+    names = [field.name for field in fields(Resources)]
+    asked = {name: given.pop(name) for name in names}
+    if given.pop("launcher") == "slurm":
+        resources = Resources(**asked)
+        resources.parse_arguments()
+        return resources
+    idle = [option for field, option in options.list_given(context).items() if field in names]
+    if idle:
+        raise click.UsageError(f"{idle[0]} is for --launcher slurm; add that, or leave it out")
+    return None
 
 
 @click.command(
@@ -103,6 +154,7 @@ NEEDED = {"--sequence-parallel": "--tp", "--virtual-stages": "--pp", "--schedule
               )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True,
               help="Seed of the inputs and of the order within rounds.")  # fmt: skip
+@cluster_options
 @options.skip_corrupt
 @options.verbose
 @options.quiet
@@ -140,8 +192,10 @@ def run(
     flopwatch run training --model small --seq-len 256 --micro-batch 4 --sharding none,full
     flopwatch run training --ranks 4 --sharding full --tp 1,2 --pp 1,2 --schedule interleaved
     flopwatch run activations --cache cold --threads 1 --out cold.jsonl
+    flopwatch run training --model small --launcher slurm --nodes 2 --ranks-per-node 8 --time 1h
     """
     options.refuse_two_lengths(context)
+    resources = take_resources(context, given)
     if only_list:
         refuse_idle(context, "--list names the suites, and --dry-run the cases of one",
                     "only_list", "as_json")  # fmt: skip
@@ -174,10 +228,15 @@ def run(
             session.serve_rank(place)
         return
     if dry_run:
-        _print_preview(session.preview(asked), as_json)
+        preview_run(asked, resources, as_json)
         return
     with make_watcher(open_stderr(), is_quiet=quiet) as watcher:
-        report = session.run(asked, watcher)
+        if resources is None:
+            report = session.run(asked, watcher)
+        else:
+            from flopwatch.runner import slurm_launcher
+
+            report = slurm_launcher.run(asked, resources, watcher, watcher.confirm_cancel)
     print_records(
         [*report.answered, *report.measured],
         more=f"flopwatch show {shlex.quote(str(report.out))} -v",
@@ -187,6 +246,19 @@ def run(
     if report.interrupted:
         sys.exit(130)
     sys.exit(1 if has_failed(report.judged) else 0)
+
+
+def preview_run(asked: Options, resources: Resources | None, as_json: bool) -> None:
+    from flopwatch.runner import session
+
+    if resources is None:
+        _print_preview(session.preview(asked), as_json)
+        return
+    from flopwatch.runner import slurm_launcher
+
+    preview, jobs = slurm_launcher.preview(asked, resources)
+    _print_preview(preview, as_json)
+    print_remark(jobs)
 
 
 def list_suites(as_json: bool) -> None:
@@ -205,9 +277,14 @@ def list_suites(as_json: bool) -> None:
 
 def _name_starter(place: RankPlace | None) -> list[str]:
     """The program that was called, before the words that it was given."""
+    from flopwatch.runner.srun_place import is_step
+
     if place is None:
         return ["flopwatch"]
     machines = place.ranks // place.local_ranks
+    if is_step():
+        nodes = [f"--nodes={machines}", f"--ntasks-per-node={place.local_ranks}"]
+        return ["srun", *nodes, "python", "-m", "flopwatch"]
     nodes = [f"--nnodes={machines}"] if machines > 1 else []
     return ["torchrun", *nodes, f"--nproc-per-node={place.local_ranks}", "-m", "flopwatch"]
 

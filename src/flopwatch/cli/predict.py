@@ -41,6 +41,7 @@ LISTS = (
     "--model", "--seq-len", "--micro-batch", "--grad-accum", "--precision", "--optimizer",
     "--recompute", "--sharding", "--hardware",
 )  # fmt: skip
+DETAILS = ("recompute_layers", "offload", "expert_imbalance")
 FOR_TABLES = ("table", "stack", "network_gbit", "as_json")
 
 
@@ -102,6 +103,7 @@ def predict(
         {axis: given[axis] for axis in AXES},
         global_batch_tokens=find_batch_tokens(given),
         split=read_split(given),
+        alike={name: given[name] for name in DETAILS if given[name] is not None},
         stack=given["stack"],
         network_gbit=given["network_gbit"],
     )
@@ -289,9 +291,10 @@ def mfu(parts: bool, formula: bool, as_json: bool, **given: Any) -> None:
 def validate(results: tuple[Path, ...], skip_corrupt: bool, as_json: bool) -> None:
     """Score predictions on unseen published jobs, or on RESULTS.
 
-    Without RESULTS, published jobs are held out of the fit (by size, by source, by device, all
-    large ones) and predicted from the rest, in a few minutes. With RESULTS, scores the predictions
-    that records carry, each made before its step was measured.
+    Without RESULTS, published jobs are held out of the fit (by size, source and device, all large
+    ones, all with tensor or pipeline parallelism) and predicted from the rest, in half a minute.
+    With RESULTS, scores the predictions that records carry, each made before its step was
+    measured.
 
     \b
     flopwatch validate

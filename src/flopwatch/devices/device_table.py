@@ -97,6 +97,10 @@ V5E_PAGE, V5P_PAGE, V6E_PAGE, V7_PAGE = (
 LARGE_A100 = "8192-wide bfloat16 matmuls of normal numbers at 257 TFLOP/s (thonking.ai, 2024)"
 LARGE_H100 = "large cuBLAS matmuls on H100 at about 720 TFLOP/s in bfloat16, 1280 in float8"
 LARGE_MI300X = "large matmuls on MI300X at about 620 TFLOP/s in bfloat16, 990 in float8"
+LARGE_MI250X = (
+    "large matmuls on a die of MI250X at about 125 TFLOP/s in bfloat16 (AxoNN, SC24, 2024), from "
+    "memory"
+)
 LARGE_B200 = "8192-wide bfloat16 matmuls of cuBLAS at 1610 TFLOP/s (pyptx.dev, 2025)"
 FROM_MEMORY = "; of SemiAnalysis, 2024, from memory"
 SLOW_ATTENTION = Figure(
@@ -130,7 +134,7 @@ HOPPER = replace(
 H20_NODE = Practice(node=DGX_H100)
 BLACKWELL = replace(HOPPER_CARD, matmul_share=Figure(1610 / 2250, LARGE_B200))
 BLACKWELL_RACK = replace(BLACKWELL, node=NVL72)
-CDNA_2 = Practice(node=MI250_NODE)
+CDNA_2 = Practice(node=MI250_NODE, matmul_share=Figure(125 / 191.5, LARGE_MI250X))
 CDNA_4 = Practice(node=EIGHT_OF_AMD)
 CDNA_3 = Practice(
     node=EIGHT_OF_AMD,

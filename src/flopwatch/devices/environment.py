@@ -14,15 +14,17 @@
       "isa":       `isa.describe`: what is out of the ordinary about the instruction set
       "allocator": `allocator.apply`, from the worker
       "peaks":     `measured_peaks.shorten`: what `flopwatch peaks` has found here, if it was run
+      "slurm":     `slurm_facts.read_slurm`, in a job of Slurm: its id, nodes and GPUs
       "command":   `read_command`: the words that started the run, if a command line did
       "load":      `load`, anew for every record
       "gpus":      `gpu_state`, by rank: the state of its GPU when sampling had ended
       "imported":  of another program's file: its format and what else it says of itself
     }
 
-The parent gathers "machine", "software" and "project" by `machine`, without torch. What
+The parent gathers "machine", "software", "project" and "slurm" by `machine`, without torch. What
 is not known is left out, so that a key that is there has a value. What a user would not
-want to publish is left out too: host and user names, paths under the home folder, secrets.
+want to publish is left out too: host and user names (but for those of Slurm's nodes), paths under
+the home folder, secrets.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ import psutil
 from flopwatch import __version__, env
 from flopwatch.devices import system_files
 from flopwatch.devices.gpu_state import list_states
+from flopwatch.devices.slurm_facts import describe_as_one_machine, read_slurm
 from flopwatch.settings import COMPARED_SETTINGS, Settings
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "torchao")
@@ -129,11 +132,13 @@ def look_up(environment: Mapping[str, Any], path: str) -> Any:
 
 
 def machine(project: Path, root: Path = system_files.ROOT) -> dict[str, Any]:
-    """The sections that need no torch: machine, software and project."""
+    """The sections that need no torch: machine, software, project, and in a job of Slurm, that."""
+    found, slurm = system_files.read_machine(root), read_slurm()
     sections = {
-        "machine": system_files.read_machine(root),
+        "machine": found if slurm is None else describe_as_one_machine(found, slurm),
         "software": read_software(root),
         "project": read_project(project),
+        "slurm": slurm,
     }
     return {title: content for title, content in sections.items() if content is not None}
 
@@ -247,10 +252,10 @@ class LoadWatch:
     def read_share(
         self, environ: env.Environ = None, shortest_s: float = SHORTEST_S
     ) -> float | None:
-        """None where too little time has passed, or torchrun has started ranks, which are not
-        descendants of this process."""
+        """None where too little time has passed, or torchrun or srun has started ranks, which are
+        not descendants of this process."""
         elapsed_s = time.monotonic() - self._read_at_s
-        if elapsed_s < shortest_s or env.read("TORCHELASTIC_RUN_ID", environ):
+        if elapsed_s < shortest_s or env.has_peer_ranks(environ):
             return None
         background_s = read_background_s()
         share = (background_s - self._background_s) / (elapsed_s * (psutil.cpu_count() or 1))

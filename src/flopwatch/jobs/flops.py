@@ -48,7 +48,7 @@ from flopwatch.jobs.parameters import (
     count_weights,
     list_all_layers,
 )
-from flopwatch.jobs.training_job import Printed, Recompute, TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob
 
 BLOCK: tuple[Part, ...] = (
     "qkv", "scores", "values", "output", "state-space", "scan", "feed-forward", "mtp"
@@ -126,7 +126,7 @@ def count_flops_by_part(job: TrainingJob, *, causal: bool = False) -> dict[Part,
         part: once * products[part] if part in products else token * weights[part] for part in PARTS
     }
     last = {part: token * numbers for part, numbers in _count_last_weights(layers).items()}
-    again = _choose_recomputed(forward, last, job.recompute)
+    again = _choose_recomputed(forward, last, job)
     return {
         part: Passes(forward=count, backward=2 * count, recomputed=again.get(part, 0))
         for part, count in forward.items()
@@ -190,7 +190,7 @@ def count_bytes_by_part(job: TrainingJob) -> dict[Part, Passes]:
     for count, linear in _list_last(list_all_layers(job.shape)):
         size_bytes = measure(_count_linear(linear, count, job.micro_batch_tokens))
         last[linear.part] = last.get(linear.part, 0) + size_bytes
-    again = _choose_recomputed(forward, last, job.recompute)
+    again = _choose_recomputed(forward, last, job)
     return {
         part: Passes(forward=forward[part], backward=backward[part], recomputed=again.get(part, 0))
         for part in PARTS
@@ -339,14 +339,15 @@ class StepFlops(Printed):
 
 
 def _choose_recomputed(
-    forward: Mapping[Part, int], last: Mapping[Part, int], recompute: Recompute
+    forward: Mapping[Part, int], last: Mapping[Part, int], job: TrainingJob
 ) -> dict[Part, int]:
     """`last` is the share of the last matmuls of the blocks."""
-    if recompute == "selective":
+    if job.recompute == "selective":
         return {part: forward[part] for part in SELECTIVE}
-    if recompute == "none":
+    if job.recompute == "none":
         return {}
-    return {part: forward[part] - last.get(part, 0) for part in BLOCK}
+    whole = {part: forward[part] - last.get(part, 0) for part in BLOCK}
+    return {part: round(job.recomputed_share * count) for part, count in whole.items()}
 
 
 def _count_traffic(shape: Shape, sequences: int, tokens: int) -> dict[Part, Traffic]:

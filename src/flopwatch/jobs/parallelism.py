@@ -39,6 +39,9 @@ SHARDING_SPELLINGS: Mapping[str, Sharding] = {
 }
 """What FSDP, DeepSpeed and published tables call them. NO_SHARD is ddp: FSDP averages gradients
 during the backward pass then, as DistributedDataParallel does."""
+CONTEXT_EXCHANGES = ("ring", "all-to-all")
+"""How context-parallel ranks attend to each other's tokens: keys and values pass all ranks (ring
+attention), or ranks swap tokens for heads and back (Ulysses)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,11 +141,15 @@ class Parallelism:
     """Data-parallel ranks that divide what is sharded, where not all of them do."""
     ranks_per_node: int | None = None
     """None: as many as the hardware has devices in a node."""
+    context_exchange: str = "ring"
+    """One of CONTEXT_EXCHANGES."""
+    expert_tensor: int | None = None
+    """Tensor-parallel ranks that divide an expert; the others have other experts. None: all."""
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "virtual_stages", "context", "expert"):
             require_count(name, getattr(self, name), MOST_RANKS)
-        for name in ("ranks_per_node", "shard_group"):
+        for name in ("ranks_per_node", "shard_group", "expert_tensor"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), MOST_RANKS)
         if not isinstance(self.sequence, bool):
@@ -154,10 +161,25 @@ class Parallelism:
                              "give tensor, too")  # fmt: skip
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise UsageError("virtual stages are those of a pipeline; give pipeline, too")
-        if (self.data * self.context) % self.expert:
+        self._require_exchanges()
+
+    def _require_exchanges(self) -> None:
+        """Of context and expert parallelism."""
+        if self.context_exchange not in CONTEXT_EXCHANGES:
             raise UsageError(
-                f"expert={self.expert} does not divide the {self.data * self.context} ranks that "
-                "have all other parameters in common; choose a divisor"
+                f"there is no context exchange {str(self.context_exchange)[:40]!r}; choose one of "
+                f"{', '.join(CONTEXT_EXCHANGES)}"
+            )
+        if self.expert_tensor is not None and self.tensor % self.expert_tensor:
+            raise UsageError(
+                f"expert_tensor={self.expert_tensor} does not divide the {self.tensor} "
+                "tensor-parallel ranks; choose a divisor"
+            )
+        alike = self.data * self.context * self.tensor // (self.expert_tensor or self.tensor)
+        if alike % self.expert:
+            raise UsageError(
+                f"expert={self.expert} does not divide the {alike} ranks that have all other "
+                "parameters in common; choose a divisor"
             )
 
     @property

@@ -20,7 +20,7 @@ from flopwatch.jobs.model_shapes import Shape
 from flopwatch.jobs.parallelism import UNSHARDED, count_shards, require_data_only
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.step_memory import MOMENTS, Moment, StepMemory
-from flopwatch.jobs.training_job import Printed, TrainingJob
+from flopwatch.jobs.training_job import Printed, TrainingJob, require_kept
 
 GIB = 2.0**30
 AT_ONCE = 2
@@ -108,6 +108,7 @@ def estimate_rank_memory(
 ) -> dict[str, int]:
     """Bytes by part, on accelerators unless ranks compute on their host; of a pipeline, those of
     the rank that holds most."""
+    require_kept(job, "the memory estimate")
     split = job.parallelism
     if split.model_ranks > 1 and split.context == 1 and split.expert == 1 and job.shape.is_ours:
         ranks = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]

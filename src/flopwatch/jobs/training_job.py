@@ -47,9 +47,13 @@ RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OPTIMIZERS = ("adamw", "adamw-unfused", "sgd")
 """adamw: one kernel for all of a step; adamw-unfused: an operation at a time, as torch does it by
 default; sgd: without momentum."""
+OFFLOADS = ("none", "activations", "optimizer", "both")
+"""What is kept in the memory of the host: activations until the backward pass, the optimizer's
+state with the update."""
 DENSE, FEED_FORWARD = "dense", "feed-forward"
 LARGEST = 2**40
 """No axis of a job is larger."""
+MOST_IMBALANCE = 1e4
 WIDEST_BYTES = 8
 """Of a number: float64."""
 
@@ -102,6 +106,13 @@ class TrainingJob:
     """As in 8xA100-80GB; None: not known."""
     reduced_bytes: int | None = None
     """Of a gradient that ranks sum up; None: as is usual for the precision."""
+    recompute_layers: int | None = None
+    """Of each pipeline stage, those that are recomputed in full, as Megatron's
+    --recompute-num-layers; None: all."""
+    offload: str = "none"
+    """One of OFFLOADS."""
+    expert_imbalance: float | None = None
+    """Tokens of the rank whose experts have most, over the mean; None: as is usual."""
     shape: Shape = field(init=False, repr=False, compare=False)
     """The model's dimensions, with positions for `seq_len` tokens."""
 
@@ -110,6 +121,20 @@ class TrainingJob:
             require_count(name, getattr(self, name), LARGEST)
         if self.reduced_bytes is not None:
             require_count("reduced_bytes", self.reduced_bytes, WIDEST_BYTES)
+        if self.recompute_layers is not None:
+            require_count("recompute_layers", self.recompute_layers, LARGEST, 0)
+            if self.recompute != "full":
+                raise UsageError(
+                    "recompute_layers says how many layers are recomputed in full; choose "
+                    "recompute full, too"
+                )
+        imbalance = self.expert_imbalance
+        if imbalance is not None and not 1 <= imbalance <= MOST_IMBALANCE:
+            raise UsageError(
+                f"expert_imbalance is {str(imbalance)[:40]!r}; write a number from 1, where all "
+                f"experts have as many tokens, to {MOST_IMBALANCE:.0e}"
+            )
+        _require("offload", self.offload, OFFLOADS)
         _require_layer_name(self.linear)
         _require("recompute", self.recompute, RECOMPUTES)
         _require("attention", self.attention, get_args(Attention))
@@ -156,6 +181,15 @@ class TrainingJob:
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch * self.seq_len
+
+    @property
+    def recomputed_share(self) -> float:
+        """Of the layers, those that are recomputed in full."""
+        if self.recompute != "full":
+            return 0.0
+        if self.recompute_layers is None:
+            return 1.0
+        return min(1.0, self.recompute_layers * self.parallelism.pipeline / self.shape.layers)
 
     @property
     def parameters(self) -> int:
@@ -222,6 +256,8 @@ class TrainingJob:
             str(self.parallelism),
             self.precision,
             *([f"recompute {self.recompute}"] if self.recompute != "none" else []),
+            *([f"{self.recompute_layers} layers of a stage"] if self.recompute_layers else []),
+            *([f"offload {self.offload}"] if self.offload != "none" else []),
             *(["compiled"] if self.compiled else []),
             *(["as CUDA graphs"] if self.graphs else []),
             *([f"{self.attention} attention"] if self.attention != "sdpa" else []),
@@ -311,6 +347,22 @@ def _refuse_unknown(what: str, kind: type[Any], content: Mapping[str, Any]) -> d
 def _name_sizes(parallelism: Parallelism) -> str:
     sizes = {short: getattr(parallelism, field) for short, field in FIELDS.items()}
     return " x ".join(f"{short}={size}" for short, size in sizes.items() if size > 1)
+
+
+def require_kept(job: TrainingJob, who: str) -> None:
+    """Refuse offloading and recomputation of some layers, which `who` does not honour.
+
+    >>> require_kept(TrainingJob("small", 128, offload="both"), "training")
+    Traceback (most recent call last):
+    flopwatch.errors.UsageError: training does not know offloading yet; leave offload=both out
+    """
+    if job.offload != "none":
+        raise UsageError(f"{who} does not know offloading yet; leave offload={job.offload} out")
+    if job.recompute_layers is not None:
+        raise UsageError(
+            f"{who} does not know recomputation of some layers yet; leave "
+            f"recompute_layers={job.recompute_layers} out"
+        )
 
 
 def drop_variant(job: TrainingJob) -> TrainingJob:

@@ -18,56 +18,43 @@ all ways to train on it must find the same losses.
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from inspect import signature
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor.parallel import loss_parallel
-from torch.nn import functional
 
 from flopwatch.devices.base import open_backend
-from flopwatch.devices.kinds import HOST, is_host
+from flopwatch.devices.kinds import is_host
 from flopwatch.devices.matmul_rates import describe_emulation
-from flopwatch.errors import LayerError, Unsupported
+from flopwatch.errors import Unsupported
 from flopwatch.jobs.combinations import require_combination, require_divisible
 from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
 from flopwatch.jobs.parallelism import Parallelism, count_job_shards
 from flopwatch.jobs.training_job import Recompute, TrainingJob, drop_variant
-from flopwatch.layers.layer_workload import Plain, list_notes
-from flopwatch.layers.swapping import count_parameters, find_linear, install, make_alike
+from flopwatch.layers.layer_workload import list_notes
+from flopwatch.layers.swapping import count_parameters
 from flopwatch.models.builder import (
-    build,
-    build_empty,
-    choose_attention,
-    choose_mixing,
-    choose_recompute,
-    find_blocks,
-    list_initialisers,
     put_on,
 )
 from flopwatch.models.device_mesh import JobMesh, find_own
 from flopwatch.models.exchange_notes import RankJournal, note_owned_parameters
-from flopwatch.models.initialisation import fill_modules, fill_parameters, mix_seed
+from flopwatch.models.initialisation import mix_seed
+from flopwatch.models.job_gradients import gather_named, list_gradients
+from flopwatch.models.model_making import Filler, compile_blocks, make_model
 from flopwatch.models.parallelize import GATHERED, Shared, keeps_gathered, share
 from flopwatch.models.pipeline import Pipeline, TiedWeight, list_own_layers
 from flopwatch.models.step_workload import (
-    FICKLE,
     OPTIMIZERS,
     choose_float32,
-    find_pattern,
     find_setting,
 )
-from flopwatch.models.tensor_parallel import align_gradients, divide_alike, restore_rows
-from flopwatch.models.transformer import Rotation
+from flopwatch.models.tensor_parallel import align_gradients, divide_alike
 from flopwatch.settings import Device
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.compilation import Compilation
@@ -301,32 +288,6 @@ def count_job_parameters(job: TrainingJob, models: Sequence[nn.Module], mesh: Jo
     return int(total)
 
 
-def gather_named(own: Mapping[str, Tensor], group: Any, device: Device) -> dict[str, Tensor]:
-    """The tensors of all ranks of a group, each of which has others."""
-    shapes = json.dumps({name: list(tensor.shape) for name, tensor in own.items()}).encode()
-    texts = _gather_uneven(torch.frombuffer(bytearray(shapes), dtype=torch.uint8).to(device), group)
-    values = _gather_uneven(torch.cat([tensor.flatten().float() for tensor in own.values()]), group)
-    found = {}
-    for text, flat in zip(texts, values, strict=True):
-        named = json.loads(bytes(text.tolist()))
-        parts = flat.split([math.prod(shape) for shape in named.values()])
-        for (name, shape), part in zip(named.items(), parts, strict=True):
-            found[name] = part.view(shape)
-    return found
-
-
-def _gather_uneven(flat: Tensor, group: Any) -> list[Tensor]:
-    """Of every rank."""
-    device = flat.device
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(group.size())]
-    distributed.all_gather(sizes, torch.tensor([flat.numel()], device=device), group=group)
-    longest = int(max(sizes))
-    boxes = [torch.zeros(longest, dtype=flat.dtype, device=device) for _ in sizes]
-    padded = functional.pad(flat, (0, longest - flat.numel()))
-    distributed.all_gather(boxes, padded, group=group)
-    return [box[: int(size)] for box, size in zip(boxes, sizes, strict=True)]
-
-
 def open_optimizer(
     job: TrainingJob, models: Sequence[nn.Module], mesh: JobMesh
 ) -> torch.optim.Optimizer:
@@ -349,29 +310,6 @@ def group_parameters(models: Sequence[nn.Module]) -> list[dict[str, Any]]:
         for parameter in model.parameters():
             groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
     return [{"params": parameters} for parameters in groups.values()]
-
-
-def list_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """All of the small ones, and the norms of the large ones: between them, every part of the
-    backward pass. Left out are those that rounding decides."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        gradient: Any = parameter.grad
-        if gradient is None or name.endswith(FICKLE):
-            continue
-        gradient = divide_alike(parameter, gradient)
-        if parameter.dim() == 1:
-            owner = model.get_submodule(name.rpartition(".")[0])
-            found[f"grad {name}"] = restore_rows(owner, _make_whole(gradient))
-        else:
-            found[f"norm of grad {name}"] = _make_whole(torch.linalg.vector_norm(gradient))
-    return found
-
-
-def _make_whole(tensor: Any) -> Tensor:
-    """What ranks have parts of."""
-    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
 
 
 def make_workload(job: TrainingJob, device: Device) -> Workload:
@@ -420,111 +358,6 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
             *list_notes(job.linear, device),
         ],
     )
-
-
-def make_model(
-    job: TrainingJob,
-    *,
-    plain: bool = False,
-    is_empty: bool = False,
-    layers: range | None = None,
-) -> nn.Module:
-    """In the host's memory, with weights from torch's current seed, the same ones for every way to
-    share it. With `plain`, swapped layers and experts are computed by the plain formula; with
-    `is_empty`, its matrices take no memory, and it gets all that by a `Filler`. With `layers`, a
-    stage of it."""
-    is_whole = job.shape.is_ours and not is_empty
-    dtype = job.arithmetic.dtype
-    model = build(job.shape, dtype=dtype) if is_whole else build_empty(job.shape, dtype, layers)
-    choose_attention(model, job.attention)
-    choose_recompute(model, job.recompute)
-    choose_mixing(model, "plain" if plain else "grouped")
-    if is_whole:
-        swap_layers(model, job, find_swapped(model, job))
-    elif not is_empty:
-        fill = Filler(model, job, HOST)
-        for part in (*find_blocks(model), model):
-            fill(part)
-    if plain and not job.is_dense:
-        chosen = find_linear(model, find_pattern(job))
-        install(model, {name: Plain(layer) for name, layer in chosen.items()})
-    return model
-
-
-def find_swapped(model: nn.Module, job: TrainingJob) -> list[str]:
-    """Names of the layers that the variant replaces."""
-    try:
-        return [] if job.is_dense else [*find_linear(model, find_pattern(job))]
-    except LayerError as error:
-        raise Unsupported(str(error)) from None
-
-
-def swap_layers(model: nn.Module, job: TrainingJob, names: Sequence[str]) -> None:
-    """Each from a seed of its own, like every parameter of a model."""
-    seed = torch.initial_seed()
-    for name in names:
-        torch.manual_seed(mix_seed(seed, name))
-        try:
-            made = make_alike(job.linear, name, model.get_submodule(name))
-        except LayerError as error:  # blocks that do not divide, say
-            raise Unsupported(str(error)) from None
-        install(model, {name: made})
-    torch.manual_seed(seed)
-
-
-class Filler:
-    """Gives an empty model its weights, part by part, in the memory of a device: those that
-    `make_model` would have given it."""
-
-    def __init__(self, model: nn.Module, job: TrainingJob, device: Device) -> None:
-        self._model: Any = model
-        self._job = job
-        self._device = device
-        self._dtype: torch.dtype = getattr(torch, job.arithmetic.dtype)
-        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        if job.shape.is_ours and job.shape.is_tied:  # a stage has the head without the embedding
-            drawn_as = {"head.weight": "embedding.weight"}
-            self._names = {key: drawn_as.get(name, name) for key, name in self._names.items()}
-        self._parts = {module: name for name, module in model.named_modules()}
-        self._draws = {} if job.shape.is_ours else list_initialisers(model)
-        self._filled: set[nn.Module] = set()
-        self._swapped = find_swapped(model, job)
-        """Those that are still to be replaced."""
-
-    def __call__(self, part: nn.Module) -> None:
-        """What of it is still empty."""
-        if self._job.shape.is_ours:
-            self._fill_ours(part)
-        else:
-            draws = self._draws
-            fill_modules(part, self._parts, lambda m: draws[m](m), self._dtype, self._filled)
-            self._filled.add(part)
-        prefix = self._parts[part]
-        inside = [name for name in self._swapped if not prefix or name.startswith(f"{prefix}.")]
-        for name in inside:  # drawn on the host, too
-            self._model.get_submodule(name).to(HOST)
-            swap_layers(self._model, self._job, [name])
-            self._model.get_submodule(name).to(self._device)
-        self._swapped = [name for name in self._swapped if name not in inside]
-
-    def _fill_ours(self, part: nn.Module) -> None:
-        fill_parameters(part, self._names, self._model.draw, self._device)
-        for module in part.modules():
-            if isinstance(module, Rotation):
-                module.to_empty(device=HOST).initialize()
-                module.to(self._device)
-
-
-def compile_blocks(model: nn.Module) -> None:
-    """Each block by itself: what gathers its parameters or averages its gradients lies between
-    blocks, and would tear a graph of the whole model apart. Blocks of one kind are compiled once
-    for all of them, but not for another variant's: each pays for its own, as if it were alone."""
-    is_known = "isolate_recompiles" in signature(torch.compile).parameters
-    options: dict[str, Any] = {"isolate_recompiles": True} if is_known else {}
-    kinds = {type(block) for block in find_blocks(model)}
-    compiled = {kind: torch.compile(kind.forward, dynamic=False, **options) for kind in kinds}
-    for block in find_blocks(model):
-        block.forward = MethodType(compiled[type(block)], block)
 
 
 def make_reference(job: TrainingJob, device: Device) -> Workload:

@@ -30,6 +30,8 @@ BREAKDOWN = {
     "slow ranks": "waiting for slow ranks",
     "optimizer": "optimizer",
     "overhead": "kernel launches, fixed overhead",
+    "gradient sums": "adding up gradients of micro-batches",
+    "offloading": "offloading to the host",
     "memory pressure": "freeing and allocating again, memory nearly full",
 }
 """What the parts of a cost are called in a table."""

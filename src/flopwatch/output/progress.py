@@ -3,6 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -153,6 +154,15 @@ class PlainWatcher:
         if not self._is_quiet:
             self.say(f"{self._name(self._done)}: {describe_records(records)}{left}")
 
+    def confirm_cancel(self, num_jobs: int) -> bool:
+        """Whether the user wants these jobs to end; nobody can be asked here."""
+        return False
+
+    def follow(self, sentence: str) -> None:
+        """How far jobs are that others run."""
+        if not self._is_quiet and self._is_time(LINE_EVERY_S):
+            self.say(sentence)
+
     def remark(self, sentence: str) -> None:
         """What is as expected."""
         if not self._is_quiet:
@@ -208,11 +218,29 @@ class TerminalWatcher(PlainWatcher):
             how_far = describe_progress(progress, self._target_interval)
             self._draw(how_far, list_estimates(progress, records))
 
+    def confirm_cancel(self, num_jobs: int) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        self._live.stop()
+        question = f"Cancel {plural(num_jobs, 'job')}, or leave them to Slurm? [cancel/LEAVE] "
+        self._console.print(question, end="", highlight=False, markup=False)
+        try:
+            answer = input()
+        except (KeyboardInterrupt, EOFError):
+            answer = ""
+        self._live.start()
+        return answer.strip().lower() in ("c", "cancel")
+
+    def follow(self, sentence: str) -> None:
+        self._show([sentence])
+
     def _draw(self, how_far: str, estimates: Sequence[str] = ()) -> None:
-        self._shown_s = self._now_s()
         head = f"{self._name()}: {how_far}" if self._group else how_far
         foot = ", ".join(filter(None, [self._left.text(), self._load.text()]))
-        lines = [head, *(f"  {line}" for line in estimates), f"  {foot}"]
+        self._show([head, *(f"  {line}" for line in estimates), f"  {foot}"])
+
+    def _show(self, lines: Sequence[str]) -> None:
+        self._shown_s = self._now_s()
         texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines]
         self._live.update(RichGroup(*texts), refresh=True)
 

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flopwatch.prediction.job_arrays import JobArrays, count_rank_parameters
-from flopwatch.prediction.layer_cost import FORWARD_SHARE, Micro, count_tokens, time_attention
+from flopwatch.prediction.layer_cost import (
+    FORWARD_SHARE,
+    Micro,
+    count_tokens,
+    find_imbalance,
+    time_attention,
+)
 from flopwatch.prediction.software_stacks import Parameters
 
 if TYPE_CHECKING:
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
 
 Divided = Literal["tensor", "data", "expert", "stage"]
 """What ranks exchange, by the field of `JobArrays` that its link begins with."""
+SWAPS = 4
+"""Of tokens for heads in a layer: of queries, keys and values, and of the result back."""
 BUCKET_BYTES = 5e8
 """Of gradients, reduced together."""
 
@@ -65,6 +73,7 @@ def time_layer_exchange(jobs: JobArrays, parameters: Parameters) -> Iterator[Mic
         "network",
     )  # fmt: skip
     # Keys and values pass all other ranks; backward, their gradients too. Attention hides them.
+    # Or tokens are swapped for heads and back, which nothing hides.
     keys = tokens * jobs.get("key_width") / tensor * jobs.element_bytes * (context - 1)
     moved_s, latency_s = time_ring(jobs, parameters, keys, context, tensor)
     attention = time_attention(jobs, parameters)
@@ -75,12 +84,20 @@ def time_layer_exchange(jobs: JobArrays, parameters: Parameters) -> Iterator[Mic
     backward = (1 + again) * latency_s * (context - 1) + _wait(
         (2 + again) * moved_s, parameters.context_exposed, attention.backward_s
     )
+    swapped = tokens * (2 * jobs.get("heads") * jobs.get("head_dim") + jobs.get("key_width"))
+    swapped = swapped / tensor * jobs.element_bytes * (context - 1) / context
+    swap_s, swap_latency_s = _time_all_to_all(jobs, swapped, parameters, context, tensor)
+    swap = swap_s + SWAPS * swap_latency_s
+    forward = np.where(jobs.is_swapped > 0, swap, forward)
+    backward = np.where(jobs.is_swapped > 0, (1 + again) * swap, backward)
     yield Micro("context-parallel communication", forward, backward, 0.0, 0.0, "network")
     routed = jobs.get("expert_layers") / jobs.get("layers")
     divided = np.where(jobs.is_sequence > 0, tensor, 1.0)
     sent = whole * jobs.get("routed") / divided * (expert - 1) / expert
-    moved_s, latency_s = _time_all_to_all(jobs, parameters, sent)
-    once = routed * (parameters.expert_exposed * parameters.expert_imbalance * moved_s + latency_s)
+    apart = np.where(jobs.expert_tensor > 0, jobs.expert_tensor, tensor) * context
+    moved_s, latency_s = _time_all_to_all(jobs, sent, parameters, expert, apart)
+    imbalance = find_imbalance(jobs, parameters)
+    once = routed * (parameters.expert_exposed * imbalance * moved_s + latency_s)
     yield Micro(
         "expert-parallel communication", 2 * once, (2 + 2 * jobs.is_full) * once, 0.0, 0.0,
         "network",
@@ -110,23 +127,23 @@ def time_end_exchange(jobs: JobArrays, parameters: Parameters) -> tuple[Micro, M
 
 
 def _time_all_to_all(
-    jobs: JobArrays, parameters: Parameters, size_bytes: Array
+    jobs: JobArrays, size_bytes: Array, parameters: Parameters, members: Array, apart: Array
 ) -> tuple[Array, Array]:
     """Of what each rank sends to all others at full bandwidth: the share that leaves a node goes
     through its own adapter."""
     import numpy as np
 
-    apart = jobs.tensor * jobs.context
-    inside = np.clip(jobs.per_node / apart, 1.0, jobs.expert)
-    remote = 1 - inside / jobs.expert
-    link = np.maximum(jobs.expert_link, 1.0)
-    local_s = np.where(inside > 1, size_bytes * (1 - remote) / link, 0.0)
+    inside = np.clip(jobs.per_node / apart, 1.0, members)
+    remote = 1 - inside / members
+    local_s = np.where(
+        inside > 1, size_bytes * (1 - remote) / np.maximum(jobs.expert_link, 1.0), 0.0
+    )
     moved_s = np.maximum(local_s, size_bytes * remote / np.maximum(jobs.network, 1.0))
-    nodes = jobs.expert / inside
+    nodes = members / inside
     latency = parameters.collective_s + np.where(
         remote > 0, parameters.hop_s * nodes, jobs.expert_latency
     )
-    several = jobs.expert > 1
+    several = members > 1
     return np.where(several, moved_s, 0.0), np.where(several, latency, 0.0)
 
 
@@ -168,7 +185,7 @@ def time_data_exchange(
     share = common / np.maximum(common + experts, 1.0)
     kinds = (
         (common, alike, jobs.tensor, share),
-        (experts, alike / jobs.expert, jobs.tensor * jobs.expert, 1 - share),
+        (experts, jobs.count_alike(), jobs.find_expert_tensor() * jobs.expert, 1 - share),
     )
     for numbers, members, apart, share in kinds:
         group = np.minimum(jobs.shard_group, members)

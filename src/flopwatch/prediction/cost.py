@@ -54,12 +54,15 @@ An update reads and writes each rank's share of parameters, gradients and moment
 `step_s` more; slow ranks cost `scale_loss` for each doubling of the nodes. Where memory is nearly
 full, each GB costs `pressure_s_per_gb` in every micro-batch.
 
+Layers whose activations are offloaded wait for what takes longer to move to the host and back than
+to compute; an optimizer's state on the host is updated there.
+
 Left out: the embedding's lookup, dropout, data loaders that cannot keep up, clocks that change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -95,11 +98,15 @@ from flopwatch.prediction.layer_cost import (
     time_overhead,
 )
 from flopwatch.prediction.software_stacks import Parameters
+from flopwatch.prediction.stage_memory import count_kept
 
 if TYPE_CHECKING:
     from flopwatch.prediction.job_arrays import Array
 
 Phase = Literal["forward", "backward", "optimizer"]
+HOST_BYTES_PER_S = 50e9
+"""Of the host's memory, what the update of one device has, where its state is there: an eighth of
+a server's, assumed."""
 ZERO_BUBBLE = 1 / 3
 """Of a pipeline's bubble, what a schedule leaves that fills it with gradients of weights."""
 
@@ -167,7 +174,7 @@ def estimate_cost(
     >>> job = TrainingJob("7b", 2048, micro_batch=4, parallelism=split)
     >>> cost = estimate_cost(job, find_machine("A100-80GB")[1], EXPECTED)
     >>> round(job.tokens_per_step / cost.step_s / 8, -3)
-    5000.0
+    4000.0
     """
     require_predictable(job)
     require_links(job, machine)
@@ -206,6 +213,12 @@ def require_predictable(job: TrainingJob, who: str = "predict") -> None:
         raise UsageError(
             f"{who}: {split.pipeline} pipeline stages cannot share {job.shape.layers} layers; "
             "choose fewer stages"
+        )
+    heads = job.shape.heads
+    if split.context_exchange == "all-to-all" and split.tensor * split.context > (heads or 1):
+        raise UsageError(
+            f"{who}: {split.tensor * split.context} ranks cannot share {heads} heads, which they "
+            "do where tokens are swapped for heads; choose fewer, or context exchange ring"
         )
     if split.expert > (job.shape.experts or 1):
         raise UsageError(
@@ -246,6 +259,7 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
         *time_layer_exchange(jobs, parameters),
     ]
     layer.append(time_overhead(jobs, parameters, layer))
+    layer.append(time_offload(jobs, layer))
     first_exchange, last_exchange = time_end_exchange(jobs, parameters)
     first = [time_embedding(jobs, parameters), first_exchange]
     last = [*time_head(jobs, parameters), last_exchange]
@@ -255,7 +269,8 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
     )
     sent = time_sends(jobs, parameters)
     pressed_s = jobs.pressed_gb * parameters.pressure_s_per_gb
-    fixed_s = sent + parameters.micro_batch_s + pressed_s
+    summed_s = time_sums(jobs, parameters)
+    fixed_s = sent + parameters.micro_batch_s + pressed_s + summed_s
     slowest_s, bubble_s = _find_bubble(jobs, layer_s, first_s, last_s, fixed_s)
     mean_s = (layers * layer_s + first_s + last_s) / stages
     waited_s = time_data_exchange(jobs, parameters, slowest_s, mean_s)
@@ -263,6 +278,7 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
         *(part for each in layer for part in _scale(each, times * layers / stages)),
         *(part for each in (*first, *last) for part in _scale(each, times / stages)),
         PartArrays("overhead", "backward", times * parameters.micro_batch_s),
+        PartArrays("gradient sums", "backward", times * summed_s, bound="memory"),
         PartArrays("memory pressure", "backward", times * pressed_s),
         PartArrays("pipeline communication", "backward", times * sent, bound="network"),
         PartArrays("pipeline bubble", "backward", times * (slowest_s - mean_s) + bubble_s),
@@ -270,6 +286,19 @@ def list_parts(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
         *_list_update(jobs, parameters),
     ]
     return _add_slow_ranks(jobs, parameters, parts)
+
+
+def time_sums(jobs: JobArrays, parameters: Parameters) -> Array:
+    """What a micro-batch takes to add its gradients to those of the ones before: read both, write
+    one. Where gradients are sharded, that is a small share of them."""
+    import numpy as np
+
+    common, experts = count_rank_parameters(jobs)
+    group = np.where(jobs.is_sharded > 0, jobs.shard_group, 1.0)
+    numbers = (common + experts) / group
+    moved = numbers * (jobs.element_bytes + 2 * jobs.reduced_bytes)
+    summed: Array = np.where(jobs.grad_accum > 1, moved, 0.0) / find_bandwidth(jobs, parameters)
+    return summed
 
 
 def _scale(part: Micro, times: Array) -> Iterator[PartArrays]:
@@ -309,19 +338,37 @@ def _find_bubble(
 
 
 def _list_update(jobs: JobArrays, parameters: Parameters) -> list[PartArrays]:
+    """On the host, where the optimizer's state is there: gradients go, and parameters come back."""
     import numpy as np
 
     common, experts = count_rank_parameters(jobs)
     group = np.where((jobs.is_sharded > 0) | (jobs.is_zero1 > 0), jobs.shard_group, 1.0)
-    own = common / group + experts / np.minimum(
-        group, np.maximum(jobs.data * jobs.context / jobs.expert, 1.0)
-    )
+    own = common / group + experts / np.minimum(group, jobs.count_alike())
     size_bytes = jobs.update_passes * own * jobs.parameter_bytes
     update_s = size_bytes / find_bandwidth(jobs, parameters)
+    is_away = jobs.offloads_optimizer > 0
+    away_s = size_bytes / HOST_BYTES_PER_S
+    update_s = np.where(is_away, away_s, update_s)
+    moved_s = own * (jobs.reduced_bytes + jobs.element_bytes) / jobs.host_link
     return [
         PartArrays("optimizer", "optimizer", update_s, size_bytes / jobs.bandwidth, "memory"),
+        PartArrays("offloading", "optimizer", np.where(is_away, moved_s, 0.0), bound="memory"),
         PartArrays("overhead", "optimizer", parameters.step_s + 0 * update_s),
     ]
+
+
+def time_offload(jobs: JobArrays, layer: Sequence[Micro]) -> Micro:
+    """What a layer keeps goes to the host while it computes, and comes back likewise; waited for is
+    what takes longer."""
+    import numpy as np
+
+    kept, _ = count_kept(jobs)
+    moved_s = np.where(jobs.offloads_activations > 0, kept / jobs.host_link, 0.0)
+    forward, backward = (
+        np.maximum(moved_s - _add(getattr(each, name) for each in layer), 0.0)
+        for name in ("forward_s", "backward_s")
+    )
+    return Micro("offloading", forward, backward, 0.0, 0.0, "memory")
 
 
 def _add_slow_ranks(

@@ -7,6 +7,7 @@ its `practice`; `--network` says otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -49,6 +50,12 @@ POWER_W = {
     "GB300": 1400, "MI250": 560, "MI300X": 750, "MI325X": 1000, "MI350X": 1000, "MI355X": 1400,
 }  # fmt: skip
 """That a device may draw, likewise."""
+HOST_GB_PER_S = {
+    "": 25, "V100": 12, "T4": 12, "H100": 50, "H200": 50, "H800": 50, "H20": 50, "B200": 50,
+    "B300": 50, "MI3": 50, "RTX-5090": 50, "GH200": 350, "GB200": 350, "GB300": 350,
+}  # fmt: skip
+"""To the host's memory, in one direction, by the beginning of a device's name: about 80 % of 16
+lanes of PCIe 3.0, 4.0 and 5.0, and of NVLink to a Grace."""
 POWER_EXPONENT = 0.5
 """Of power, that the rate of large matmuls grows with where power limits it: chosen by hand.
 Voltage falls with the clock, so that half of the power is more than half of the clock."""
@@ -99,6 +106,9 @@ class Machine:
     """Of a CPU, that all its ranks share."""
     ranks_per_core: float = 1.0
     """More than 1 where ranks that wait leave their cores to others."""
+    host_bytes_per_s: float = 25e9
+    """To the memory of its host, in one direction: what PCIe 4.0 x16 reaches, if nothing else is
+    known."""
     per_node: int = USUAL_NODE.devices
     """Devices that their own links join."""
     processors: int = USUAL_PROCESSORS
@@ -140,10 +150,23 @@ class Machine:
         return rate
 
 
-def find_by_beginning(table: Mapping[str, int], name: str) -> int | None:
-    """The entry whose key is the longest beginning of a device's name."""
+POWER = re.compile(r"[\s_-]*(\d{3,4})\s*w(?:att)?s?$", re.IGNORECASE)
+
+
+def split_power(device: str) -> tuple[str, float | None]:
+    """The name of a device, and the power that it is limited to.
+
+    >>> split_power("h100_500w"), split_power("h100_80gb")
+    (('h100', 500.0), ('h100_80gb', None))
+    """
+    found = POWER.search(device)
+    return (device[: found.start()], float(found[1])) if found else (device, None)
+
+
+def find_by_beginning(table: Mapping[str, int], name: str) -> int:
+    """The entry whose key is the longest beginning of a device's name; 0 where there is none."""
     fitting = [key for key in table if name.startswith(key)]
-    return table[max(fitting, key=len)] if fitting else None
+    return table[max(fitting, key=len)] if fitting else 0
 
 
 def limit_power(machine: Machine, power_w: float) -> Machine:
@@ -154,7 +177,7 @@ def limit_power(machine: Machine, power_w: float) -> Machine:
     609
     """
     usual = find_by_beginning(POWER_W, machine.name)
-    if usual is None or power_w >= usual:
+    if not usual or power_w >= usual:
         return machine
     share = (power_w / usual) ** POWER_EXPONENT
     return replace(
@@ -169,7 +192,7 @@ def limit_power(machine: Machine, power_w: float) -> Machine:
 
 def find_machine(hardware: str, network_gbit: float | None = None) -> tuple[int, Machine]:
     """How many devices, and what one of them can do. Of devices that share a name, the first: SXM
-    before PCIe, as most jobs of several devices have them.
+    before PCIe, as most jobs of several devices have them. An H100-SXM-500W may draw no more.
 
     >>> count, machine = find_machine("8xA100-80GB")
     >>> count, machine.name, round(machine.find_rate("bfloat16") / 1e12)
@@ -177,11 +200,13 @@ def find_machine(hardware: str, network_gbit: float | None = None) -> tuple[int,
     >>> find_machine("h100_80gb")[1].name
     'H100-SXM'
     """
-    count, name = split_hardware(hardware)
+    count, text = split_hardware(hardware)
+    name, power_w = split_power(text)
     candidates = find_devices(name)
     if not candidates:
         raise UsageError(describe_unknown(name))
-    return count, describe_device(candidates[0], network_gbit)
+    machine = describe_device(candidates[0], network_gbit)
+    return count, machine if power_w is None else limit_power(machine, power_w)
 
 
 def describe_device(device: Device, network_gbit: float | None = None) -> Machine:
@@ -214,6 +239,7 @@ def describe_device(device: Device, network_gbit: float | None = None) -> Machin
         link_bytes_per_s=link.gb_per_s / 2 * GB if link else None,
         bridge_bytes_per_s=device.bridge.gb_per_s / 2 * GB if device.bridge else None,
         network_bytes_per_s=(network_gbit or practice.node.network_gbit) * GIGABIT,
+        host_bytes_per_s=find_by_beginning(HOST_GB_PER_S, device.name) * GB,
         per_node=practice.node.devices,
         processors=find_by_beginning(PROCESSORS, device.name) or USUAL_PROCESSORS,
         device=device.kind,

@@ -18,7 +18,6 @@ from flopwatch.jobs.parallelism import SCHEDULES, UNSHARDED
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.hardware import Machine
 from flopwatch.prediction.model_work import (
-    MOST_LINEARS,
     ModelWork,
     Weight,
     count_work,
@@ -78,9 +77,9 @@ class JobArrays:
     micro_batch: Array
     grad_accum: Array
     is_full: Array
-    """Whether everything is recomputed,"""
+    """Which share of the layers is recomputed in full,"""
     is_selective: Array
-    """or part of it."""
+    """or whether a part of each is."""
     is_plain: Array
     """Whether scores of attention are written to memory."""
     is_autocast: Array
@@ -99,7 +98,16 @@ class JobArrays:
     is_zero_bubble: Array
     is_gpipe: Array
     context: Array
+    is_swapped: Array
+    """Whether context-parallel ranks swap tokens for heads."""
     expert: Array
+    expert_tensor: Array
+    """0: as `tensor`."""
+    expert_imbalance: Array
+    """0: as the software stack has it."""
+    offloads_activations: Array
+    offloads_optimizer: Array
+    host_link: Array
     data: Array
     is_none: Array
     is_sharded: Array
@@ -137,6 +145,19 @@ class JobArrays:
     is_host: Array
     pressed_gb: Array
 
+    def find_expert_tensor(self) -> Array:
+        """Ranks that divide an expert."""
+        import numpy as np
+
+        return np.where(self.expert_tensor > 0, self.expert_tensor, self.tensor)
+
+    def count_alike(self) -> Array:
+        """Ranks that have the same experts."""
+        import numpy as np
+
+        ranks = self.data * self.context * self.tensor / self.find_expert_tensor() / self.expert
+        return np.maximum(ranks, 1.0)
+
     def get(self, name: str) -> Array:
         """A field of `ModelWork`."""
         return self.work[:, ModelWork._fields.index(name)]
@@ -163,7 +184,7 @@ def make_arrays(jobs: Sequence[Placed]) -> JobArrays:
     import numpy as np
 
     weights = [list_weights(each.job.shape) for each in jobs]
-    columns = np.zeros((len(jobs), MOST_LINEARS, len(Weight._fields)))
+    columns = np.zeros((len(jobs), max(map(len, weights)), len(Weight._fields)))
     columns[:, :, :2] = 1.0
     for row, listed in enumerate(weights):
         columns[row, : len(listed)] = listed
@@ -186,7 +207,7 @@ def _describe(placed: Placed) -> dict[str, float]:
         "seq_len": job.seq_len,
         "micro_batch": job.micro_batch,
         "grad_accum": job.grad_accum,
-        "is_full": job.recompute == "full",
+        "is_full": job.recomputed_share,
         "is_selective": job.recompute == "selective",
         "is_plain": habits.has_plain_attention or job.attention == "plain",
         "is_autocast": arithmetic.is_autocast and habits.casts,
@@ -204,7 +225,13 @@ def _describe(placed: Placed) -> dict[str, float]:
         "is_zero_bubble": SCHEDULES[split.schedule].splits_backward,
         "is_gpipe": SCHEDULES[split.schedule].keeps_all,
         "context": split.context,
+        "is_swapped": split.context_exchange == "all-to-all",
         "expert": split.expert,
+        "expert_tensor": split.expert_tensor or 0,
+        "expert_imbalance": job.expert_imbalance or 0.0,
+        "offloads_activations": job.offload in ("activations", "both"),
+        "offloads_optimizer": job.offload in ("optimizer", "both"),
+        "host_link": machine.host_bytes_per_s,
         "data": split.data,
         "is_none": sharding == "none",
         "is_sharded": sharding in GATHERS,
@@ -303,6 +330,5 @@ def count_rank_parameters(jobs: JobArrays) -> tuple[Array, Array]:
         jobs.get("rest_parameters") > 1.5 * jobs.get("rows") * jobs.get("head_width")
     )
     ends = np.where(is_divided, ends / 2, ends)
-    return share * jobs.get("block_parameters") + ends, (
-        share * jobs.get("expert_parameters") / jobs.expert
-    )
+    of_experts = share * jobs.tensor / jobs.find_expert_tensor() / jobs.expert
+    return share * jobs.get("block_parameters") + ends, of_experts * jobs.get("expert_parameters")

@@ -46,12 +46,14 @@ def predict_lists(
     *,
     global_batch_tokens: float | None = None,
     split: Mapping[str, Any] | None = None,
+    alike: Mapping[str, Any] | None = None,
     stack: str | None = None,
     network_gbit: float | None = None,
 ) -> tuple[list[Prediction], list[str]]:
     """Of every combination of the lists, which are named as in AXES; of those that cannot be, why.
     Refused where none can be. `global_batch_tokens` takes the place of grad_accum; `split` has the
-    fields of `Parallelism` that divide a model.
+    fields of `Parallelism` that divide a model, and `alike` those of the job that all have in
+    common.
 
     >>> lists = {"model": ["1b", "7b"], "seq_len": [2048], "hardware": ["8xA100-80GB"]}
     >>> [each.job.ranks for each in predict_lists(lists)[0]]
@@ -67,7 +69,8 @@ def predict_lists(
     found, refusals = [], []
     for values in combinations:
         try:
-            job = _make_job(dict(zip(axes, values, strict=True)), global_batch_tokens, split or {})
+            given = {**(alike or {}), **dict(zip(axes, values, strict=True))}
+            job = _make_job(given, global_batch_tokens, split or {})
             found.append(predict_job(job, stack, network_gbit))
         except UsageError as error:
             refusals.append(str(error))

@@ -19,6 +19,9 @@
     sharding or shard_strategy, shard_group   none ... hybrid, or FULL_SHARD, SHARD_GRAD_OP,
                                               HYBRID_SHARD, NO_SHARD; full where nothing is said
     recompute or act_ckpt                     none, selective, full, or 0, 1
+    recompute_layers, offload,                as --recompute-layers, --offload, --context-exchange,
+    context_exchange,                         --expert-tp and --expert-imbalance
+    expert_tensor_parallel, expert_imbalance
     tokens_per_s                              of all GPUs, where it was measured
     source, stack                             where it was measured, and by which framework
 
@@ -30,7 +33,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +40,8 @@ from typing import TypeVar
 
 from flopwatch.errors import UsageError
 from flopwatch.jobs.model_shapes import Shape, find_dimensions
-from flopwatch.jobs.parallelism import SCHEDULES, Parallelism, find_sharding
-from flopwatch.jobs.training_job import Recompute, TrainingJob
+from flopwatch.jobs.parallelism import CONTEXT_EXCHANGES, SCHEDULES, Parallelism, find_sharding
+from flopwatch.jobs.training_job import OFFLOADS, Recompute, TrainingJob
 from flopwatch.prediction.cost import require_predictable
 from flopwatch.records.foreign import ForeignError, read_text
 
@@ -58,6 +60,11 @@ SWITCHES: Mapping[str, bool] = {
 MASTER_WEIGHTS = {"bf16": "bf16-mixed", "fp16": "fp16-mixed"}
 """Tables of jobs in all kinds of parallelism name the precision of matmuls; their optimizers keep
 weights in 32 bits."""
+OFFLOADED = {"": "none", "0": "none", "no": "none", **{name: name for name in OFFLOADS}}
+EXCHANGES = {
+    "": "ring", "ulysses": "all-to-all", "a2a": "all-to-all", "all_to_all": "all-to-all",
+    **{name: name for name in CONTEXT_EXCHANGES},
+}  # fmt: skip
 USUAL_HEAD = 128
 USUAL_VOCABULARY, USUAL_ROWS = 50_257, 50_368
 Value = TypeVar("Value")
@@ -140,13 +147,26 @@ def _make_job(cells: Mapping[str, str]) -> TrainingJob:
     precision = (cells.get("precision") or "amp_bf16").lower()
     if is_parallel(cells) and not cells.get("mp_mode"):
         precision = MASTER_WEIGHTS.get(precision, precision)
-    recompute = "recompute" if cells.get("recompute") else "act_ckpt"
+    column = "recompute" if cells.get("recompute") else "act_ckpt"
+    recompute = _choose(cells, column, RECOMPUTES, "write 1, 0 or selective")
+    layers, imbalance = cells.get("recompute_layers"), cells.get("expert_imbalance")
     return TrainingJob(
         _read_shape(cells, tokens),
         tokens,
         micro_batch=micro_batch,
         grad_accum=_find_grad_accum(cells, micro_batch * split.data),
-        recompute=_choose(cells, recompute, RECOMPUTES, "write 1, 0 or selective"),
+        recompute=recompute,
+        recompute_layers=(
+            _read_count(cells, "recompute_layers", least=0)
+            if layers and recompute == "full"
+            else None
+        ),
+        offload=_choose(cells, "offload", OFFLOADED, f"choose one of {', '.join(OFFLOADS)}"),
+        expert_imbalance=(
+            _read_number(cells, "expert_imbalance", lambda n: 1 <= n <= 1e4, "a number from 1")
+            if imbalance
+            else None
+        ),
         precision=precision,
         parallelism=split,
         reduced_bytes=_choose(
@@ -219,6 +239,10 @@ def _read_parallelism(cells: Mapping[str, str]) -> Parallelism:
     sharding = cells.get("sharding") or cells.get("shard_strategy") or "FULL_SHARD"
     schedule = cells.get("schedule", "").lower().replace("_", "-") or "1f1b"
     stages = _read_count(cells, "virtual_stages", 1) if pipeline > 1 else 1
+    expert_tensor = None
+    if cells.get("expert_tensor_parallel"):
+        expert_tensor = math.gcd(_read_count(cells, "expert_tensor_parallel"), tensor)
+    alike = data * context * tensor // (expert_tensor or tensor)
     group = _read_count(cells, "shard_group") if cells.get("shard_group") else None
     return Parallelism(
         data=data,
@@ -229,7 +253,11 @@ def _read_parallelism(cells: Mapping[str, str]) -> Parallelism:
         schedule=schedule if schedule in SCHEDULES else "1f1b",
         context=context,
         # Experts may be divided among tensor-parallel ranks, too; what is left is data parallel.
-        expert=math.gcd(_read_count(cells, "expert_parallel", 1), data * context),
+        expert=math.gcd(_read_count(cells, "expert_parallel", 1), alike),
+        expert_tensor=expert_tensor,
+        context_exchange=_choose(
+            cells, "context_exchange", EXCHANGES, f"choose one of {', '.join(CONTEXT_EXCHANGES)}"
+        ),
         sharding=find_sharding(sharding),
         shard_group=group,
     )
@@ -245,19 +273,6 @@ def _find_grad_accum(cells: Mapping[str, str], at_once: int) -> int:
             f"micro_batch_seqs, {at_once}; mend one of them"
         )
     return batch // at_once
-
-
-POWER = re.compile(r"[\s_-]*(\d{3,4})\s*w(?:att)?s?$", re.IGNORECASE)
-
-
-def split_power(device: str) -> tuple[str, float | None]:
-    """The name of a device, and the power that it is limited to.
-
-    >>> split_power("h100_500w"), split_power("h100_80gb")
-    (('h100', 500.0), ('h100_80gb', None))
-    """
-    found = POWER.search(device)
-    return (device[: found.start()], float(found[1])) if found else (device, None)
 
 
 def _choose(cells: Mapping[str, str], column: str, table: Mapping[str, Value], hint: str) -> Value:

@@ -49,13 +49,16 @@ def time_matmuls(jobs: JobArrays, parameters: Parameters) -> Micro:
     tokens = count_tokens(jobs)[:, None]
     share = jobs.weight_layers / jobs.get("layers")[:, None]
     tensor = jobs.tensor[:, None]
-    inputs = np.where(jobs.split == ROW, jobs.inputs / tensor, jobs.inputs)
-    outputs = np.where(jobs.split == COLUMN, jobs.outputs / tensor, jobs.outputs)
     is_expert = jobs.copies > 1
+    divided = np.where(is_expert, jobs.find_expert_tensor()[:, None], tensor)
+    inputs = np.where(jobs.split == ROW, jobs.inputs / divided, jobs.inputs)
+    outputs = np.where(jobs.split == COLUMN, jobs.outputs / divided, jobs.outputs)
     groups = np.where(is_expert, np.maximum(jobs.copies / jobs.expert[:, None], 1.0), 1.0)
     can_differ = is_expert & (jobs.copies > jobs.active)
-    uneven = np.where(can_differ, _as_column(parameters.expert_imbalance), 1.0)
-    rows = tokens * np.where(is_expert, jobs.active, 1.0) * uneven
+    imbalance = find_imbalance(jobs, parameters)[:, None]
+    uneven = np.where(can_differ, imbalance, 1.0)
+    # Ranks that do not divide an expert among them have a share of its tokens each.
+    rows = tokens * np.where(is_expert, jobs.active * divided / tensor, 1.0) * uneven
     efficiency = _as_column(parameters.matmul_efficiency) * np.where(
         is_expert, _as_column(parameters.grouped_efficiency), 1.0
     )
@@ -91,6 +94,12 @@ def time_matmuls(jobs: JobArrays, parameters: Parameters) -> Micro:
 def _as_column(value: Any) -> Any:
     """A parameter to compute with columns of linear layers: one for all jobs, or one each."""
     return value[:, None] if getattr(value, "ndim", 0) else value
+
+
+def find_imbalance(jobs: JobArrays, parameters: Parameters) -> Array:
+    import numpy as np
+
+    return np.where(jobs.expert_imbalance > 0, jobs.expert_imbalance, parameters.expert_imbalance)
 
 
 def count_tokens(jobs: JobArrays) -> Array:
@@ -177,7 +186,7 @@ def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro
         * jobs.ranks_per_core
         * np.where(jobs.is_compiled > 0, parameters.compiled_launches, 1.0)
     )
-    collectives = np.where(jobs.tensor > 1, 2.0, 0.0) * parameters.collective_s
+    collectives = np.where(jobs.tensor > 1, 2 * np.log2(jobs.tensor), 0.0) * parameters.collective_s
     forward = FORWARD_SHARE * launches + collectives
     backward = (1 - FORWARD_SHARE + again * FORWARD_SHARE) * launches + collectives * (
         1 + jobs.is_full

@@ -59,7 +59,8 @@ def find_capacity(job: TrainingJob, device: Device, available_bytes: int) -> Mem
     """Models of the library transformers need torch, and are estimated in a process that has it;
     where ranks divide the model, or it cannot be built (experts, windows, state spaces), it is
     estimated by `stage_memory`."""
-    if not is_data_only(job.parallelism):
+    is_kept = job.offload == "none" and job.recompute_layers is None
+    if not (is_kept and is_data_only(job.parallelism)):
         return estimate_by_stage(job, available_bytes)
     if job.shape.is_ours:
         return estimate_capacity(job, device, available_bytes)

@@ -11,6 +11,7 @@ given back and asked for again. Beyond tensors, a process needs what its librari
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +32,15 @@ from flopwatch.prediction.cost import (
     require_predictable,
 )
 from flopwatch.prediction.hardware import Machine
+from flopwatch.prediction.intervals import (
+    KNOWN_SHARE_SPREAD,
+    UNKNOWN_SHARE_SPREAD,
+    find_errors,
+    find_spread,
+)
 from flopwatch.prediction.job_arrays import NO_HABITS, Habits, Placed, make_arrays
 from flopwatch.prediction.layer_cost import ALIGNED
-from flopwatch.prediction.software_stacks import TYPICAL, Stack
+from flopwatch.prediction.software_stacks import TYPICAL, Stack, find_stack
 from flopwatch.prediction.stage_memory import LIBRARIES_BYTES, estimate_stage_memory
 
 KEPT = {"mosaicgpt-2022": 1.29, "llm-foundry": 0.78}
@@ -157,7 +164,7 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     cost = estimate_cost(job, machine, stack.parameters, pressed_gb, stack.habits)
     speed = job.tokens_per_step / cost.step_s
     unseen = _list_unseen(job, machine, stack)
-    low, high = stack.find_interval(list(unseen))
+    low, high = _find_interval(Placed(job, machine, stack.habits, pressed_gb), stack, unseen)
     return Prediction(
         job=job,
         machine=machine,
@@ -174,12 +181,26 @@ def predict(job: TrainingJob, machine: Machine, stack: Stack) -> Prediction:
     )
 
 
+def _find_interval(placed: Placed, stack: Stack, unseen: Collection[str]) -> tuple[float, float]:
+    """Of measured over predicted tokens/s."""
+    machine, dtype = placed.machine, placed.job.arithmetic.matmul_dtype
+    share_spread = 0.0
+    if "device" in unseen and not machine.is_measured:
+        is_known = dtype in machine.sustained
+        share_spread = KNOWN_SHARE_SPREAD if is_known else UNKNOWN_SHARE_SPREAD
+    errors = find_errors(stack.errors, unseen, share_spread)
+    spread = find_spread(placed, stack.parameters, errors)
+    is_new = "kind" in unseen or "precision" in unseen
+    return stack.find_interval(spread, find_stack(TYPICAL) if is_new else None)
+
+
 def has_exact_memory(job: TrainingJob) -> bool:
     """Whether it is a job of our own transformer in data parallelism, of which every tensor is
     known."""
     shape = job.shape
     is_ours = shape.is_ours and not shape.experts and not shape.key_value_heads
-    return is_ours and shape.head_dim is None and is_data_only(job.parallelism)
+    is_usual = job.offload == "none" and job.recompute_layers is None
+    return is_ours and is_usual and shape.head_dim is None and is_data_only(job.parallelism)
 
 
 def estimate_memory(
@@ -220,7 +241,7 @@ def find_pressure(memory: Memory) -> float:
 
 
 def _list_unseen(job: TrainingJob, machine: Machine, stack: Stack) -> dict[str, str]:
-    """In what respects no data are from such a job, as keys of UNSEEN_SPREADS with sentences."""
+    """In what respects no data are from such a job, as keys of UNSEEN with sentences."""
     unseen = {}
     if not stack.covers(machine):
         unseen["device"] = (

@@ -9,8 +9,13 @@ from functools import lru_cache
 
 from flopwatch.devices.device_names import describe_unknown, find_devices
 from flopwatch.errors import UsageError
-from flopwatch.prediction.hardware import GIGABIT, Machine, describe_device, limit_power
-from flopwatch.prediction.job_rows import split_power
+from flopwatch.prediction.hardware import (
+    GIGABIT,
+    Machine,
+    describe_device,
+    limit_power,
+    split_power,
+)
 
 
 def find_row_machine(cells: Mapping[str, str], network_gbit: float | None = None) -> Machine:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -253,11 +253,9 @@ def find_origin(cells: Mapping[str, str]) -> str | None:
     return ORIGINS.get(f"{source}/{framework}", ORIGINS.get(source))
 
 
-UNSEEN_SPREADS = {"device": 0.04, "ranks": 0.04, "precision": 0.1, "kind": 0.1}
-"""One standard deviation of the logarithm that is added where no data are from such a device, so
-many of them, such a precision, or such a kind of parallelism. That of a device is by how much more
-jobs are off whose device was left out of the fit than those whose size was; of a precision and a
-kind, what is off on average where a whole source was (`flopwatch validate`)."""
+LEAST_SPREAD = 0.08
+"""One standard deviation of the logarithm of a prediction's time where all parameters are known:
+how wrong the form of the cost model is, chosen by hand. `intervals` has the rest."""
 PUBLISHED_PRECISIONS = ("bf16", "bf16-mixed")
 QUANTILE = 1.645
 """Standard deviations of a normal distribution on either side that hold nine of ten."""
@@ -271,7 +269,8 @@ class Stack:
     low: float
     """Measured tokens/s over predicted ones: one of twenty is less,"""
     high: float
-    """and one of twenty more, of jobs that were left out of the fit."""
+    """and one of twenty more, of jobs that were left out of the fit and whose spread is the least
+    there is (`intervals`)."""
     rows: int
     """Jobs that it was fitted to."""
     devices: tuple[str, ...]
@@ -282,6 +281,8 @@ class Stack:
     """Of its jobs."""
     kinds: tuple[str, ...] = ()
     """Of `predictions.KINDS`, those that its jobs have."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Of parameters, how well they are known: one standard deviation of the logarithm."""
     is_here: bool = False
     """Whether it is this machine's own, whatever that is called."""
 
@@ -295,22 +296,22 @@ class Stack:
     def covers(self, machine: Machine) -> bool:
         return self.is_here or machine.name in self.devices
 
-    def find_interval(self, unseen: Sequence[str] = ()) -> tuple[float, float]:
-        """Of measured over predicted tokens/s; `unseen` are those of UNSEEN_SPREADS in which no
-        data are from such a job.
+    def find_interval(
+        self, spread: float = LEAST_SPREAD, at_least: Stack | None = None
+    ) -> tuple[float, float]:
+        """Of measured over predicted tokens/s, where a prediction has that spread; no narrower than
+        that of the other stack.
 
         >>> stack = find_stack("llm-foundry-2023")
-        >>> near, far = stack.find_interval(), stack.find_interval(["device"])
+        >>> near, far = stack.find_interval(), stack.find_interval(0.2)
         >>> far[0] < near[0] < near[1] < far[1]
         True
         """
-        spread = math.hypot(*(UNSEEN_SPREADS[name] for name in unseen), 0.0)
-        return _widen(self.low, spread), _widen(self.high, spread)
-
-
-def _widen(bound: float, spread: float) -> float:
-    logarithm = math.log(bound)
-    return math.exp(math.copysign(math.hypot(logarithm, QUANTILE * spread), logarithm))
+        lows, highs = zip(
+            *((each.low, each.high) for each in (self, at_least or self)), strict=True
+        )
+        ratio = spread / LEAST_SPREAD
+        return min(lows) ** ratio, max(highs) ** ratio
 
 
 @cache

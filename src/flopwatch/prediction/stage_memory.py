@@ -58,7 +58,7 @@ def estimate_stage_memory(jobs: JobArrays) -> dict[str, Array]:
 
     common, experts = count_rank_parameters(jobs)
     numbers = common + experts
-    alike = np.maximum(jobs.data * jobs.context / jobs.expert, 1.0)
+    alike = jobs.count_alike()
     group = np.maximum(jobs.shard_group, 1.0)
     divided = common / group + experts / np.minimum(group, alike)
     is_whole = jobs.gathers == 2
@@ -70,15 +70,19 @@ def estimate_stage_memory(jobs: JobArrays) -> dict[str, Array]:
         MASTER_BYTES + MOMENT_BYTES,
         2 * jobs.parameter_bytes,
     )
-    layer, whole = _count_kept(jobs)
+    layer, whole = count_kept(jobs)
     one = LAYERS_AT_WORK * whole
     first, middle, last = count_stage_layers(jobs)
     waiting = _count_waiting(jobs)
     tokens = jobs.micro_batch * jobs.seq_len / jobs.context
     logits = tokens * jobs.get("rows") / jobs.tensor * LOGIT_BYTES
     is_alone = jobs.pipeline == 1
-    filled = np.where(is_alone, jobs.get("layers"), first) * layer * waiting
-    drained = last * layer
+    held = np.where(is_alone, jobs.get("layers"), first) * waiting
+    drained = last
+    if np.any(jobs.offloads_activations):
+        is_away = jobs.offloads_activations > 0
+        held, drained = (np.where(is_away, np.minimum(n, AT_ONCE), n) for n in (held, drained))
+    filled, drained = held * layer, drained * layer
     is_last = ~is_alone & (drained + np.maximum(logits, one) > filled + one)
     activations = np.where(is_last, drained, filled)
     temporary = np.where(is_alone | is_last, np.maximum(logits, one), one)
@@ -93,23 +97,23 @@ def estimate_stage_memory(jobs: JobArrays) -> dict[str, Array]:
     groups = sum(
         (each > 1) * 1.0 for each in (jobs.tensor, jobs.context, jobs.expert, jobs.pipeline)
     )
-    held = {
+    throughout = {
         "parameters": fully * jobs.element_bytes,
         "gradients": gradients * jobs.reduced_bytes,
-        "optimizer state": states * state_bytes,
+        "optimizer state": np.where(jobs.offloads_optimizer > 0, 0.0, states * state_bytes),
     }
     whole_bytes: Any = {
-        **held,
+        **throughout,
         "activations": activations,
         "temporary": temporary,
         "gathered parameters": gathered,
         "libraries": LIBRARIES_BYTES + GROUP_BYTES * groups,
-        "fragmentation": FRAGMENTED * sum(held.values()),
+        "fragmentation": FRAGMENTED * sum(throughout.values()),
     }
     return cast("dict[str, Array]", whole_bytes)
 
 
-def _count_kept(jobs: JobArrays) -> tuple[Array, Array]:
+def count_kept(jobs: JobArrays) -> tuple[Array, Array]:
     """Bytes that an average layer keeps of a micro-batch, and what it would keep without
     recomputation, which is there for a moment."""
     import numpy as np
@@ -131,7 +135,7 @@ def _count_kept(jobs: JobArrays) -> tuple[Array, Array]:
     streams = np.where(jobs.is_selective > 0, SELECTIVE_STREAMS, STREAMS) + routed
     everything = tokens * (inside + streams * stream) * jobs.element_bytes + SCORE_BYTES * scores
     narrow = tokens * stream * jobs.element_bytes
-    return np.where(jobs.is_full > 0, narrow, everything), everything
+    return jobs.is_full * narrow + (1 - jobs.is_full) * everything, everything
 
 
 def _count_waiting(jobs: JobArrays) -> Array:

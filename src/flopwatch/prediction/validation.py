@@ -9,39 +9,47 @@ groups are left out of the fit and predicted by the rest:
     a source    each source in turn, predicted as one whose software stack is not known
     a device    all jobs of each device in turn
     the large   models up to a width of 2,048 predict the others
+    a kind      all jobs with tensor parallelism are predicted by those without, and all with
+                pipeline parallelism
 
 An error is that of tokens/s: predicted over measured, less 1. The interval's coverage is held out
-as well: the interval of a group is made from the errors of the other groups. Rows that their source
-calls doubtful count in no error.
+as well: the reach (`intervals`) of a group is made from the errors of the other groups, and where
+more than a size is left out, from those of other sources alone. Rows that their source calls
+doubtful count in no error.
 
 Beside each stand two baselines: a constant MFU, the best for the source in hindsight, and the cost
 model with every efficiency at 1 and no overhead, which is FLOPs plus bandwidth.
 
 Of configurations of the same job (model, sequence length, batch and GPUs), how well their order is
 predicted (Spearman's correlation), and what share of the best measured throughput the predicted
-best one reaches.
+best one reaches. A configuration that was measured several times counts once, by its median.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 from flopwatch.analysis.statistics import median
 from flopwatch.jobs.flops import count_flops_by_part
-from flopwatch.prediction.fit import fit, predict_all
+from flopwatch.jobs.training_job import TrainingJob
+from flopwatch.prediction.fit import fit_without, predict_all
+from flopwatch.prediction.intervals import (
+    BORROWED_ROWS,
+    balance,
+    find_reach,
+    find_spreads,
+    find_unseen_reach,
+)
 from flopwatch.prediction.published_steps import Observation, find_family, load_published
-from flopwatch.prediction.software_stacks import OLD, Parameters
+from flopwatch.prediction.software_stacks import LEAST_SPREAD, OLD, Parameters
 
 LARGEST_SMALL = 2048
 """Hidden size of 1b."""
-CONFIDENCE = 0.9
-"""Of an interval."""
-FEW = 30
-"""Jobs of a family of stacks: fewer have the interval of all."""
 FEWEST = 3
 """Configurations of a job whose order says something."""
 IDEAL = Parameters(
@@ -66,16 +74,18 @@ class Trial:
 
     observation: Observation
     predicted_s: float
+    spread: float = LEAST_SPREAD
+    """One standard deviation of the logarithm, as far as the fit can say (`intervals`)."""
+
+    @property
+    def deviation(self) -> float:
+        """By how many spreads it was off."""
+        return math.log(self.predicted_s / self.observation.time_s) / self.spread
 
     @property
     def error(self) -> float:
         """Of tokens/s, relatively."""
         return self.observation.time_s / self.predicted_s - 1
-
-    @property
-    def surprise(self) -> float:
-        """The logarithm of measured tokens/s over predicted."""
-        return math.log(self.predicted_s / self.observation.time_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,11 +132,21 @@ def group_large(observation: Observation) -> str | None:
     return "large" if observation.job.shape.hidden_size > LARGEST_SMALL else None
 
 
+def group_tensor(observation: Observation) -> str | None:
+    return "tensor" if observation.job.parallelism.tensor > 1 else None
+
+
+def group_pipeline(observation: Observation) -> str | None:
+    return "pipeline" if observation.job.parallelism.pipeline > 1 else None
+
+
 SPLITS: Mapping[str, Group] = {
     "a size left out": group_by_size,
     "a source left out": group_by_source,
     "a device left out": group_by_device,
     "small predict large": group_large,
+    "tensor left out": group_tensor,
+    "pipeline left out": group_pipeline,
 }
 
 
@@ -143,99 +163,74 @@ def is_slow(observation: Observation) -> bool:
 def hold_out(observations: Sequence[Observation], group: Group) -> list[Trial]:
     """Of stacks that none of the others is from, predicted as typical."""
     trials = []
-    everything = fit(observations)
-    for name in dict.fromkeys(map(group, observations)):
-        if name is None:
-            continue
-        found = fit([each for each in observations if group(each) != name], start=everything)
-        chosen = [each for each in observations if group(each) == name]
+    names = [name for name in dict.fromkeys(map(group, observations)) if name is not None]
+    left_out = [[n for n, each in enumerate(observations) if group(each) == name] for name in names]
+    for rows, found in zip(left_out, fit_without(observations, left_out), strict=True):
+        chosen = [observations[row] for row in rows]
+        kept = {each.stack for n, each in enumerate(observations) if n not in set(rows)}
         is_known = group is not group_by_source
-        parameters = [
-            _choose(found.parameters, each.stack) if is_known else found.common for each in chosen
-        ]
-        times = predict_all(chosen, [each or found.common for each in parameters])
+        stacks = [_choose(kept, each.stack) if is_known else None for each in chosen]
+        parameters = [found.parameters[each] if each else found.common for each in stacks]
+        errors = [found.errors[each] if each else found.common_errors for each in stacks]
+        times = predict_all(chosen, parameters)
+        spreads = find_spreads([each.placed for each in chosen], parameters, errors)
         trials += [
-            Trial(observation=each, predicted_s=float(time_s))
-            for each, time_s in zip(chosen, times, strict=True)
+            Trial(observation=each, predicted_s=float(time_s), spread=float(spread))
+            for each, time_s, spread in zip(chosen, times, spreads, strict=True)
         ]
     return trials
 
 
-def _choose(found: Mapping[str, Parameters], stack: str) -> Parameters | None:
-    """Those of a stack, or where none of its jobs was there, of another of its family."""
-    relatives = [other for other in found if find_family(other) == find_family(stack)]
-    return found.get(stack) or (found[relatives[0]] if relatives else None)
+def _choose(kept: Collection[str], stack: str) -> str | None:
+    """The stack, or where none of its jobs was there, another of its family."""
+    relatives = sorted(other for other in kept if find_family(other) == find_family(stack))
+    return stack if stack in kept else (relatives[0] if relatives else None)
 
 
-def find_interval(
-    surprises: Iterable[float], confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """What measured tokens/s lie between, as multiples of predicted ones: quantiles of what was
-    seen, as far out as so few of them must be taken."""
-    ordered = sorted(surprises)
-    beyond = (1 - confidence) / 2 * (len(ordered) + 1)
-    low = max(math.floor(beyond) - 1, 0)
-    return math.exp(ordered[low]), math.exp(ordered[len(ordered) - 1 - low])
+def find_own_reach(own: Sequence[Trial], trials: Sequence[Trial]) -> float:
+    """Of a family of stacks, whose own trials are among all."""
+    family = {find_family(trial.observation.stack) for trial in own}
+    others = [t for t in trials if find_family(t.observation.stack) not in family]
+    borrowed = balance(list_deviations(others), BORROWED_ROWS) if others else []
+    return find_reach([*((t.deviation, 1.0) for t in own), *borrowed])
 
 
-def find_balanced_interval(
-    trials: Sequence[Trial], confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """The same where each source counts alike, however many rows it has."""
-    counts: dict[str, int] = {}
+def list_deviations(trials: Sequence[Trial]) -> dict[str, list[float]]:
+    """By source."""
+    sources: dict[str, list[float]] = {}
     for trial in trials:
-        counts[trial.observation.source] = counts.get(trial.observation.source, 0) + 1
-    ordered = sorted((trial.surprise, 1 / counts[trial.observation.source]) for trial in trials)
-    return tuple(
-        math.exp(_find_quantile(ordered, share))
-        for share in ((1 - confidence) / 2, (1 + confidence) / 2)
-    )  # type: ignore[return-value]
+        sources.setdefault(trial.observation.source, []).append(trial.deviation)
+    return sources
 
 
-def _find_quantile(ordered: Sequence[tuple[float, float]], share: float) -> float:
-    total, passed = sum(weight for _, weight in ordered), 0.0
-    for value, weight in ordered:
-        passed += weight
-        if passed >= share * total:
-            return value
-    return ordered[-1][0]
-
-
-def make_interval(trials: Sequence[Trial], everything: Sequence[Trial]) -> tuple[float, float]:
-    """Of a family of stacks; few of them say little of their tails, so that the interval is at
-    least that of all jobs that were held out likewise."""
-    if len({trial.observation.source for trial in trials}) > 1:
-        low, high = find_balanced_interval(trials)
-    else:
-        low, high = find_interval(trial.surprise for trial in trials)
-    if len(trials) < FEW:
-        wide = find_balanced_interval(everything)
-        return min(low, wide[0]), max(high, wide[1])
-    return low, high
-
-
-def find_coverage(
-    trials: Sequence[Trial], others: Sequence[Trial], group: Group, everything: Sequence[Trial] = ()
-) -> float | None:
-    """Of each group of trials by the interval that the other groups among `others` make, or where
-    those are few, among `everything`; None where there are none."""
-    everything = everything or others
+def find_coverage(chosen: Sequence[Trial], trials: Sequence[Trial], group: Group) -> float | None:
+    """Of the trials of a source, by reaches that are made without what each was left out with; None
+    where nothing else is there. `trials` are all of the split."""
     inside = 0
-    for name in dict.fromkeys(group(trial.observation) for trial in trials):
-        rest = [other for other in others if group(other.observation) != name]
+    if group is not group_by_size:
+        sources = {trial.observation.source for trial in chosen}
+        others = [trial for trial in trials if trial.observation.source not in sources]
+        if not others:
+            return None
+        reach = find_unseen_reach(list_deviations(others))
+        return sum(abs(trial.deviation) <= reach for trial in chosen) / len(chosen)
+    families = {find_family(trial.observation.stack) for trial in chosen}
+    for name in dict.fromkeys(group(trial.observation) for trial in chosen):
+        rest = [trial for trial in trials if group(trial.observation) != name]
         if not rest:
             return None
-        low, high = make_interval(rest, everything)
+        own = [trial for trial in rest if find_family(trial.observation.stack) in families]
+        reach = find_own_reach(own, rest)
         inside += sum(
-            low <= math.exp(trial.surprise) <= high
-            for trial in trials
-            if group(trial.observation) == name
+            abs(trial.deviation) <= reach for trial in chosen if group(trial.observation) == name
         )
-    return inside / len(trials)
+    return inside / len(chosen)
 
 
 def validate(observations: Sequence[Observation] | None = None) -> list[Score]:
-    """The table for the documentation; takes a minute or two."""
+    """The table for the documentation; takes half a minute."""
+    # BLAS reads it where numpy is first imported. Matrices are small: threads only wait for others.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     known = load_published() if observations is None else observations
     scores = []
     for split, group in SPLITS.items():
@@ -260,12 +255,8 @@ def hold_out_known(observations: Sequence[Observation], group: Group) -> Sequenc
 def score(
     table: str, split: str, group: Group, chosen: Sequence[Trial], trials: Sequence[Trial]
 ) -> Score:
-    """`trials` are all of the split. Intervals are those of the stacks' families, or where a source
-    itself is held out, of all others."""
+    """`trials` are all of the split."""
     errors = sorted(abs(trial.error) for trial in chosen)
-    families = {find_family(trial.observation.stack) for trial in chosen}
-    others = [t for t in trials if find_family(t.observation.stack) in families]
-    others = list(trials) if group is not group_by_size else others
     order = [found for found in map(_judge_order, _group_jobs(chosen)) if found is not None]
     roofline = predict_all([t.observation for t in chosen], [IDEAL] * len(chosen))
     return Score(
@@ -275,7 +266,7 @@ def score(
         mean_error=sum(errors) / len(errors),
         median_error=errors[len(errors) // 2],
         largest_error=errors[-1],
-        coverage=find_coverage(chosen, others, group, trials) if group in INTERVALS else None,
+        coverage=find_coverage(chosen, trials, group),
         rank_correlation=_average([each[0] for each in order]),
         best_share=_average([each[1] for each in order]),
         constant_mfu_error=_find_constant_error(chosen),
@@ -286,10 +277,6 @@ def score(
             ]
         ),
     )
-
-
-INTERVALS = (group_by_size, group_by_source)
-"""Splits whose errors make intervals."""
 
 
 def _average(values: Sequence[float]) -> float | None:
@@ -317,23 +304,30 @@ def _group_jobs(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Configurations of the same job."""
     jobs: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in trials:
-        job, shape = trial.observation.job, trial.observation.job.shape
-        key = (
-            trial.observation.source, shape.hidden_size, shape.layers, job.seq_len, job.ranks,
-            job.global_batch,
-        )  # fmt: skip
+        job = trial.observation.job
+        key = (trial.observation.source, _describe_model(job), job.ranks, job.global_batch)
         jobs.setdefault(key, []).append(trial)
     return list(jobs.values())
 
 
+def _describe_model(job: TrainingJob) -> tuple[Any, ...]:
+    """Vocabularies are padded for each configuration."""
+    return replace(job.shape, vocabulary=1, padded_vocabulary=None), job.seq_len
+
+
 def _judge_order(trials: Sequence[Trial]) -> tuple[float, float] | None:
     """Spearman's correlation of predicted and measured times, and the share of the best."""
-    if len(trials) < FEWEST:
+    repeats: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        job = trial.observation.job
+        key = (job.parallelism, job.micro_batch, job.recompute, job.precision)
+        repeats.setdefault(key, []).append(trial)
+    if len(repeats) < FEWEST:
         return None
-    measured = [trial.observation.time_s for trial in trials]
-    predicted = [trial.predicted_s for trial in trials]
+    measured = [median([each.observation.time_s for each in same]) for same in repeats.values()]
+    predicted = [same[0].predicted_s for same in repeats.values()]
     ranks = (_rank(measured), _rank(predicted))
-    mean = (len(trials) - 1) / 2
+    mean = (len(measured) - 1) / 2
     both, one, other = (
         sum((a - mean) * (b - mean) for a, b in zip(x, y, strict=True))
         for x, y in (ranks, (ranks[0], ranks[0]), (ranks[1], ranks[1]))

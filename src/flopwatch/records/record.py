@@ -38,12 +38,23 @@ ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 MOST_NESTED = 100
 """Levels of values within values: what writes them recurses, and Python limits that."""
 
-SECTIONS = ("machine", "software", "project", "torch", "load", "published", "imported")
+SECTIONS = ("machine", "software", "project", "torch", "load", "slurm", "published", "imported")
 """Of an environment: what readers look into."""
 
 Status = Literal["ok", "oom", "crash", "timeout", "wrong", "unsupported", "skipped"]
 Stop = Literal["settled", "precise", "stalled", "budget", "interrupted"]
-Cause = Literal["does-not-fit", "too-few-ranks", "budget", "interrupted", "rank-lost"]
+Cause = Literal[
+    "does-not-fit",
+    "too-few-ranks",
+    "budget",
+    "interrupted",
+    "rank-lost",
+    "time-limit",
+    "preempted",
+    "cancelled",
+    "never-started",
+    "job-ended",
+]
 """Why a case was skipped, as a code; `message` says it in a sentence."""
 Kind = Literal["whole", "parts"]
 """A variant is a whole that is compared with the baseline, or a list of parts that are timed one by

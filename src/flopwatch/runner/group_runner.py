@@ -108,6 +108,9 @@ class Context:
     interrupts: Interrupts = field(default_factory=Interrupts)
     paths: Sequence[str] = ()
     """Folders that workers import from first: those of a revision."""
+    is_alike: Callable[[Record], bool] | None = None
+    """Whether a record of an earlier run was taken as this run would; None: under the same
+    conditions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

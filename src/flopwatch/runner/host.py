@@ -78,11 +78,13 @@ def prepare_host(
     device: Device | None = None,
     threads: int | None = None,
     memory_limit_bytes: int | None = None,
+    devices: Devices | None = None,
 ) -> Host:
     """With the machine's own values where the user left the choice. `project` is the folder whose
-    commit is recorded, by default the current one."""
+    commit is recorded, by default the current one; `devices` are those of another machine, for
+    which this one only plans."""
     instruction_set = instruction_sets.probe()
-    devices = choose_devices(device)
+    devices = devices or choose_devices(device)
     facts = environment.machine(project or Path.cwd())
     usable_cores: int = facts["machine"]["usable_cores"]
     available_bytes: int = facts["machine"]["memory_available_bytes"]

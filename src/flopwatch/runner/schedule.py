@@ -4,7 +4,7 @@ that are measured already. How long that takes is in `runner.durations`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -227,26 +227,22 @@ def resume(
     records: Iterable[Record],
     *,
     settings: Settings,
-    environment: dict[str, Any],
+    is_alike: Callable[[Record], bool],
     suite_path: Path,
 ) -> tuple[list[Group], list[Record]]:
     """What is still to be measured, and the records that answer for the rest, the newest of each
     case.
 
-    A record answers for its case when it was taken under the same conditions, from the same source
-    files, with the same C++ compiler (without one, layers take a slower way), and at least as
-    carefully as the settings ask for. Failures count as answers: what ran out of memory will do so
-    again, unless it gets more. What was interrupted or skipped does not. Where a variant is
-    missing, the baseline is measured again with it.
+    A record answers for its case when it was taken under the same conditions (`is_alike`), from the
+    same source files, and at least as carefully as the settings ask for. Failures count as answers:
+    what ran out of memory will do so again, unless it gets more. What was interrupted or skipped
+    does not. Where a variant is missing, the baseline is measured again with it.
     """
-    wanted = measurement_conditions(environment, settings)
-    compiler = _identify_compiler(environment)
     answers = {
         record.case_id: record
         for record in records
         if is_answer(record, settings)
-        and measurement_conditions(record.environment, record.settings) == wanted
-        and _identify_compiler(record.environment) == compiler
+        and is_alike(record)
         and is_unchanged(record.sources, suite_path)
     }
     left: list[Group] = []
@@ -258,6 +254,17 @@ def resume(
         if missing:
             left.append(group.keep(missing))
     return left, answered
+
+
+def compare_conditions(environment: dict[str, Any], settings: Settings) -> Callable[[Record], bool]:
+    """Whether a record was taken under these conditions, with the same C++ compiler: without one,
+    layers take a slower way."""
+    wanted = measurement_conditions(environment, settings)
+    compiler = _identify_compiler(environment)
+    return lambda record: (
+        measurement_conditions(record.environment, record.settings) == wanted
+        and _identify_compiler(record.environment) == compiler
+    )
 
 
 def _identify_compiler(environment: dict[str, Any]) -> tuple[Any, Any]:

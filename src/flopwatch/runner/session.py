@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from flopwatch.devices import environment as machine
 from flopwatch.devices import instruction_sets, system_files
-from flopwatch.devices.kinds import is_host
+from flopwatch.devices.kinds import Devices, is_host
 from flopwatch.errors import UsageError
 from flopwatch.output.background_load import warn_of_load
 from flopwatch.records.record import Record
@@ -50,6 +50,7 @@ from flopwatch.runner.memory_fit import (
 from flopwatch.runner.rank_processes import LocalRanks, RankLauncher, start_ranks
 from flopwatch.runner.schedule import (
     Group,
+    compare_conditions,
     fit_budget,
     list_unasked,
     make_groups,
@@ -69,6 +70,8 @@ from flopwatch.worker.failure import Failure
 from flopwatch.worker.messages import RANKS, Call, Describe, Description, RankPlace, RankRequest
 
 RESULTS = Path("results")
+YARDSTICK = "float32"
+"""A matmul in it is timed in every job: it shows which node is slower than others."""
 CALL_LIMIT_S = 3600.0
 """A called function sends nothing until it returns, and steps of a large model take long."""
 
@@ -115,6 +118,28 @@ class Preview:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What other machines shall measure."""
+
+    suite_file: SuiteFile
+    host: Host
+    """This machine, with the settings of theirs."""
+    description: Description
+    groups: Sequence[Group]
+    out: Path
+
+    def preview(self, options: Options, estimate: Estimate) -> Preview:
+        return Preview(
+            suite=self.description.name,
+            groups=self.groups,
+            misfits={},
+            estimate=estimate,
+            on_request=list_unasked(self.description, parse_filters(options.filters)),
+            presets=[name for name in self.description.presets if name != options.preset],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """What a run did."""
 
@@ -141,7 +166,7 @@ def preview(options: Options) -> Preview:
     host = _prepare(options, suite_file)
     settings = host.settings
     with host.launch(preload=()) as launcher:
-        description, groups = _plan(options, suite_file, launcher, host)
+        description, groups = _plan(options, suite_file, launcher, host, find_ranks())
         # Only a process with torch knows a GPU's memory.
         environment = host.facts if is_host(settings.device) else host.read_environment(launcher)
         fitting, misfits = split_by_fit(groups, _find_capacity(options, settings, environment))
@@ -160,29 +185,97 @@ def preview(options: Options) -> Preview:
 
 def run(options: Options, watcher: Watcher) -> Report:
     """Measure what is not measured yet."""
-    machine.load()  # what is read later is the load from now on
     suite_file = find_suite(options.suite)
+    with _open(options, suite_file) as (host, launcher, ranks):
+        description, groups = _plan(options, suite_file, launcher, host, find_ranks())
+        context = _make_context(options, suite_file, host, launcher, ranks)
+        out = _find_out(options, description)
+        return _measure_what_is_left(options, out, groups, context, watcher)
+
+
+def plan(options: Options, devices: Devices, ranks: int) -> Plan:
+    """What other machines shall measure, with these devices and up to so many ranks."""
+    suite_file = find_suite(options.suite)
+    host = _prepare(options, suite_file, devices)
+    with host.launch(preload=()) as launcher:
+        description, groups = _plan(options, suite_file, launcher, host, ranks)
+    return Plan(
+        suite_file=suite_file,
+        host=host,
+        description=description,
+        groups=groups,
+        out=_find_out(options, description),
+    )
+
+
+def run_groups(
+    options: Options,
+    groups: Sequence[Group],
+    watcher: Watcher,
+    *,
+    interrupts: Interrupts,
+    request: str,
+    known: Sequence[Record] = (),
+) -> Report:
+    """Measure groups of a plan, here: in a job. `request` is what was asked of Slurm, and `known`
+    are records of the same groups from before the job was requeued."""
+    assert options.out is not None
+    suite_file = find_suite(options.suite)
+    with _open(options, suite_file) as (host, launcher, ranks):
+        context = _make_context(options, suite_file, host, launcher, ranks)
+        rates = measure_speed(launcher, [YARDSTICK], context.settings).rates
+        slurm = {
+            **context.environment.get("slurm", {}),
+            "request": request,
+            "matmul_flops_per_s": rates.get(YARDSTICK),
+        }
+        context = replace(
+            context,
+            environment={**context.environment, "slurm": slurm},
+            interrupts=interrupts,
+            is_alike=lambda record: find_request(record) == request,
+        )
+        return _measure_what_is_left(options, options.out, groups, context, watcher, known)
+
+
+def find_request(record: Record) -> str | None:
+    """What was asked of Slurm for it, as a digest; None where Slurm was not asked."""
+    found = record.environment.get("slurm", {}).get("request")
+    return found if isinstance(found, str) else None
+
+
+Opened = tuple[Host, Launcher, RankLauncher]
+
+
+@contextmanager
+def _open(options: Options, suite_file: SuiteFile) -> Iterator[Opened]:
+    """This machine, with launchers of its workers."""
+    machine.load()  # what is read later is the load from now on
     host = _prepare(options, suite_file)
     place = find_place()
     # Ranks are processes that torchrun has started, or else our own.
     ranks: RankLauncher = LocalRanks(host.launch) if place is None else TorchrunRanks(place)
     with closing(ranks), host.launch() as launcher:
-        description, groups = _plan(options, suite_file, launcher, host)
-        context = Context(
-            suite_file=suite_file,
-            launcher=launcher,
-            rank_launcher=ranks,
-            settings=host.settings,
-            environment={
-                **host.read_environment(launcher),
-                **({"command": machine.read_command(options.command)} if options.command else {}),
-            },
-            cache_bytes=system_files.read_last_level_caches_bytes(),
-            run=group_runner.new_run_id(),
-            # torchrun kills its processes soon after it has asked them to end.
-            interrupts=Interrupts(is_urgent=place is not None),
-        )
-        return _measure_what_is_left(options, description, groups, context, watcher)
+        yield host, launcher, ranks
+
+
+def _make_context(
+    options: Options, suite_file: SuiteFile, host: Host, launcher: Launcher, ranks: RankLauncher
+) -> Context:
+    environment = host.read_environment(launcher)
+    if options.command:
+        environment["command"] = machine.read_command(options.command)
+    return Context(
+        suite_file=suite_file,
+        launcher=launcher,
+        rank_launcher=ranks,
+        settings=host.settings,
+        environment=environment,
+        cache_bytes=system_files.read_last_level_caches_bytes(),
+        run=group_runner.new_run_id(),
+        # torchrun kills its processes soon after it has asked them to end.
+        interrupts=Interrupts(is_urgent=find_place() is not None),
+    )
 
 
 def serve_rank(place: RankPlace) -> None:
@@ -237,24 +330,31 @@ def call(
         return call_function(start, function, given, host.settings)
 
 
-def _prepare(options: Options, suite_file: SuiteFile) -> Host:
+def find_ranks() -> int | None:
+    """How many torchrun or srun has started; None: there are none."""
+    place = find_place()
+    return None if place is None else place.ranks
+
+
+def _prepare(options: Options, suite_file: SuiteFile, devices: Devices | None = None) -> Host:
     return prepare_host(
         options.settings,
         project=suite_file.path.parent,
         device=options.device,
         threads=options.threads,
         memory_limit_bytes=options.memory_limit_bytes,
+        devices=devices,
     )
 
 
 def _measure_what_is_left(
     options: Options,
-    description: Description,
-    groups: list[Group],
+    out: Path,
+    groups: Sequence[Group],
     context: Context,
     watcher: Watcher,
+    earlier: Sequence[Record] = (),
 ) -> Report:
-    out = _find_out(options, description)
     capacity = _find_capacity(options, context.settings, context.environment)
     fitting, misfits = split_by_fit(groups, capacity)
     with Store.open(out, skip_corrupt=options.skip_corrupt, say=watcher.say) as store:
@@ -262,10 +362,10 @@ def _measure_what_is_left(
         if (repaired := store.repaired) is not None:
             watcher.say(repaired)
         require_budget(options.budget_s, fitting)
-        known: list[Record] = []
+        known = list(earlier)
         if not options.rerun:
             contents = read(out, skip_corrupt=options.skip_corrupt)
-            known = contents.records
+            known += contents.records
             for warning in contents.warnings:
                 watcher.say(warning)
         groups, failures, tried = _choose_largest(fitting, known, context, store, watcher)
@@ -311,7 +411,7 @@ def _resume(
         groups,
         known,
         settings=context.settings,
-        environment=context.environment,
+        is_alike=context.is_alike or compare_conditions(context.environment, context.settings),
         suite_path=context.suite_file.path,
     )
 
@@ -416,12 +516,12 @@ def _estimate(
 
 
 def _plan(
-    options: Options, suite_file: SuiteFile, launcher: Launcher, host: Host
+    options: Options, suite_file: SuiteFile, launcher: Launcher, host: Host, ranks: int | None
 ) -> tuple[Description, list[Group]]:
+    """`ranks` are those that a job of ranks has where the user does not say how many."""
     if options.quick and options.preset is not None:
         raise UsageError("--quick and --grid each choose a grid; leave one of them out")
     filters = parse_filters(options.filters)
-    place = find_place()
     request = Describe(
         settings=host.settings,
         devices=host.devices.count,
@@ -431,7 +531,7 @@ def _plan(
         preset=options.preset,
         chosen=parse_filters(options.chosen, "--set"),
         baseline=options.baseline,
-        ranks=None if place is None or RANKS in filters else place.ranks,
+        ranks=None if RANKS in filters else ranks,
     )
     description = describe(launcher, request)
     groups = make_groups(description, filters)

@@ -1,4 +1,4 @@
-"""Ranks that torchrun has started, or a scheduler that sets the same variables.
+"""Ranks that torchrun has started, or a scheduler that sets the same variables, or srun.
 
 Then there are as many flopwatch processes as ranks, on one node or on several, all with the same
 command line. That of rank 0 is the runner. The other ranks connect to it, and each starts a worker
@@ -35,6 +35,7 @@ from flopwatch.runner.rank_addresses import (
 )
 from flopwatch.runner.rank_connection import Line, find_key
 from flopwatch.runner.rank_processes import LOCALHOST, LocalRank, OtherRankProcess
+from flopwatch.runner.srun_place import find_step_place
 from flopwatch.runner.worker_processes import poll_readable
 from flopwatch.worker.communicator import JOIN_S
 from flopwatch.worker.failure import Failure
@@ -67,9 +68,11 @@ GONE = "its flopwatch process is gone"
 
 
 def find_place(environ: env.Environ = None) -> RankPlace | None:
-    """This process in a job of several ranks; None where there are none. The port is the one that
-    flopwatch uses."""
-    if env.read("WORLD_SIZE", environ) in ("", "1") or not env.read("RANK", environ):
+    """This process in a job of several ranks, started by torchrun or else by srun; None where there
+    are none. The port is the one that flopwatch uses."""
+    if not env.read("RANK", environ):
+        return find_step_place(environ)
+    if env.read("WORLD_SIZE", environ) in ("", "1"):
         return None
     ranks = _read_number(environ, "WORLD_SIZE", 1, MOST_RANKS)
     local_ranks = _read_number(environ, "LOCAL_WORLD_SIZE", 1, ranks)

@@ -105,7 +105,7 @@ def shorten(name: str) -> str:
     """Long names lose their middle: variants often differ at the end.
 
     >>> shorten("switchback:rowwise:keep-int8:torch-kernels")
-    'switchback:rowwis…nt8:torch-kernels'
+    'switchback:rowwis…int8:torch-kernels'
     """
     name = printable(name)
     half = LONGEST_NAME // 2
