@@ -8,9 +8,17 @@ from typing import Any
 from flopwatch.analysis.summary import summarize
 from flopwatch.devices.measured_peaks import Curve, Matmul, Peaks, Stream, read_setup, shorten
 from flopwatch.jobs.flops import count_micro_batch_flops
+from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant
 from flopwatch.output.plots import KINDS, Plot
-from flopwatch.records.record import PhaseMemory, Rank, Record, Region
+from flopwatch.records.record import (
+    PhaseMemory,
+    Rank,
+    RankMemory,
+    RankTimeline,
+    Record,
+    Region,
+)
 from tests.analysis.test_quality import DENSE, trained
 
 from .conftest import make_record
@@ -166,6 +174,57 @@ BREAKDOWN = [
     add_peaks(make_step("compiled", 0.1, regions={}, instrumented_ns=[]), 1e11, 1e10),
 ]
 
+PIPELINE = TrainingJob(
+    MODEL, 32, grad_accum=2, precision="fp32", parallelism=Parallelism(pipeline=2)
+)
+
+
+def make_lane(stage: int, *spans: tuple[str, float, float, int | None, str]) -> RankTimeline:
+    kinds, begins, ends, micro_batches, exchanges = zip(*spans, strict=True)
+    return RankTimeline(
+        kind=list(kinds),
+        begin_ns=[MS * begin for begin in begins],
+        end_ns=[MS * end for end in ends],
+        stage=[None if number is None else stage for number in micro_batches],
+        micro_batch=list(micro_batches),
+        exchange=list(exchanges),
+    )
+
+
+def make_pipeline() -> Record:
+    """Two stages and two micro-batches: the second stage waits first, the first one last."""
+    first = make_lane(
+        0,
+        ("forward", 0, 3, 0, ""),
+        ("forward", 3, 6, 1, ""),
+        ("bubble", 6, 8, None, "receive from rank 1"),
+        ("transfer", 8, 9, None, "receive from rank 1"),
+        ("backward", 9, 10, 0, ""),
+    )
+    second = make_lane(1, ("bubble", 0, 3, None, "receive from rank 0"), ("forward", 3, 8, 0, ""))
+    return make_record(
+        case_id="pp2",
+        variant="pp2",
+        suite="training",
+        params={"model": MODEL, "ranks": 2},
+        job=PIPELINE.to_dict(),
+        samples_ns={"forward-backward": [10 * MS] * 20},
+        ranks=[
+            Rank(
+                samples_ns={"forward-backward": [10 * MS] * 20},
+                waiting_ns=[0.0] * 20,
+                transfer_ns=[MS] * 20,
+                bubble_ns=[bubble * MS] * 20,
+            )
+            for bubble in (2.0, 5.0)
+        ],
+        rank_memory=[
+            RankMemory(resident_bytes=2**20, peak_memory_bytes=peak) for peak in (2**20, 2**21)
+        ],
+        timeline=[first, second],
+    )
+
+
 MONITORED = make_stalled_run()
 
 GALLERY: dict[str, list[Record]] = {
@@ -184,6 +243,7 @@ GALLERY: dict[str, list[Record]] = {
     "memory": MEMORY,
     "predictions": PREDICTED,
     "mfu": [add_peaks(record, flops_per_s=1e12, bytes_per_s=1e10) for record in SIZES],
+    "ranks": [make_pipeline()],
     "samples": SAMPLES,
     "distribution": TWO_MODES,
 }

@@ -30,6 +30,7 @@ from flopwatch.runner.durations import Speed
 from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
+from .plot_tools import make_pipeline
 from .entry_points import write_entry_points
 from .traces.trace_maker import write_examples
 
@@ -114,6 +115,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
             file.writelines(encode(record) + b"\n" for record in load(suite))
     for name in ("results/activations", "mine", "old", "new"):
         shutil.copy(folder / "results" / "steps.jsonl", folder / f"{name}.jsonl")
+    (folder / "pipelines.jsonl").write_bytes(encode(make_pipeline()) + b"\n")
     for name in ("fused", "unfused"):
         shutil.copy(folder / "results" / "training.jsonl", folder / f"{name}.jsonl")
     shutil.copy(ROOT / "tests" / "data" / "google_benchmark.json", folder / "bench.json")

@@ -18,6 +18,7 @@ from flopwatch.cli import machine
 from flopwatch.cli.main import cli
 from flopwatch.devices.matmul_rates import list_dtypes
 from flopwatch.devices.measured_peaks import (
+    BUS_PASSES,
     Curve,
     Exchange,
     Matmul,
@@ -75,7 +76,7 @@ def make_peaks(**changes: Any) -> Peaks:
             Exchange(
                 operation=operation, ranks=4, backend="gloo", size_bytes=size, time_ns=size / 2
             )
-            for operation in ("all-reduce", "all-gather", "reduce-scatter")
+            for operation in BUS_PASSES
             for size in (1000, 2000)
         ],
     )
@@ -90,6 +91,8 @@ def test_bandwidths_are_counted_as_nccl_tests_do() -> None:
         "all-reduce": (2e9, 3e9),
         "all-gather": (2e9, 1.5e9),
         "reduce-scatter": (2e9, 1.5e9),
+        "all-to-all": (2e9, 1.5e9),
+        "send-receive": (2e9, 2e9),
     }
 
 
@@ -223,9 +226,13 @@ def test_a_record_carries_the_bests_only() -> None:
     assert found is not None
     assert found.find_peak("float32") == make_peaks().find_peak("float32")
     assert found.find_bandwidth("copy") == make_peaks().find_bandwidth("copy")
-    assert found.find_exchange("all-gather") == make_peaks().find_exchange("all-gather")
+    for operation in BUS_PASSES:
+        assert found.find_exchange(operation) == make_peaks().find_exchange(operation)
+        least = found.find_latency(operation)
+        assert least is not None
+        assert least.size_bytes == 1000
     assert [len(curve.points) for curve in found.matmuls] == [1, 1]
-    assert len(json.dumps(content)) < 2500
+    assert len(json.dumps(content)) < 3500
     assert from_environment({}) is None
     assert from_environment({"peaks": {"schema": 1}}) is None
 
@@ -249,7 +256,7 @@ def test_the_tables() -> None:
     ]
     assert memory.groups[0][1] == ["copy", "one array into another", "28.0 GB/s", "256 MiB"]
     assert streams.groups[0][0] == ["1.00 MiB", *3 * ["120 GB/s"]]
-    assert [len(group) for group in exchanges.groups] == [2, 2, 2]
+    assert [len(group) for group in exchanges.groups] == 5 * [2]
     assert exchanges.groups[0][0][2:] == ["500 ns", "2.00 GB/s", "3.00 GB/s"]
 
 
@@ -350,9 +357,10 @@ def test_the_command_keeps_and_prints(
     assert kept.matmuls == make_peaks().matmuls
     assert kept.setup.threads == 2
     assert kept.quick
-    assert [name for name, _ in calls] == ["measure_collectives", "measure_peaks"]
-    assert calls[0][1] == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": 2}
-    assert calls[1][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
+    assert [name for name, _ in calls] == [*2 * ["measure_collectives"], "measure_peaks"]
+    for (_, given), ranks in zip(calls, (2, 4), strict=False):
+        assert given == {"effort": "quick", "device": "cpu", "threads": 2, "ranks": ranks}
+    assert calls[2][1]["dtypes"] == ["float32", "bfloat16", "float16", "int8"]
 
 
 def test_the_command_as_json_without_collectives(
@@ -408,7 +416,7 @@ def test_the_time_is_told_by_effort(calls: list[Any]) -> None:
 def test_an_accelerator_takes_longer() -> None:
     """Every dtype is measured under load, too."""
     options = PeakOptions(
-        device="npu", threads=None, dtypes=["bfloat16", "int8"], ranks=1, quick=False
+        device="npu", threads=None, dtypes=["bfloat16", "int8"], ranks=(), quick=False
     )
     assert describe_time(options).startswith("this takes about 1m, and up to 1m42s")
 
@@ -422,9 +430,9 @@ def set_place(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int = 4) -> Non
         monkeypatch.setenv(name, str(value))
 
 
-@pytest.mark.parametrize(("ranks", "chosen"), [(None, 4), (3, 3), (1, 1)])
+@pytest.mark.parametrize(("ranks", "chosen"), [(None, (4,)), (3, (3,)), (1, ())])
 def test_collectives_are_those_of_torchrun_s_ranks(
-    monkeypatch: pytest.MonkeyPatch, calls: list[Any], ranks: int | None, chosen: int
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any], ranks: int | None, chosen: tuple[int, ...]
 ) -> None:
     set_place(monkeypatch, rank=0)
     usual = {"device": "cpu", "threads": None, "dtypes": [], "quick": True}

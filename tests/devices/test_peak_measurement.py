@@ -15,7 +15,7 @@ from flopwatch.devices import best_times, matmul_rates
 from flopwatch.devices import peak_measurement as engine
 from flopwatch.devices.best_times import BLOCK_NS, Trial, run_rounds, sustain
 from flopwatch.devices.cpu import CpuBackend
-from flopwatch.devices.measured_peaks import Exchange
+from flopwatch.devices.measured_peaks import BUS_PASSES, Exchange
 from tests.conftest import FakeClock
 from tests.devices.test_measured_peaks import make_peaks
 from tests.rank_tools import run_on_ranks
@@ -301,8 +301,8 @@ def test_collectives_of_accelerators_go_on_to_larger_messages(
     first, second = run_on_ranks(2, measure_large_collectives, longest_ns)
     assert first == second
     exchanges = msgspec.convert(first, list[Exchange])
-    assert {e.operation for e in exchanges} == {"all-reduce", "all-gather", "reduce-scatter"}
-    for operation in ("all-reduce", "all-gather", "reduce-scatter"):
+    assert {e.operation for e in exchanges} == {*BUS_PASSES}
+    for operation in BUS_PASSES:
         sizes = [e.size_bytes for e in exchanges if e.operation == operation]
         assert max(sizes) == largest
 
@@ -316,6 +316,6 @@ def test_collectives_over_two_ranks() -> None:
     told = run_on_ranks(2, measure_tiny_collectives)
     assert told[0] == told[1], "a time is that of the slowest rank"
     exchanges = msgspec.convert(told[0], list[Exchange])
-    assert [e.size_bytes for e in exchanges] == 3 * [12288, 196608]
-    assert {e.operation for e in exchanges} == {"all-reduce", "all-gather", "reduce-scatter"}
+    assert [e.size_bytes for e in exchanges] == 5 * [12288, 196608]
+    assert {e.operation for e in exchanges} == {*BUS_PASSES}
     assert all((e.ranks, e.backend) == (2, "gloo") and e.time_ns > 1000 for e in exchanges)

@@ -16,7 +16,7 @@ from flopwatch.models.parallelize import UNNOTED
 from flopwatch.models.training_loop import make_workload
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.communicator import resolve
-from flopwatch.worker.rank_times import split
+from flopwatch.worker.rank_times import count_overlapped_ns
 from flopwatch.worker.sampling import run_once
 from tests.models.test_parallelize import make_job
 from tests.rank_tools import run_on_ranks
@@ -81,7 +81,7 @@ def compare_with_profiles(jobs: list[TrainingJob]) -> list[dict[str, Any]]:
                 "exposed_us": measure_exposed(sent, computed),
                 "stopped_us": sum(stopped_ns) / 1e3,
                 "visits": len(journal.visits),
-                "is_known": journal.read() is not None,
+                "is_known": journal.read().visits is not None,
                 "notes": list(workload.notes),
             }
         )
@@ -97,7 +97,7 @@ def find_overlapped(workload: Workload) -> float | None:
     marks = [journal.clock.mark()]
     run_once(workload)
     run = resolve(journal.clock, 0.0, [*marks, journal.clock.mark()], journal.read())
-    return split([run])[0].overlapped_ns
+    return None if run.stops is None else count_overlapped_ns(run.stops)
 
 
 def compare_all(jobs: list[TrainingJob]) -> list[dict[str, Any]]:

@@ -696,6 +696,18 @@ def test_a_prediction_is_drawn_over_what_was_measured() -> None:
     assert texts(plot, "lanes", "note") == ["10.0 ms", "10.0 ms"]
 
 
+def test_a_step_of_a_pipeline_has_a_lane_for_each_rank() -> None:
+    (plot,) = draw("ranks")
+    assert texts(plot, "lanes") == ["rank 0, stage 0", "rank 1, stage 1"]
+    assert texts(plot, "lanes", "note") == ["70 %", "40 %"]  # of steps, in which they compute
+    bars = plot.data["bars"]
+    assert [bar["text"] for bar in bars if bar["part"] == "forward"] == ["0", "1", "0"]
+    waited = [(bar["start"], bar["end"]) for bar in bars if bar["part"] == "pipeline bubble"]
+    assert waited == [(6, 8), (0, 3)]
+    assert "receive from rank 1" in bars[2]["tip"]
+    assert "stage 0, micro-batch 1" in bars[1]["tip"]
+
+
 def test_the_gallery_has_every_kind() -> None:
     assert GALLERY.keys() == KINDS.keys()
 

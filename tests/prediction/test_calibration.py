@@ -13,7 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from flopwatch.cli.main import cli
-from flopwatch.devices.measured_peaks import Curve, Exchange, Matmul, Peaks, Setup, Stream, shorten
+from flopwatch.devices.measured_peaks import (
+    BUS_PASSES,
+    Curve,
+    Exchange,
+    Matmul,
+    Peaks,
+    Setup,
+    Stream,
+    shorten,
+)
 from flopwatch.errors import UsageError
 from flopwatch.jobs.parallelism import Parallelism
 from flopwatch.jobs.training_job import TrainingJob, parse_variant, read_job
@@ -31,7 +40,7 @@ from flopwatch.prediction.calibration import (
     read_machine,
 )
 from flopwatch.prediction.fit import SCATTER, predict_s
-from flopwatch.prediction.hardware import describe_measured, find_machine
+from flopwatch.prediction.hardware import count_ring_steps, describe_measured, find_machine
 from flopwatch.prediction.job_lists import find_hardware
 from flopwatch.prediction.scorecard import judge, judge_all, tally
 from flopwatch.prediction.software_stacks import Parameters
@@ -226,7 +235,7 @@ def test_ranks_on_a_cpu_share_its_cores() -> None:
     assert read_machine(replace(record, environment={})) is None
 
 
-def test_predictions_are_made_only_where_the_machine_was_calibrated(
+def test_predictions_are_from_peaks_until_the_machine_is_calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLOPWATCH_CALIBRATION", str(tmp_path / "calibrations.jsonl"))
@@ -234,13 +243,77 @@ def test_predictions_are_made_only_where_the_machine_was_calibrated(
     jobs = {variant: parse_variant(job, variant).to_dict() for variant in ("eager", "compiled")}
     group = Group(suite="steps", baseline="eager", params=RECORDS[0].params, variants=tuple(jobs),
                   jobs=jobs)  # fmt: skip
-    assert predict_group(group, ENVIRONMENT, SETTINGS) == {}
+    (from_peaks,) = predict_group(group, ENVIRONMENT, SETTINGS).values()
+    assert from_peaks["source"] == "expected of our own transformer"
     calibrations.append(calibrations.find_file(), calibrate(RECORDS)[0])
     (variant, found), *others = predict_group(group, ENVIRONMENT, SETTINGS).items()
     assert (variant, others) == ("eager", [])
     assert found["low_s"] < found["step_s"] < found["high_s"]
+    assert found["source"].startswith("records of this machine")
+    assert found["step_s"] != from_peaks["step_s"]
     assert sum(found["phases_s"].values()) == pytest.approx(found["step_s"])
     assert predict_group(group, {**ENVIRONMENT, "peaks": None}, SETTINGS) == {}
+
+
+@pytest.mark.parametrize(
+    ("variant", "grad_accum", "phases"),
+    [
+        ("ddp", 1, ["forward", "backward", "optimizer"]),
+        ("ddp", 4, ["grad_accum", "forward", "backward", "optimizer"]),
+        ("pp2", 4, ["forward-backward", "optimizer"]),
+    ],
+)
+def test_predicted_phases_are_those_of_our_own_steps(
+    variant: str, grad_accum: int, phases: list[str]
+) -> None:
+    machine = read_machine(RECORDS[0])
+    assert machine is not None
+    job = parse_variant(replace(TWO, grad_accum=grad_accum), variant)
+    found = predict_case(job, machine, make_stack(None, "cpu"))
+    assert found is not None
+    assert list(found["phases_s"]) == phases
+    assert sum(found["phases_s"].values()) == pytest.approx(found["step_s"])
+
+
+def measure_links(ranks: int, factor: float = 1.0) -> list[Exchange]:
+    """A step of a ring takes 1 ms, and 1 GB/s pass a link; so many times slower."""
+    found = []
+    for operation in BUS_PASSES:
+        one = Exchange(operation=operation, ranks=ranks, backend="gloo", size_bytes=1, time_ns=1.0)
+        moved_ns = 2**26 * one.bus_bytes_per_s / 1e9
+        short_ns = 1e6 * count_ring_steps(operation, ranks)
+        for size_bytes, time_ns in ((2**12, short_ns), (2**26, moved_ns)):
+            found.append(replace(one, size_bytes=size_bytes, time_ns=factor * time_ns))
+    return found
+
+
+@pytest.mark.parametrize("variant", ["tp2", "tp2+sp", "pp2", "full", "ddp"])
+def test_slow_links_of_this_machine_make_its_jobs_slower(variant: str) -> None:
+    machines = []
+    for factor in (1.0, 10.0):
+        peaks = replace(PEAKS, exchanges=measure_links(2, factor))
+        machine = read_machine(
+            replace(RECORDS[0], environment={**ENVIRONMENT, "peaks": shorten(peaks)})
+        )
+        assert machine is not None
+        machines.append(machine)
+    job = parse_variant(replace(TWO, grad_accum=4), variant)
+    fast, slow = (predict_case(job, machine, make_stack(None, "cpu")) for machine in machines)
+    assert fast is not None
+    assert slow is not None
+    assert slow["step_s"] > fast["step_s"]
+
+
+def test_an_exchange_is_predicted_from_as_many_ranks_as_there_are() -> None:
+    peaks = replace(PEAKS, exchanges=[*measure_links(2), *measure_links(4, 3.0)])
+    machine = describe_measured(peaks, 2.0**35)
+    assert machine is not None
+    pair_s, _ = machine.find_exchange("all-reduce", 2, 2)
+    assert pair_s == pytest.approx(2e-3, rel=1e-3)  # two steps
+    # Two of four ranks: as many steps, each as long as with all four at work.
+    assert machine.find_exchange("all-reduce", 2, 4)[0] == pytest.approx(6e-3, rel=1e-3)
+    assert machine.find_exchange("all-reduce", 4, 4)[0] == pytest.approx(18e-3, rel=1e-3)
+    assert machine.find_exchange("all-reduce", 1, 4)[0] == 0.0
 
 
 def predicted(record: Record, factor: float = 1.0) -> Record:

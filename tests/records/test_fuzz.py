@@ -25,7 +25,16 @@ from flopwatch.errors import StoreError
 from flopwatch.records.exchange import read_file
 from flopwatch.records.foreign import ForeignError
 from flopwatch.records.published import PUBLICATIONS, read_text
-from flopwatch.records.record import Check, PhaseMemory, Rank, Record, Region, encode
+from flopwatch.records.record import (
+    Check,
+    PhaseMemory,
+    Rank,
+    RankMemory,
+    RankTimeline,
+    Record,
+    Region,
+    encode,
+)
 from flopwatch.records.store import MAX_LINE_BYTES, read
 from tests.conftest import make_record
 
@@ -161,7 +170,16 @@ def make_records() -> list[Record]:
     """Two groups of two variants, a failure, and a job of two ranks."""
     wide = {"tokens": 1024, "dtype": "float32", "shape": [4, 8], "model": "small"}
     rank = Rank(samples_ns={"forward": [90.0] * 12, "backward": [190.0] * 12},
-                waiting_ns=[1.0] * 12, transfer_ns=[2.0] * 12)  # fmt: skip
+                waiting_ns=[1.0] * 12, transfer_ns=[2.0] * 12, bubble_ns=[3.0] * 12)  # fmt: skip
+    lane = RankTimeline(
+        kind=["forward", "bubble"],
+        begin_ns=[0.0, 90.0],
+        end_ns=[90.0, 95.0],
+        stage=[0, None],
+        micro_batch=[1, None],
+        exchange=["", "send to rank 1"],
+    )
+    memory = RankMemory(resident_bytes=100, peak_memory_bytes=200)
     return [
         make_full_record(),
         make_full_record(case_id="j", variant="b", conditions={"autocast": "bf16"}),
@@ -169,7 +187,8 @@ def make_records() -> list[Record]:
         make_full_record(case_id="l", group_id="h", params=wide, variant="b"),
         make_record(case_id="m", variant="c", status="oom", message="it needs 3 GiB", samples_ns={},
                     rounds=[], calls_per_sample=[]),
-        make_full_record(case_id="n", group_id="q", params={"ranks": 2}, ranks=[rank, rank]),
+        make_full_record(case_id="n", group_id="q", params={"ranks": 2}, ranks=[rank, rank],
+                         timeline=[lane, lane], rank_memory=[memory, None]),
     ]  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def test_records_has_a_row_a_record(path: Path) -> None:
     assert row.pop("file") == str(path)
     assert row.pop("samples") == 3
     documents = ("flops", "bytes", "environment", "sources", "conditions", "facts", "columns")
-    for name in (*documents, "memory", "predicted_memory_bytes"):
+    for name in (*documents, "memory", "predicted_memory_bytes", "rank_memory", "timeline"):
         assert json.loads(row.pop(name)) == getattr(RECORDS[0], name)
     assert row == {name: getattr(RECORDS[0], name) for name in row}
 
@@ -149,21 +149,22 @@ def test_ranks_has_a_row_a_rank_and_sample(tmp_path: Path) -> None:
             waiting_ns=[None, w],
             transfer_ns=[3.0, 3.0],
             overlapped_ns=overlapped_ns,
+            bubble_ns=bubble_ns,
         )
-        for w, overlapped_ns in ((0.5, [None, 2.0]), (1.5, []))
+        for w, overlapped_ns, bubble_ns in ((0.5, [None, 2.0], [None, 7.0]), (1.5, [], []))
     ]
     samples = {"a": [1.0, 2.0], "b": [4.0, 4.0]}
     job = make_record(
         samples_ns=samples, rounds=[0, 1], calls_per_sample=[1, 1], warmup_samples=1, ranks=ranks
     )
     path = write(tmp_path / "job.jsonl", job)
-    times = "ns, waiting_ns, transfer_ns, overlapped_ns"
+    times = "ns, waiting_ns, transfer_ns, overlapped_ns, bubble_ns"
     asked = f"SELECT rank, sample, warmup, {times} FROM ranks ORDER BY ALL"
     assert query([path], asked).rows == [
-        (0, 0, True, 5.0, None, 3.0, None),
-        (0, 1, False, 6.0, 0.5, 3.0, 2.0),
-        (1, 0, True, 5.0, None, 3.0, None),
-        (1, 1, False, 6.0, 1.5, 3.0, None),
+        (0, 0, True, 5.0, None, 3.0, None, None),
+        (0, 1, False, 6.0, 0.5, 3.0, 2.0, 7.0),
+        (1, 0, True, 5.0, None, 3.0, None, None),
+        (1, 1, False, 6.0, 1.5, 3.0, None, None),
     ]
 
 

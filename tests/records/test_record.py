@@ -161,6 +161,15 @@ def test_unknown_fields_are_ignored() -> None:
     ("rank", "reason"),
     [
         (Rank(samples_ns={"call": [1.0]}, waiting_ns=[], transfer_ns=[0.0]), "0 of rank 0"),
+        (
+            Rank(
+                samples_ns={"call": [1.0]},
+                waiting_ns=[0.0],
+                transfer_ns=[0.0],
+                bubble_ns=[1.0, 2.0],
+            ),
+            "2 of rank 0",
+        ),
         (Rank(samples_ns={"call": []}, waiting_ns=[0.0], transfer_ns=[0.0]), "0 of rank 0"),
         (Rank(samples_ns={"call": [1.0]}, waiting_ns=[-1.0], transfer_ns=[0.0]), "waiting_ns"),
     ],

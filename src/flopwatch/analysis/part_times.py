@@ -40,6 +40,7 @@ from flopwatch.analysis.statistics import (
     pair_ratio,
     totals_by_round,
 )
+from flopwatch.records.quantities import SHORTEST_NS
 from flopwatch.records.record import Record
 
 WIDTH = re.compile(r"(?:b?float|u?int)(\d+)")
@@ -126,8 +127,8 @@ def find_common_parts(parts: Sequence[Sequence[MovedPart]]) -> dict[str, float]:
 
 def region_shares(record: Record, region: str) -> list[float]:
     """What part of each instrumented run it took."""
-    times_ns = record.regions[region].samples_ns
-    return [a / b for a, b in zip(times_ns, record.instrumented_ns, strict=True) if b > 0]
+    pairs = zip(record.regions[region].samples_ns, record.instrumented_ns, strict=True)
+    return [part_ns / run_ns for part_ns, run_ns in pairs if run_ns >= SHORTEST_NS]
 
 
 def scale_phases(record: Record, total_ns: float) -> dict[str, float]:
@@ -249,7 +250,8 @@ def estimate_instruments(records: Iterable[Record]) -> Estimate | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
     """Of one rank's steps, after warm-up: the median step on its own clock, divided as the time of
-    all steps together is, as far as it was noted; None where it was not."""
+    all steps together is, as far as it was noted; None where it was not. In a pipeline, the step is
+    that of the job: a rank's bubble goes on until the last one ends."""
 
     rank: int
     step_ns: float
@@ -257,9 +259,11 @@ class Split:
     waiting_ns: float | None
     """In collectives, until the last rank had come."""
     transfer_ns: float | None
-    """In collectives, from then on."""
+    """In exchanges, from then on."""
     overlapped_ns: float | None
-    """In which a collective ran beside other work."""
+    """In which an exchange ran beside other work."""
+    bubble_ns: float | None = None
+    """For other stages of a pipeline; None where there is none, too."""
 
 
 def split_ranks(record: Record) -> list[Split]:
@@ -269,13 +273,18 @@ def split_ranks(record: Record) -> list[Split]:
     first = record.warmup_samples
     splits = []
     for number, rank in enumerate(record.ranks):
-        steps_ns = [sum(phases) for phases in zip(*rank.samples_ns.values(), strict=True)][first:]
-        waiting, transfer, overlapped = (
+        times_ns = record.samples_ns if rank.bubble_ns else rank.samples_ns
+        steps_ns = [sum(phases) for phases in zip(*times_ns.values(), strict=True)][first:]
+        waiting, transfer, overlapped, bubble = (
             _find_share(parts_ns[first:], steps_ns)
-            for parts_ns in (rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns)
-        )
+            for parts_ns in (
+                rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns, rank.bubble_ns
+            )
+        )  # fmt: skip
         step_ns = median(steps_ns)
-        working = None if waiting is None or transfer is None else 1 - waiting - transfer
+        working = None
+        if waiting is not None and transfer is not None:
+            working = max(0.0, 1 - waiting - transfer - (bubble or 0.0))
         splits.append(
             Split(
                 rank=number,
@@ -284,6 +293,7 @@ def split_ranks(record: Record) -> list[Split]:
                 waiting_ns=None if waiting is None else step_ns * waiting,
                 transfer_ns=None if transfer is None else step_ns * transfer,
                 overlapped_ns=None if overlapped is None else step_ns * overlapped,
+                bubble_ns=None if bubble is None else step_ns * bubble,
             )
         )
     return splits

@@ -56,6 +56,7 @@ NAMES = {
     "traffic": "memory: beyond the least",
     OPTIMIZER: "optimizer",
     "waiting": "waiting for other ranks",
+    "bubble": "pipeline bubble",
     "transfer": "transfer between ranks",
     "gaps": "launches and framework",
     "computing": "computing",
@@ -288,7 +289,8 @@ def _list_measured(
         bound: Bound = "unknown" if ideal_ns is None else "memory"
         yield _row(OPTIMIZER, phases_ns[OPTIMIZER], bound, "measured", ideal_ns=ideal_ns)
     splits = [split for split in split_ranks(record) if split.step_ns > 0]
-    for name in ("waiting", "transfer") if len(splits) > 1 else ():  # of an average rank
+    kinds = ("waiting", "bubble", "transfer") if len(splits) > 1 else ()
+    for name in kinds:  # of an average rank
         shares = [
             part_ns / split.step_ns
             for split in splits

@@ -31,7 +31,7 @@ BEYOND_CACHES = 4
 """So many times all last-level caches, and a loop over an array finds nothing of it in them."""
 
 Kernel = Literal["read", "copy", "triad"]
-Operation = Literal["all-reduce", "all-gather", "reduce-scatter"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-receive"]
 Entry = TypeVar("Entry")
 
 
@@ -103,8 +103,9 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """A collective. Its size is that of the whole array: what a rank puts into an all-reduce or a
-    reduce-scatter, and gets out of an all-gather."""
+    """What ranks send each other. The size is that of the whole array: what a rank puts into an
+    all-reduce, a reduce-scatter or an all-to-all, and gets out of an all-gather; and what each rank
+    sends to the next one while it receives as much from the one before."""
 
     operation: Operation
     ranks: int
@@ -119,12 +120,20 @@ class Exchange:
     @property
     def bus_bytes_per_s(self) -> float:
         """What each rank's link must carry for it, at the least."""
-        factor = BUS_PASSES[self.operation] * (self.ranks - 1) / self.ranks
-        return factor * self.algorithm_bytes_per_s
+        is_whole = self.operation == "send-receive"
+        share = 1.0 if is_whole else (self.ranks - 1) / self.ranks
+        return BUS_PASSES[self.operation] * share * self.algorithm_bytes_per_s
 
 
-BUS_PASSES: Mapping[Operation, int] = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
-"""How often (ranks - 1) / ranks of the array passes each link: sums must be made and handed out."""
+BUS_PASSES: Mapping[Operation, int] = {
+    "all-reduce": 2,
+    "all-gather": 1,
+    "reduce-scatter": 1,
+    "all-to-all": 1,
+    "send-receive": 1,
+}
+"""How often (ranks - 1) / ranks of the array passes each link: sums must be made and handed out.
+What is sent to one rank passes one link as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,10 +181,24 @@ class Peaks:
         ]
         return max(far, key=lambda stream: stream.bytes_per_s, default=None)
 
-    def find_exchange(self, operation: Operation) -> Exchange | None:
-        """The fastest by its bytes, at whatever size."""
-        found = [exchange for exchange in self.exchanges if exchange.operation == operation]
+    def find_exchange(self, operation: Operation, ranks: int | None = None) -> Exchange | None:
+        """The fastest by its bytes, at whatever size: among so many ranks, or else the fewest."""
+        found = self._list_exchanges(operation, ranks)
         return max(found, key=lambda exchange: exchange.bus_bytes_per_s, default=None)
+
+    def find_latency(self, operation: Operation, ranks: int | None = None) -> Exchange | None:
+        """The shortest, which is of next to nothing; likewise."""
+        found = self._list_exchanges(operation, ranks)
+        return min(found, key=lambda exchange: exchange.time_ns, default=None)
+
+    def list_group_sizes(self) -> list[int]:
+        """Numbers of ranks among which something was measured, ascending."""
+        return sorted({exchange.ranks for exchange in self.exchanges})
+
+    def _list_exchanges(self, operation: Operation, ranks: int | None) -> list[Exchange]:
+        alike = [exchange for exchange in self.exchanges if exchange.operation == operation]
+        chosen = min((e.ranks for e in alike), default=None) if ranks is None else ranks
+        return [exchange for exchange in alike if exchange.ranks == chosen]
 
 
 def read_setup(environment: Mapping[str, Any], settings: Settings) -> Setup:
@@ -227,12 +250,21 @@ def shorten(peaks: Peaks) -> dict[str, Any]:
     """For a record's environment, as plain data: the best of everything, without the curves."""
     bests = [(curve, curve.best) for curve in peaks.matmuls]
     streams = [peaks.find_bandwidth(kernel) for kernel in ("read", "copy", "triad")]
-    exchanges = [peaks.find_exchange(operation) for operation in BUS_PASSES]
+    exchanges = [
+        exchange
+        for ranks in peaks.list_group_sizes()
+        for operation in BUS_PASSES
+        for exchange in (
+            peaks.find_latency(operation, ranks),
+            peaks.find_exchange(operation, ranks),
+        )
+        if exchange is not None
+    ]
     short = replace(
         peaks,
         matmuls=[replace(curve, points=[best]) for curve, best in bests if best is not None],
         streams=[stream for stream in streams if stream is not None],
-        exchanges=[exchange for exchange in exchanges if exchange is not None],
+        exchanges=list(dict.fromkeys(exchanges)),
     )
     content: dict[str, Any] = msgspec.to_builtins(short)
     return content

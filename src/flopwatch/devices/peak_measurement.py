@@ -253,16 +253,35 @@ def _make_collective_trials(device: Device, step: int) -> Trials:
 
 
 def _bind_collective(operation: Operation, whole: Any, part: Any) -> Run:
+    import torch
     from torch import distributed
 
     if operation == "all-reduce":
         return partial(distributed.all_reduce, whole)
+    if operation == "all-to-all":
+        return partial(distributed.all_to_all_single, torch.empty_like(whole), whole)
+    if operation == "send-receive":
+        return partial(_pass_on, whole, torch.empty_like(whole))
     # Named anew in torch 2.13, where the older names warn.
     if operation == "all-gather":
         gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
         return partial(gather, whole, part)
     scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
     return partial(scatter, part, whole)
+
+
+def _pass_on(sent: Any, received: Any) -> None:
+    """To the next rank, and from the one before, in a ring."""
+    from torch import distributed
+    from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
+
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    passed = [
+        P2POp(isend, sent, (rank + 1) % ranks),
+        P2POp(irecv, received, (rank - 1) % ranks),
+    ]
+    for work in batch_isend_irecv(passed):
+        work.wait()
 
 
 def _begins(trial: Trial) -> bool:

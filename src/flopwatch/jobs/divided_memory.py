@@ -8,11 +8,12 @@ evenly, the first rank has the larger part, which is the one that is counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from flopwatch.jobs.activation_memory import (
+    FLOAT,
     Sizes,
     count_buffer_bytes,
     list_block,
@@ -91,21 +92,34 @@ def _count_ends(shape: Shape, ranks: int) -> Mapping[str, int]:
     }
 
 
-def count_in_flight(split: Parallelism, pipeline_rank: int, micro_batches: int) -> int:
-    """Micro-batches of which a rank's stages keep activations at once, each counted once for every
-    stage that keeps it, as torch's schedules have it."""
-    stages, most = split.virtual_stages, micro_batches * split.virtual_stages
-    if SCHEDULES[split.schedule].keeps_all:
-        return most
-    ahead = split.pipeline - pipeline_rank
-    if SCHEDULES[split.schedule].is_v:
-        return min(most, 2 * split.pipeline)
-    if stages == 1:
-        return min(most, ahead)
-    by_round = micro_batches // max(1, micro_batches // split.pipeline)
-    # Later ranks of a zero-bubble schedule keep what gradients of weights still wait for.
-    hops = split.pipeline - 1 if SCHEDULES[split.schedule].splits_backward else 2 * (ahead - 1)
-    return min(most, (stages - 1) * by_round + hops + 1)
+def count_in_flight(split: Parallelism, pipeline_rank: int, micro_batches: int) -> list[int]:
+    """Micro-batches of which each of a rank's stages keeps activations where that is most, as
+    torch's schedules have them: the one that it computes is among them.
+
+    >>> [count_in_flight(Parallelism(pipeline=4), rank, 8) for rank in range(4)]
+    [[4], [3], [2], [1]]
+    """
+    schedule, stages, ranks = SCHEDULES[split.schedule], split.virtual_stages, split.pipeline
+    if schedule.keeps_all:
+        found = [micro_batches] * stages
+    elif schedule.is_v:
+        # Of all ranks but the first, one more goes forward before the first comes back.
+        more = split.schedule == "dualpipe-v" and pipeline_rank > 0
+        found = [ranks + more, ranks]
+    elif stages == 1:
+        found = [ranks - pipeline_rank]
+    else:
+        by_round = micro_batches // max(1, micro_batches // ranks)
+        hops = 1 if schedule.splits_backward else 2
+        ahead = (stages - 1) * by_round + hops * (ranks - 1 - pipeline_rank) + 1
+        rounds, left = divmod(ahead, by_round * stages)
+        found = [
+            rounds * by_round + max(0, min(by_round, left - place * by_round))
+            for place in range(stages)
+        ]
+        # What gradients of weights need is there until they come.
+        found[-1] += pipeline_rank if schedule.splits_backward else 0
+    return [min(micro_batches, number) for number in found]
 
 
 def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> dict[str, int]:
@@ -116,11 +130,11 @@ def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> 
     whole_bytes = sum(found.parameters for found in stages) * sizes.parameter_bytes
     shards = 1 if job.sharding in (*UNSHARDED, "zero1") else count_job_shards(split)
     own_bytes = ceil(whole_bytes / shards)
-    in_flight, micro_batches = 1, job.grad_accum
+    in_flight = [1]
     if split.pipeline > 1:
-        in_flight = count_in_flight(split, pipeline_rank, micro_batches)
+        in_flight = count_in_flight(split, pipeline_rank, job.grad_accum)
     kept_bytes = [sum(part.kept_bytes for part in chunk) for chunk in chunks]
-    held_bytes = in_flight * sum(kept_bytes) // len(chunks)
+    held_bytes = sum(number * kept for number, kept in zip(in_flight, kept_bytes, strict=True))
     # Where some have come back, gradients are there; else they grow meanwhile.
     moments = [
         (held_bytes - kept + moment.activation_bytes, moment.gradient_bytes, moment.temporary_bytes)
@@ -128,7 +142,7 @@ def estimate_divided(job: TrainingJob, pipeline_rank: int, *, on_host: bool) -> 
         for moment in (find_forward_peak(chunk), find_backward_peak(chunk))
     ]
     activations, growing, temporary = max(moments, key=sum)
-    if in_flight < micro_batches * len(chunks):
+    if sum(in_flight) < job.grad_accum * len(chunks):
         activations, _, temporary = max(moments, key=lambda moment: moment[0] + moment[2])
         growing = whole_bytes
     return {
@@ -151,10 +165,11 @@ def _list_chunk(sizes: Sizes, stage: int, layers: int) -> list[Stage]:
     start = [make_embedding(sizes)] if stage == 0 else []
     end = make_end(sizes) if stage == split.stages - 1 else []
     parts = [*start, *(layers * list_block(sizes, has_experts=False)), *end]
-    return [_divide(part, split) for part in parts]
+    return [_divide(part, sizes) for part in parts]
 
 
-def _divide(part: Stage, split: Parallelism) -> Stage:
+def _divide(part: Stage, sizes: Sizes) -> Stage:
+    split = sizes.job.parallelism
     ranks = split.tensor
     if ranks == 1:
         return part
@@ -167,28 +182,34 @@ def _divide(part: Stage, split: Parallelism) -> Stage:
     ]
     is_norm = "norm" in part.name
     shared = ranks if split.sequence or not is_norm else 1
+    # What ranks add up, or gather, is whole for a moment; of divided logits, their exponentials are
+    # there until they are added up.
+    whole_bytes = 0 if is_norm else sizes.stream
+    if part.name == "loss":
+        logits = sizes.tensor("", sizes.shape.rows, element_bytes=FLOAT)
+        whole_bytes = logits.size_bytes // ranks
     return replace(
         part,
         kept=kept,
         gradient_bytes=part.gradient_bytes if is_norm else part.gradient_bytes // ranks,
-        forward_bytes=part.forward_bytes // shared,
+        forward_bytes=part.forward_bytes // shared + whole_bytes,
         cached_bytes=part.cached_bytes // ranks,
-        backward_bytes=part.backward_bytes // shared,
+        backward_bytes=part.backward_bytes // shared + whole_bytes,
     )
 
 
-def _count_sent_bytes(sizes: Sizes, pipeline_rank: int, in_flight: int) -> int:
+def _count_sent_bytes(sizes: Sizes, pipeline_rank: int, in_flight: Sequence[int]) -> int:
     """Torch has a buffer for every micro-batch that a stage gets, of activations and of gradients,
-    and keeps what it has sent until it comes back. What the first norm keeps is in such a buffer
-    already."""
+    and keeps what it gives until it comes back: of the last stage, logits. What the first norm
+    keeps is in such a buffer already."""
     split = sizes.job.parallelism
     if split.pipeline == 1:
         return 0
     one = sizes.stream // (split.tensor if split.sequence else 1)
-    stages = split.list_stages(pipeline_rank)
-    each = in_flight // len(stages)
-    buffers = 0
-    for stage in stages:
-        buffers += 0 if stage == 0 else sizes.job.grad_accum - each
-        buffers += 0 if stage == split.stages - 1 else sizes.job.grad_accum + each
-    return buffers * one
+    logits = sizes.count(sizes.shape.rows) // split.tensor
+    sent_bytes = 0
+    for stage, each in zip(split.list_stages(pipeline_rank), in_flight, strict=True):
+        is_last = stage == split.stages - 1
+        sent_bytes += 0 if stage == 0 else (sizes.job.grad_accum - each) * one
+        sent_bytes += each * logits if is_last else (sizes.job.grad_accum + each) * one
+    return sent_bytes

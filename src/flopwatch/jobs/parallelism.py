@@ -205,6 +205,14 @@ class Parallelism:
             return [pipeline_rank, 2 * self.pipeline - 1 - pipeline_rank]
         return list(range(pipeline_rank, self.stages, self.pipeline))
 
+    def find_stages(self, rank: int) -> list[int]:
+        """That a rank of the job has: those of one stage are next to each other.
+
+        >>> [Parallelism(tensor=2, pipeline=2).find_stages(rank) for rank in range(4)]
+        [[0], [0], [1], [1]]
+        """
+        return self.list_stages(rank // (self.ranks // self.pipeline))
+
     def __str__(self) -> str:
         """
         >>> print(Parallelism(data=8, tensor=2, sharding="full"))
@@ -231,7 +239,7 @@ def name_stages(message: str, parallelism: Parallelism) -> str:
         rank, split = int(found[1]), parallelism
         if split.pipeline == 1 or rank >= split.ranks:
             return found[0]
-        numbers = split.list_stages(rank // (split.ranks // split.pipeline))
+        numbers = split.find_stages(rank)
         words = f"stage{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
         return f"{found[0]} ({words} of {split.stages})"
 

@@ -120,8 +120,8 @@ def estimate_rank_memory(
         return _estimate_whole(estimate(job, on_host=on_host), job)
     # Gathered in 16 bits under autocast, so that what is computed from them is too.
     narrow = replace(job, precision="bf16") if job.arithmetic.is_autocast else job
-    per_node = job.parallelism.ranks_per_node or job.ranks
-    shards = count_shards(job.sharding, job.ranks, per_node)
+    per_node = split.ranks_per_node or job.ranks
+    shards = count_shards(job.sharding, split.data, max(1, per_node // split.model_ranks))
     own_bytes = parameters * job.arithmetic.parameter_bytes // shards
     return _estimate_shards(estimate(narrow, on_host=on_host), job, own_bytes)
 
@@ -133,6 +133,17 @@ def keep_own_experts(job: TrainingJob) -> TrainingJob:
     if experts is None or ranks == 1:
         return job
     return replace(job, model=replace(job.shape, experts=max(1, experts // ranks)))
+
+
+def estimate_all_ranks(job: TrainingJob, *, on_host: bool = False) -> list[dict[str, int]]:
+    """By rank: those of one stage of a pipeline hold as much."""
+    split = job.parallelism
+    if split.pipeline == 1 or not job.shape.is_ours:
+        return [estimate_rank_memory(job, on_host=on_host)] * job.ranks
+    require_data_only(replace(split, pipeline=1, virtual_stages=1, tensor=1, sequence=False,
+                              schedule="1f1b", sharding="none"), "the memory estimate")  # fmt: skip
+    by_stage = [estimate_divided(job, rank, on_host=on_host) for rank in range(split.pipeline)]
+    return [parts for parts in by_stage for _ in range(job.ranks // split.pipeline)]
 
 
 def _count_weights_by_place(shape: Shape) -> Weights:

@@ -20,6 +20,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from flopwatch.models.exchange_notes import find_exchange
 from flopwatch.models.feed_forward import Experts, Mixture
 from flopwatch.worker.instruments import region
 from flopwatch.worker.rank_times import Journal
@@ -57,13 +58,14 @@ class Exchange:
         self._group = mesh.get_group()
         self._ranks = mesh.size()
         self._journal = journal
+        self._exchange = find_exchange("all-to-all", mesh)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, experts: Experts, rows: Tensor, ends: Tensor) -> Tensor:
         with region("feed-forward/dispatch"):
             own = ends.diff(prepend=ends.new_zeros(1)).view(self._ranks, -1)
             theirs = torch.empty_like(own)  # by rank that sends, and expert of this rank
-            with self._journal.visit():
+            with self._journal.visit(self._exchange):
                 distributed.all_to_all_single(theirs, own, group=self._group)
             sent, arrived = own.sum(dim=1).tolist(), theirs.sum(dim=1).tolist()
             rows = AllToAll.apply(rows, sent, arrived, self)
@@ -81,7 +83,7 @@ class Exchange:
     def move(self, rows: Tensor, sent: list[int], arriving: list[int]) -> Tensor:
         """`sent` has how many of the rows go to each rank, in order, `arriving` how many come."""
         arrived = rows.new_empty(sum(arriving), rows.shape[1])
-        with self._journal.visit():
+        with self._journal.visit(self._exchange):
             distributed.all_to_all_single(
                 arrived, rows.contiguous(), arriving, sent, group=self._group
             )

@@ -43,9 +43,10 @@ from flopwatch.jobs.parallelism import SCHEDULES, Parallelism
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.builder import find_blocks, put_on
 from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.exchange_notes import find_exchange
 from flopwatch.models.expert_parallel import divide_experts, list_divided, name_divided
 from flopwatch.models.tensor_parallel import LocalParameters, divide_part
-from flopwatch.worker.rank_times import Journal, Visit
+from flopwatch.worker.rank_times import Exchange, Journal, Visit
 
 BUCKET_BYTES = 25 * 2**20
 """As much as DistributedDataParallel sends at once."""
@@ -85,8 +86,6 @@ def share(
     """Wrap a model, or a stage of one, that is the same on all data-parallel ranks, and put it
     where it is computed."""
     mesh = JobMesh(job.parallelism, device) if mesh is None else mesh
-    if job.parallelism.model_ranks > 1:
-        journal.is_complete = False  # what they send each other is not noted
     blocks = settle(model, job, device, fill, mesh, journal)
     if job.sharding == "none":
         for _ in blocks:
@@ -177,7 +176,7 @@ class Average:
             gradients = [find_own(p.grad) for p in bucket if p.grad is not None]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             if self._mesh is not None and self._mesh.size() > 1:
-                with self._journal.visit():
+                with self._journal.visit(find_exchange("all-reduce", self._mesh)):
                     distributed.all_reduce(flat, group=self._mesh.get_group())
             flat /= self._ranks
             parts = flat.split([gradient.numel() for gradient in gradients])
@@ -219,6 +218,7 @@ class Ddp:
         self._journal = journal
         self._group = group
         self._ranks = mesh.data.size()
+        self._exchange = find_exchange("all-reduce", mesh.data)
         self._arrived: Any | None = None
         self._of_experts = Average(model, mesh, journal, of_experts=True)
         # Torch reads annotations, and cannot read those that are text.
@@ -231,7 +231,7 @@ class Ddp:
     def finish(self) -> None:
         if self._arrived is not None:
             left = self._journal.clock.mark()
-            self._journal.visits.append(Visit(self._arrived, left))
+            self._journal.visits.append(Visit(self._arrived, left, exchange=self._exchange))
             self._arrived = None
         self._of_experts.take()
 
@@ -240,7 +240,7 @@ class Ddp:
         if bucket.is_last():
             self._arrived = journal.clock.mark()
         else:
-            passed = journal.pass_by()
+            passed = journal.pass_by(self._exchange)
 
         def end(done: Any) -> Tensor:
             """On an accelerator in a stream that waits for the collective, when that is queued."""
@@ -289,6 +289,7 @@ class Shards:
         self.call: Any = fully_shard(
             model, mesh=group, reshard_after_forward=False, mp_policy=policy
         )
+        self._mesh = group
         self._is_hybrid = group.ndim == 2
         device = group.device_type
         self.notes: Sequence[str] = []
@@ -309,21 +310,25 @@ class Shards:
 
     def _note(self, journal: Journal, device: str) -> None:
         """Have all collectives noted, where this torch lets us in."""
-        journal.is_complete = False
-        reduced = Unwaited()
+        is_complete, journal.is_complete = journal.is_complete, False
+        sharded, copied = (self._mesh, self._mesh.ndim - 1), (self._mesh, 0)
+        gathers = find_exchange("all-gather", sharded)
+        scatters = find_exchange("reduce-scatter", sharded)
+        reduces = find_exchange("all-reduce", copied)
+        reduced = Unwaited(scatters)
         for module in self.call.modules():
             if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
-                gather = AllGather(journal, device)
-                scatter = ReduceScatter(journal, device, reduced)
+                gather = AllGather(journal, device, Unwaited(gathers))
+                scatter = ReduceScatter(journal, device, reduced, reduces)
                 module.set_custom_all_gather(gather)  # type: ignore[arg-type]
                 module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
                 if self._is_hybrid:
                     module.set_all_reduce_hook(scatter.note_all_reduce)
                 if is_host(device):
-                    journal.is_complete = True
-                for group in [] if is_host(device) else list_groups(module):
-                    self.notes, journal.is_complete = [NOTED], True
-                    note_waits(group, journal, gather.unwaited, reduced)
+                    journal.is_complete = is_complete
+                for waiting in [] if is_host(device) else list_groups(module):
+                    self.notes, journal.is_complete = [NOTED], is_complete
+                    note_waits(waiting, journal, gather.unwaited, reduced)
 
 
 NOTED = (
@@ -340,7 +345,8 @@ class Unwaited:
     """A collective that the device computes beside, until its results are needed: marks in the
     stream of the collective. Of several, the last, since they run one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self.visit: Visit | None = None
 
     def begin(self, journal: Journal) -> None:
@@ -348,7 +354,7 @@ class Unwaited:
         if self.visit is not None:
             journal.visits.append(self.visit)
         now = journal.clock.mark()
-        self.visit = Visit(now, None, now)
+        self.visit = Visit(now, None, now, exchange=self.exchange)
 
     def end(self, journal: Journal) -> None:
         assert self.visit is not None
@@ -407,7 +413,7 @@ class Collective:
     @contextmanager
     def noting(self) -> Iterator[None]:
         if self.stops:
-            with self.journal.visit():
+            with self.journal.visit(self.unwaited.exchange):
                 yield
         else:  # in the collective's stream
             self.unwaited.begin(self.journal)
@@ -416,9 +422,6 @@ class Collective:
 
 
 class AllGather(Collective):
-    def __init__(self, journal: Journal, device: str) -> None:
-        super().__init__(journal, device, Unwaited())
-
     def __call__(
         self,
         output_tensor: Tensor,
@@ -431,7 +434,13 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
-    _arrived: Any | None = None
+    def __init__(
+        self, journal: Journal, device: str, unwaited: Unwaited, all_reduce: Exchange
+    ) -> None:
+        """`all_reduce` is what follows between groups."""
+        super().__init__(journal, device, unwaited)
+        self._all_reduce = all_reduce
+        self._arrived: Any | None = None
 
     def __call__(
         self,
@@ -450,7 +459,8 @@ class ReduceScatter(Collective):
         """Called when gradients have been averaged between groups, right after they were reduced
         within one: nothing lies between these."""
         if self.stops:
-            self.journal.visits.append(Visit(self._arrived, self.journal.clock.mark()))
+            left = self.journal.clock.mark()
+            self.journal.visits.append(Visit(self._arrived, left, exchange=self._all_reduce))
         else:
             self.unwaited.end(self.journal)
 

@@ -21,7 +21,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from flopwatch.jobs.parallelism import SCHEDULES, divide_layers
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.exchange_notes import PIPELINE, note_turns
 from flopwatch.models.transformer import next_token_loss
+from flopwatch.worker.rank_times import Exchange, Journal
 
 SCALES = False
 """Whether torch divides gradients by the number of micro-batches: losses are divided already."""
@@ -44,6 +46,7 @@ class Pipeline:
         calls: Sequence[Any],
         device: str,
         cast: Callable[[], AbstractContextManager[object]],
+        journal: Journal,
     ) -> None:
         """`calls` are this rank's stages, as they are called."""
         split = job.parallelism
@@ -61,6 +64,8 @@ class Pipeline:
             # forward passes here, DistributedDataParallel must see nothing.
             unseen = getattr(call, "no_sync", nullcontext)
             call.forward = self._casting(call.forward, unseen)
+        for stage in stages:
+            note_turns(stage, journal)
         kind: Any = get_schedule_class(SCHEDULES[split.schedule].torch_name)
         own = stages[0] if issubclass(kind, PipelineScheduleSingle) else stages
         self._schedule = kind(
@@ -95,7 +100,10 @@ class TiedWeight:
     """The embedding of the first stage, which is the head of the last one, too: each has a copy,
     and both have the sum of their gradients."""
 
-    def __init__(self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Any]) -> None:
+    def __init__(
+        self, job: TrainingJob, mesh: JobMesh, stages: Sequence[Any], journal: Journal
+    ) -> None:
+        self._journal = journal
         split = job.parallelism
         last_rank = next(
             rank for rank in range(split.pipeline) if split.stages - 1 in split.list_stages(rank)
@@ -117,8 +125,10 @@ class TiedWeight:
                 distributed.P2POp(kind, tensor, self._peer, self._group)
                 for kind, tensor in ((distributed.isend, own), (distributed.irecv, other))
             ]
-            for work in distributed.batch_isend_irecv(sent):
-                work.wait()
+            ranks = sorted((distributed.get_rank(), self._peer))
+            with self._journal.visit(Exchange("all-reduce", tuple(ranks), PIPELINE)):
+                for work in distributed.batch_isend_irecv(sent):
+                    work.wait()
             own += other
         elif gradients:
             total = torch.stack(gradients).sum(0)

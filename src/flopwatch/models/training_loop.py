@@ -43,6 +43,7 @@ from flopwatch.models.builder import (
     put_on,
 )
 from flopwatch.models.device_mesh import JobMesh, find_own
+from flopwatch.models.exchange_notes import RankJournal, note_owned_parameters
 from flopwatch.models.initialisation import mix_seed
 from flopwatch.models.job_gradients import gather_named, list_gradients
 from flopwatch.models.model_making import Filler, compile_blocks, make_model
@@ -95,8 +96,10 @@ class Loop:
         models: Sequence[nn.Module],
         shared: Sequence[Shared],
         mesh: JobMesh,
+        journal: Journal,
     ) -> None:
         """A rank has one model, or a stage or several of a pipeline."""
+        self.journal = journal
         self.job = job
         self.device = device
         self.setting = find_setting(job, device)
@@ -104,6 +107,8 @@ class Loop:
         self.shared = shared
         self.mesh = mesh
         self.optimizer = open_optimizer(job, models, mesh)
+        if job.sharding == "zero1" and mesh.data is not None:
+            note_owned_parameters(self.optimizer, mesh.data, journal)
         for group in self.optimizer.param_groups:
             group["lr"] = LEARNING_RATE
         first = mesh.data_rank * job.local_batch
@@ -245,8 +250,9 @@ class PipelineLoop(Loop):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         job, calls = self.job, [shared.call for shared in self.shared]
-        self.pipeline = Pipeline(job, self.mesh, calls, self.device, self.setting.cast)
-        self._tied = TiedWeight(job, self.mesh, self.models) if job.shape.is_tied else None
+        cast, journal = self.setting.cast, self.journal
+        self.pipeline = Pipeline(job, self.mesh, calls, self.device, cast, journal)
+        self._tied = TiedWeight(job, self.mesh, self.models, journal) if job.shape.is_tied else None
 
     @property
     def phases(self) -> dict[str, Callable[..., Any]]:
@@ -316,7 +322,9 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
     count_job_shards(job.parallelism)
     require_divisible(job)
     require_combination(job, on_host=is_host(device))
-    journal = Journal(open_backend(device).clock)
+    journal = RankJournal(open_backend(device).clock)
+    if job.compiled and job.parallelism.tensor > 1:
+        journal.is_complete = False  # what a compiled graph exchanges is not noted
     mesh = JobMesh(job.parallelism, device)
     is_divided = job.parallelism.pipeline > 1
     models = [
@@ -329,7 +337,7 @@ def make_workload(job: TrainingJob, device: Device) -> Workload:
         if compilation is not None:
             compile_blocks(model)
         shared.append(share(model, job, device, journal, Filler(model, job, device), mesh))
-    loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh)
+    loop = (PipelineLoop if is_divided else Loop)(job, device, models, shared, mesh, journal)
     parameters = count_job_parameters(job, models, mesh)
     emulation = describe_emulation(job.arithmetic.matmul_dtype, device)
     facts = list_facts(job, parameters)

@@ -19,12 +19,13 @@ from flopwatch.devices.measured_peaks import (
     Curve,
     Exchange,
     Kernel,
+    Operation,
     Peaks,
     Stream,
 )
 from flopwatch.jobs.precision import Peak
 from flopwatch.output.tables import Column, Kind, Sheet, Unit, number
-from flopwatch.output.units import format_bytes, format_rate, format_ratio, plural
+from flopwatch.output.units import format_bytes, format_rate, format_ratio, format_time, plural
 
 EXPLANATION = (
     "10^12 operations in a second, dense, sums in float32; GB as makers count; links with both "
@@ -135,15 +136,24 @@ def answer_peaks(peaks: Peaks) -> list[str]:
         for kernel, best in streams.items()
         if best is not None
     ]
-    buses = {operation: peaks.find_exchange(operation) for operation in BUS_PASSES}
-    links = [
-        f"{operation} {format_rate(best.bus_bytes_per_s, 'B/s')}"
-        for operation, best in buses.items()
-        if best is not None
-    ]
-    ranks = f"Collectives over {peaks.exchanges[0].ranks} ranks" if peaks.exchanges else ""
-    found = {"Matmuls reach": rates, "Memory, beyond the caches:": passes, f"{ranks}:": links}
+    found = {"Matmuls reach": rates, "Memory, beyond the caches:": passes}
+    for ranks in peaks.list_group_sizes():
+        found[f"Among {ranks} ranks:"] = [
+            _describe_exchange(peaks, operation, ranks)
+            for operation in BUS_PASSES
+            if peaks.find_exchange(operation, ranks)
+        ]
     return [f"{what} {', '.join(values)}." for what, values in found.items() if values]
+
+
+def _describe_exchange(peaks: Peaks, operation: Operation, ranks: int) -> str:
+    best, least = peaks.find_exchange(operation, ranks), peaks.find_latency(operation, ranks)
+    assert best is not None
+    assert least is not None
+    return (
+        f"{operation} {format_rate(best.bus_bytes_per_s, 'B/s')}, at least "
+        f"{format_time(least.time_ns)}"
+    )
 
 
 def _add_sustained(curve: Curve) -> str:
@@ -182,7 +192,7 @@ def list_sheets(peaks: Peaks) -> list[Sheet]:
             conditions="of all arrays of a pass together; what fits into a cache shows its speed",
             **_lay_out_curves(Column("size", format_bytes, "word"), "B/s", streams),
         ),
-        *([_make_exchange_sheet(peaks)] if peaks.exchanges else []),
+        *(_make_exchange_sheet(peaks, ranks) for ranks in peaks.list_group_sizes()),
     ]
 
 
@@ -316,8 +326,9 @@ def _make_memory_sheet(peaks: Peaks, nominal: Device | None) -> Sheet:
     )
 
 
-def _make_exchange_sheet(peaks: Peaks) -> Sheet:
-    first = peaks.exchanges[0]
+def _make_exchange_sheet(peaks: Peaks, ranks: int) -> Sheet:
+    exchanges = [exchange for exchange in peaks.exchanges if exchange.ranks == ranks]
+    first = exchanges[0]
     columns: list[Column[Exchange]] = [
         Column("collective", lambda exchange: exchange.operation, "word"),
         number("size", "bytes", lambda exchange: exchange.size_bytes),
@@ -325,16 +336,17 @@ def _make_exchange_sheet(peaks: Peaks) -> Sheet:
         number("algorithm", "B/s", lambda exchange: exchange.algorithm_bytes_per_s),
         number("bus", "B/s", lambda exchange: exchange.bus_bytes_per_s),
     ]
-    missing = [name for name in BUS_PASSES if peaks.find_exchange(name) is None]
+    missing = [name for name in BUS_PASSES if peaks.find_exchange(name, ranks) is None]
     return Sheet(
-        title=f"collectives over {first.ranks} ranks",
+        title=f"collectives over {ranks} ranks",
         columns=columns,
-        items=[list(group) for _, group in groupby(peaks.exchanges, lambda e: e.operation)],
+        items=[list(group) for _, group in groupby(exchanges, lambda e: e.operation)],
         conditions=f"{first.backend}, float32; the size is that of the whole array, which an "
-        "all-gather gives and the others take",
+        "all-gather gives and the others take; send-receive: each rank to the next, all at once",
         remarks=[
-            "algorithm: size / time. bus: that times 2 (n - 1) / n for an all-reduce and "
-            "(n - 1) / n for the others, n ranks: what each link must carry, as nccl-tests count.",
+            "algorithm: size / time. bus: that times 2 (n - 1) / n for an all-reduce, 1 for "
+            "send-receive and (n - 1) / n for the others, n ranks: what each link must carry, as "
+            "nccl-tests count.",
             *(f"{name}: {first.backend} does not have it" for name in missing),
         ],
     )

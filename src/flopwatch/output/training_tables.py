@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
 from flopwatch.analysis.part_times import Split, find_slow_rank, split_ranks
 from flopwatch.analysis.quality import Quality, assess, compare_losses
+from flopwatch.analysis.record_job import read_training_job
 from flopwatch.analysis.summary import Row
+from flopwatch.devices.kinds import is_host
+from flopwatch.errors import FlopwatchError
+from flopwatch.jobs.rank_memory import estimate_all_ranks
 from flopwatch.output.columns import NOT_COMPARABLE, label_columns
 from flopwatch.output.tables import Column, Sheet, choose_axes, divide, interval_column, number
 from flopwatch.output.units import (
@@ -21,7 +26,7 @@ from flopwatch.output.units import (
     format_speedup,
     format_time,
 )
-from flopwatch.records.record import Record
+from flopwatch.records.record import RankMemory, Record
 from flopwatch.suites.case import label
 
 
@@ -102,12 +107,23 @@ def make_rank_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
     title, axes = choose_axes([row.record for row in rows])
+    is_piped = any(rank.bubble_ns for row in rows for rank in row.record.ranks)
     columns: list[Column[Place]] = [
         *label_columns(axes, lambda place: place.row.record),
         Column("rank", lambda place: str(place.split.rank), "word"),
+        *(
+            [Column("stage", lambda p: name_stages(p.row.record, p.split.rank), "word")]
+            if is_piped
+            else []
+        ),
         number("step", "ns", lambda place: place.split.step_ns),
         _part_column("working", lambda split: split.working_ns),
         _part_column("waiting", lambda split: split.waiting_ns),
+        *(
+            [number("bubble", "ns", lambda p: p.split.bubble_ns, cell=_bubble_cell)]
+            if is_piped
+            else []
+        ),
         _part_column("transfer", lambda split: split.transfer_ns),
         _part_column("overlapped", lambda split: split.overlapped_ns),
     ]
@@ -117,12 +133,21 @@ def _make_rank_sheet(rows: Sequence[Row]) -> Sheet:
         columns=columns,
         items=[[Place(row, split) for split in split_ranks(row.record)] for row in rows],
         conditions="waiting: at collectives, until the last rank arrived; transfer: from then on; "
-        "working: everything else; overlapped: collectives that ran meanwhile; of the median step",
+        + ("bubble: for other stages; " if is_piped else "")
+        + "working: everything else; overlapped: exchanges that ran meanwhile; of the median step",
         remarks=[
             *(remark for row in rows for remark in _remark_on(row)),
             *(remark for group in groups for remark in _remark_on_losses(group)),
         ],
     )
+
+
+def name_stages(record: Record, rank: int) -> str:
+    """Of a pipeline's rank."""
+    job = read_training_job(record)
+    is_piped = job is not None and job.parallelism.pipeline > 1
+    stages = job.parallelism.find_stages(rank) if job is not None and is_piped else []
+    return ", ".join(map(str, stages))
 
 
 def _part_column(name: str, find_ns: Callable[[Split], float | None]) -> Column[Place]:
@@ -131,6 +156,11 @@ def _part_column(name: str, find_ns: Callable[[Split], float | None]) -> Column[
         lambda place: _with_share(find_ns(place.split), place.split),
         value=lambda place: find_ns(place.split),
     )
+
+
+def _bubble_cell(place: Place) -> str:
+    has_pipeline = place.row.record.ranks[place.split.rank].bubble_ns
+    return _with_share(place.split.bubble_ns, place.split) if has_pipeline else ""
 
 
 def _with_share(time_ns: float | None, split: Split) -> str:
@@ -171,12 +201,88 @@ OF_ALL = (
 
 
 def make_memory_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """One for every table of cases whose memory was predicted."""
+    """One for every table of cases whose memory was predicted, and one of their ranks, where these
+    hold different parts of a model."""
     groups = {row.record.group_id for row in rows if row.record.predicted_memory_bytes}
-    return [
-        _make_memory_sheet(alike)
-        for alike in divide([r for r in rows if r.record.group_id in groups])
+    tables = divide([r for r in rows if r.record.group_id in groups])
+    uneven = [
+        [row for row in alike if len(row.record.rank_memory) > 1 and is_divided(row.record)]
+        for alike in tables
     ]
+    return [
+        *map(_make_memory_sheet, tables),
+        *(_make_rank_memory_sheet(alike) for alike in uneven if alike),
+    ]
+
+
+def is_divided(record: Record) -> bool:
+    job = read_training_job(record)
+    return job is not None and job.parallelism.model_ranks > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one rank of a job held, and what it was expected to."""
+
+    row: Row
+    rank: int
+    predicted_bytes: int | None
+    is_alone: bool
+    """Whether no other variant held anything meanwhile."""
+
+    @property
+    def memory(self) -> RankMemory | None:
+        return self.row.record.rank_memory[self.rank]
+
+    @property
+    def peak_bytes(self) -> int | None:
+        memory = self.memory
+        return None if memory is None else memory.resident_bytes + memory.peak_memory_bytes
+
+    @property
+    def error(self) -> float | None:
+        if self.peak_bytes is None or self.predicted_bytes is None or not self.is_alone:
+            return None
+        return self.predicted_bytes / self.peak_bytes - 1
+
+
+def list_holdings(row: Row, *, is_alone: bool) -> list[Holding]:
+    """By rank."""
+    record, job = row.record, read_training_job(row.record)
+    predicted: list[int | None] = [None] * len(record.rank_memory)
+    if job is not None and job.is_dense:
+        # Of kinds of parallelism, or a model, whose memory is not known.
+        with suppress(FlopwatchError):
+            estimates = estimate_all_ranks(job, on_host=is_host(record.settings.device))
+            predicted = [sum(parts.values()) for parts in estimates]
+    return [
+        Holding(row, rank, each, is_alone)
+        for rank, each in enumerate(predicted[: len(record.rank_memory)])
+    ]
+
+
+def _make_rank_memory_sheet(rows: Sequence[Row]) -> Sheet:
+    title, axes = choose_axes([row.record for row in rows])
+    sizes = Counter(row.record.group_id for row in rows)
+    columns: list[Column[Holding]] = [
+        *label_columns(axes, lambda each: each.row.record),
+        Column("rank", lambda each: str(each.rank), "word"),
+        Column("stage", lambda each: name_stages(each.row.record, each.rank), "word"),
+        number("before", "bytes", lambda e: e.memory.resident_bytes if e.memory else None),
+        number("step", "bytes", lambda e: e.memory.peak_memory_bytes if e.memory else None),
+        number("peak", "bytes", lambda each: each.peak_bytes),
+        number("predicted", "bytes", lambda each: each.predicted_bytes),
+        Column("error", lambda e: format_signed_share(e.error), value=lambda e: e.error),
+    ]
+    has_others = any(size > 1 for size in sizes.values())
+    return Sheet(
+        title=f"{title}, memory of ranks",
+        columns=columns,
+        items=[list_holdings(row, is_alone=sizes[row.record.group_id] == 1) for row in rows],
+        conditions="before: tensors that were there before a step; step: the most that it held "
+        "beyond those; peak: both together; predicted: from dimensions and the schedule",
+        remarks=[OF_ALL] if has_others else [],
+    )
 
 
 def _make_memory_sheet(rows: Sequence[Row]) -> Sheet:

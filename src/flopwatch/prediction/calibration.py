@@ -23,9 +23,11 @@ from flopwatch.devices.device_names import find_device
 from flopwatch.devices.kinds import USUAL_ACCELERATOR, is_host
 from flopwatch.devices.measured_peaks import Setup, from_environment, read_setup
 from flopwatch.errors import Unsupported, UsageError
+from flopwatch.jobs.flops import FORWARD_BACKWARD, GRAD_ACCUM
 from flopwatch.jobs.model_shapes import ARCHITECTURES
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.jobs.training_job import TrainingJob, read_job
+from flopwatch.prediction.cost import Cost
 from flopwatch.prediction.fit import SCATTER, Fit, fit, predict_s
 from flopwatch.prediction.hardware import (
     Machine,
@@ -56,11 +58,17 @@ CPU_PRIORS: Mapping[str, Prior] = {
     "bandwidth_efficiency": replace(PRIORS["bandwidth_efficiency"], expected=1.0, spread=0.2),
     "loss_bytes": replace(PRIORS["loss_bytes"], expected=40.0),
     "block_s": replace(PRIORS["block_s"], expected=1.5e-3),
+    "divided_block_s": replace(PRIORS["divided_block_s"], expected=3.5e-3, spread=0.4),
     "step_s": replace(PRIORS["step_s"], expected=1e-3),
     "micro_batch_s": replace(PRIORS["micro_batch_s"], expected=1e-9, spread=0.1),
     "traffic": replace(PRIORS["traffic"], expected=2.5),
     "attention_efficiency": replace(PRIORS["attention_efficiency"], expected=0.3),
     "pressure_s_per_gb": replace(PRIORS["pressure_s_per_gb"], spread=0.1),
+    "link_efficiency": replace(PRIORS["link_efficiency"], expected=0.9, spread=0.2),
+    **{
+        name: replace(PRIORS[name], expected=0.95)  # ranks share cores with what they send
+        for name in ("exposed_share", "tensor_exposed", "p2p_exposed")
+    },
 }
 """For our own transformer, eager, on a CPU: what a new machine is expected to do."""
 
@@ -232,12 +240,13 @@ def find_device_stack(machine: Machine) -> Stack | None:
 def predict_group(
     group: Group, environment: Mapping[str, Any], settings: Settings
 ) -> dict[str, dict[str, Any]]:
-    """What is to be expected of a group's variants; nothing where this machine was not calibrated,
-    or where they are no steps of whole models."""
-    calibration = find_calibration(read_setup(environment, settings))
+    """What is to be expected of a group's variants, from the peaks of this machine, and if it was
+    calibrated, from what was measured on it; nothing where its peaks are not known, or where they
+    are no steps of whole models."""
     peaks = measured_peaks.from_environment(environment)
-    if calibration is None or peaks is None:
+    if peaks is None:
         return {}
+    calibration = find_calibration(read_setup(environment, settings))
     machine = describe_measured(peaks, settings.memory_limit_bytes)
     if machine is None:
         return {}
@@ -308,5 +317,17 @@ def predict_case(job: TrainingJob, machine: Machine, stack: Stack) -> dict[str, 
         "step_s": found.cost.step_s,
         "low_s": job.tokens_per_step / found.high,
         "high_s": job.tokens_per_step / found.low,
-        "phases_s": {phase: found.cost.sum_phase(phase) for phase in WHOLE},
+        "phases_s": divide_phases(job, found.cost),
     }
+
+
+def divide_phases(job: TrainingJob, cost: Cost) -> dict[str, float]:
+    """As the steps of our own loop have them: the passes of all micro-batches but the last are a
+    phase of their own, and those of a pipeline are one with all the others."""
+    forward_s, backward_s, update_s = (cost.sum_phase(phase) for phase in WHOLE)
+    if job.parallelism.pipeline > 1:
+        return {FORWARD_BACKWARD: forward_s + backward_s, "optimizer": update_s}
+    last = 1 / job.grad_accum
+    first = {GRAD_ACCUM: (1 - last) * (forward_s + backward_s)} if job.grad_accum > 1 else {}
+    passes = {"forward": last * forward_s, "backward": last * backward_s}
+    return {**first, **passes, "optimizer": update_s}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flopwatch.prediction.job_arrays import JobArrays, count_rank_parameters
 from flopwatch.prediction.layer_cost import (
@@ -18,6 +18,8 @@ from flopwatch.prediction.software_stacks import Parameters
 if TYPE_CHECKING:
     from flopwatch.prediction.job_arrays import Array
 
+Divided = Literal["tensor", "data", "expert", "stage"]
+"""What ranks exchange, by the field of `JobArrays` that its link begins with."""
 SWAPS = 4
 """Of tokens for heads in a layer: of queries, keys and values, and of the result back."""
 BUCKET_BYTES = 5e8
@@ -25,7 +27,12 @@ BUCKET_BYTES = 5e8
 
 
 def time_ring(
-    jobs: JobArrays, parameters: Parameters, size_bytes: Array, members: Array, apart: Array
+    jobs: JobArrays,
+    parameters: Parameters,
+    size_bytes: Array,
+    members: Array,
+    apart: Array,
+    kind: Divided = "data",
 ) -> tuple[Array, Array]:
     """Of a collective in which each of so many ranks, so far apart, sends that: what it takes for
     its bytes, and for its latency. Rings pass through all adapters of a node at once, so that each
@@ -36,11 +43,14 @@ def time_ring(
     is_inside = span <= jobs.per_node
     neighbours = np.clip(jobs.per_node / apart, 1.0, np.maximum(members, 1.0))
     nodes = np.clip(span / jobs.per_node, 1.0, np.maximum(members, 1.0))
-    link = np.where(jobs.link > 0, jobs.link, 1.0) * parameters.link_efficiency
+    own = getattr(jobs, f"{kind}_link")
+    link = np.where(own > 0, own, 1.0) * parameters.link_efficiency
     network = np.where(jobs.network > 0, jobs.network, 1.0) * parameters.network_efficiency
     local_s = np.where(is_inside | (neighbours > 1), size_bytes / link, 0.0)
     remote_s = np.where(is_inside, 0.0, size_bytes / neighbours / network)
-    latency = parameters.collective_s + np.where(is_inside, 0.0, parameters.hop_s * nodes)
+    latency = parameters.collective_s + np.where(
+        is_inside, getattr(jobs, f"{kind}_latency"), parameters.hop_s * nodes
+    )
     several = members > 1
     return (
         np.where(several, np.maximum(local_s, remote_s), 0.0),
@@ -55,7 +65,7 @@ def time_layer_exchange(jobs: JobArrays, parameters: Parameters) -> Iterator[Mic
     tensor, context, expert = jobs.tensor, jobs.context, jobs.expert
     whole = tokens * hidden * jobs.element_bytes
     moved_s, latency_s = time_ring(
-        jobs, parameters, 2 * (tensor - 1) / tensor * whole, tensor, np.ones_like(tensor)
+        jobs, parameters, 2 * (tensor - 1) / tensor * whole, tensor, np.ones_like(tensor), "tensor"
     )
     once = parameters.tensor_exposed * moved_s + latency_s
     yield Micro(
@@ -102,7 +112,12 @@ def time_end_exchange(jobs: JobArrays, parameters: Parameters) -> tuple[Micro, M
     tensor = jobs.tensor
     size_bytes = count_tokens(jobs) * jobs.get("hidden") * jobs.element_bytes
     moved_s, latency_s = time_ring(
-        jobs, parameters, 2 * (tensor - 1) / tensor * size_bytes, tensor, np.ones_like(tensor)
+        jobs,
+        parameters,
+        2 * (tensor - 1) / tensor * size_bytes,
+        tensor,
+        np.ones_like(tensor),
+        "tensor",
     )
     name = "tensor-parallel communication"
     return (
@@ -120,10 +135,14 @@ def _time_all_to_all(
 
     inside = np.clip(jobs.per_node / apart, 1.0, members)
     remote = 1 - inside / members
-    local_s = np.where(inside > 1, size_bytes * (1 - remote) / np.maximum(jobs.link, 1.0), 0.0)
+    local_s = np.where(
+        inside > 1, size_bytes * (1 - remote) / np.maximum(jobs.expert_link, 1.0), 0.0
+    )
     moved_s = np.maximum(local_s, size_bytes * remote / np.maximum(jobs.network, 1.0))
     nodes = members / inside
-    latency = parameters.collective_s + np.where(remote > 0, parameters.hop_s * nodes, 0.0)
+    latency = parameters.collective_s + np.where(
+        remote > 0, parameters.hop_s * nodes, jobs.expert_latency
+    )
     several = members > 1
     return np.where(several, moved_s, 0.0), np.where(several, latency, 0.0)
 
@@ -144,10 +163,11 @@ def time_sends(jobs: JobArrays, parameters: Parameters) -> Array:
     size_bytes = size_bytes / np.where(jobs.scatters > 0, jobs.tensor, 1.0)
     ranks = jobs.tensor * jobs.context * jobs.data * jobs.pipeline
     is_inside = ranks <= jobs.per_node
-    link = np.where(jobs.link > 0, jobs.link, 1.0) * parameters.link_efficiency
+    link = np.where(jobs.stage_link > 0, jobs.stage_link, 1.0) * parameters.link_efficiency
     network = np.where(jobs.network > 0, jobs.network, 1.0) * parameters.network_efficiency
     moved_s = size_bytes / np.where(is_inside, link, network)
-    once = moved_s + parameters.collective_s + np.where(is_inside, 0.0, parameters.hop_s)
+    once = moved_s + parameters.collective_s
+    once = once + np.where(is_inside, jobs.stage_latency, parameters.hop_s)
     sent = 2 * parameters.p2p_exposed * once * jobs.virtual_stages
     return np.where(jobs.pipeline > 1, sent, 0.0)
 

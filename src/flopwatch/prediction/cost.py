@@ -30,16 +30,20 @@ share of a context-parallel rank) goes through the layers of a pipeline stage. O
     collectives     of tensor parallelism: four all-reduces of T x d, six with recomputation;
                     of experts: four all-to-alls; of context parallelism: keys and values to all
                     others, hidden behind attention as far as that takes
-    overhead        launches and hooks take `block_s`; it is hidden where kernels take longer:
-                    both together take the root of the sum of their squares (on a CPU, the sum)
+    overhead        launches and hooks take `block_s`, and `divided_block_s` more where tensors
+                    are divided (three times that with sequence parallelism); it is hidden where
+                    kernels take longer: both together take the root of the sum of their squares
+                    (on a CPU, the sum)
 
 Then the head, `odd_matmul` times as long where its rows are no multiple of 8, and `loss_bytes` for
 each logit; `micro_batch_s`; and what is sent to the next stage, of which `p2p_exposed` is waited
 for. All micro-batches pass the slowest stage, and the pipeline fills and drains in the time that
 one takes through all other stages (with virtual stages a share of it, with zero-bubble schedules a
-third). Head and embedding are work of the last and the first stage.
+third). Head and embedding are work of the last and the first stage. Where ranks share the cores of
+a CPU, those that wait leave them to others, which are faster meanwhile.
 
-A collective takes `collective_s`, and `hop_s` for each node; and what a rank sends and receives at
+A collective takes `collective_s`, what `flopwatch peaks` has measured that it takes at least in a
+measured machine, and `hop_s` for each node; and what a rank sends and receives at
 `link_efficiency` of its link inside a node (or a domain of NVLink), `network_efficiency` of the
 network between nodes, whichever is slower. Rings of ranks of one node share its adapters. Data
 parallelism reduces gradients once a step; where blocks are sharded, they are gathered before
@@ -328,6 +332,8 @@ def _find_bubble(
     slowest = np.where(stages > 1, slowest, alone)
     others = np.maximum(alone - slowest, 0.0) + (stages - 1) * fixed_s
     fill = np.where(jobs.is_zero_bubble > 0, ZERO_BUBBLE, 1.0) / jobs.virtual_stages
+    # A stage that waits leaves its core to another, where they share it.
+    fill = fill / jobs.ranks_per_core
     return slowest, np.where(stages > 1, others * fill, 0.0)
 
 

@@ -19,7 +19,7 @@ from flopwatch.devices.device_names import (
 )
 from flopwatch.devices.device_specs import USUAL_NODE, Device
 from flopwatch.devices.kinds import is_host
-from flopwatch.devices.measured_peaks import Peaks
+from flopwatch.devices.measured_peaks import BUS_PASSES, Operation, Peaks
 from flopwatch.errors import UsageError
 from flopwatch.jobs.precision import PRECISIONS
 from flopwatch.settings import Device as DeviceKind
@@ -62,6 +62,24 @@ Voltage falls with the clock, so that half of the power is more than half of the
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredLink:
+    """What an exchange among some ranks was measured to take."""
+
+    step_s: float
+    """Of one of the steps that it has in a ring, however little is sent."""
+    bytes_per_s: float
+    """That each rank's link carries."""
+
+
+def count_ring_steps(operation: Operation, ranks: int) -> int:
+    """
+    >>> [count_ring_steps(name, 4) for name in ("all-reduce", "all-gather", "send-receive")]
+    [6, 3, 1]
+    """
+    return 1 if operation == "send-receive" else BUS_PASSES[operation] * (ranks - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     name: str
     """Of one device."""
@@ -82,6 +100,12 @@ class Machine:
     """To the one that a bridge joins it to; None: there is no bridge."""
     network_bytes_per_s: float | None
     """To other machines, in one direction."""
+    measured_links: Mapping[int, Mapping[Operation, MeasuredLink]] = field(default_factory=dict)
+    """By the number of ranks that were there; empty where nothing was measured."""
+    cores: int | None = None
+    """Of a CPU, that all its ranks share."""
+    ranks_per_core: float = 1.0
+    """More than 1 where ranks that wait leave their cores to others."""
     host_bytes_per_s: float = 25e9
     """To the memory of its host, in one direction: what PCIe 4.0 x16 reaches, if nothing else is
     known."""
@@ -96,6 +120,19 @@ class Machine:
     def find_link(self, ranks: int) -> float | None:
         """Bytes/s among so many of its kind in one machine, in one direction."""
         return (self.bridge_bytes_per_s if ranks == 2 else None) or self.link_bytes_per_s
+
+    def find_exchange(
+        self, operation: Operation, members: int, ranks: int
+    ) -> tuple[float, float | None]:
+        """Among some of a job's ranks: seconds for nothing, and bytes/s of a link. All of a node's
+        ranks send at once, so that what was measured with about as many counts."""
+        if members < 2 or not self.measured_links:
+            return 0.0, self.find_link(ranks)
+        nearest = min(self.measured_links, key=lambda number: abs(number - ranks))
+        found = self.measured_links[nearest].get(operation)
+        if found is None:
+            return 0.0, self.find_link(ranks)
+        return found.step_s * count_ring_steps(operation, members), found.bytes_per_s
 
     def find_rate(self, dtype: str) -> float | None:
         """FLOP/s of large matmuls; None where the device has no such arithmetic."""
@@ -236,6 +273,8 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
         memory_bytes=memory_bytes,
         link_bytes_per_s=reach,
         network_bytes_per_s=reach,
+        measured_links=_read_links(peaks),
+        cores=peaks.setup.threads if is_host(peaks.setup.device) else None,
         processors=0
         if is_host(peaks.setup.device)
         else find_by_beginning(PROCESSORS, sheet.name if sheet else "") or USUAL_PROCESSORS,
@@ -243,6 +282,23 @@ def describe_measured(peaks: Peaks, memory_bytes: float | None) -> Machine | Non
         is_measured=True,
         sources=tuple(dict.fromkeys(peak.source for peak in rates.values())),
     )
+
+
+def _read_links(peaks: Peaks) -> dict[int, dict[Operation, MeasuredLink]]:
+    links: dict[int, dict[Operation, MeasuredLink]] = {}
+    for ranks in peaks.list_group_sizes():
+        for operation in BUS_PASSES:
+            best = peaks.find_exchange(operation, ranks)
+            least = peaks.find_latency(operation, ranks)
+            if best is None or least is None or not is_rate(best.bus_bytes_per_s):
+                continue
+            # Less its bytes: the shortest that was measured has some.
+            least_s = least.time_ns / 1e9 * (1 - least.size_bytes / best.size_bytes)
+            step_s = least_s / count_ring_steps(operation, ranks)
+            links.setdefault(ranks, {})[operation] = MeasuredLink(
+                step_s=max(step_s, 0.0), bytes_per_s=best.bus_bytes_per_s
+            )
+    return links
 
 
 def _find_memory(device: Device) -> float | None:
@@ -263,4 +319,5 @@ def share_among(machine: Machine, ranks: int) -> Machine:
         peak_flops_per_s={d: rate / ranks for d, rate in machine.peak_flops_per_s.items()},
         bandwidth_bytes_per_s=machine.bandwidth_bytes_per_s / ranks,
         memory_bytes=None if memory_bytes is None else memory_bytes / ranks,
+        ranks_per_core=max(1.0, ranks / machine.cores) if machine.cores else 1.0,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flopwatch.devices.kinds import is_host
+from flopwatch.devices.measured_peaks import Operation
 from flopwatch.jobs.parallelism import SCHEDULES, UNSHARDED
 from flopwatch.jobs.training_job import TrainingJob
 from flopwatch.prediction.hardware import Machine
@@ -128,6 +129,17 @@ class JobArrays:
     bandwidth: Array
     link: Array
     network: Array
+    tensor_link: Array
+    """As `link`, of what tensor-parallel ranks exchange,"""
+    tensor_latency: Array
+    """and what that takes in addition to all that is usual, as measured here; likewise"""
+    data_link: Array
+    data_latency: Array
+    expert_link: Array
+    expert_latency: Array
+    stage_link: Array
+    stage_latency: Array
+    ranks_per_core: Array
     per_node: Array
     processors: Array
     is_host: Array
@@ -238,11 +250,43 @@ def _describe(placed: Placed) -> dict[str, float]:
         "bandwidth": machine.bandwidth_bytes_per_s,
         "link": machine.find_link(job.ranks) or 0.0,
         "network": machine.network_bytes_per_s or 0.0,
+        **_describe_links(job, machine),
+        "ranks_per_core": machine.ranks_per_core,
         "per_node": machine.per_node,
         "processors": machine.processors,
         "is_host": is_host(machine.device),
         "pressed_gb": pressed_gb,
     }
+    return described
+
+
+GATHERED: tuple[Operation, ...] = ("all-gather", "all-gather")
+"""Of a block, in the forward and the backward pass."""
+
+
+def _describe_links(job: TrainingJob, machine: Machine) -> dict[str, float]:
+    """By what ranks divide: the exchanges of it, one after another."""
+    split = job.parallelism
+    gathers = GATHERS.get(job.sharding, 0)
+    exchanges: dict[str, tuple[int, tuple[Operation, ...]]] = {
+        "tensor": (
+            split.tensor,
+            ("all-gather", "reduce-scatter") if split.sequence else ("all-reduce",),
+        ),
+        "data": (
+            split.data * split.context,
+            GATHERED[:gathers] + ("reduce-scatter",) if gathers else ("all-reduce",),
+        ),
+        "expert": (split.expert, ("all-to-all",)),
+        "stage": (split.pipeline, ("send-receive",)),
+    }
+    described = {}
+    for kind, (members, operations) in exchanges.items():
+        found = [machine.find_exchange(each, members, job.ranks) for each in operations]
+        rates = [rate for _, rate in found if rate]
+        # Each moves as much, so that their times add up.
+        described[f"{kind}_link"] = len(rates) / sum(1 / rate for rate in rates) if rates else 0.0
+        described[f"{kind}_latency"] = sum(latency for latency, _ in found) / len(found)
     return described
 
 

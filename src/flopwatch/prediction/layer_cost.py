@@ -25,6 +25,9 @@ TILE = 128 * 256
 """Numbers of a matmul's result that one processor computes at a time."""
 LONGEST_SUM = 8192
 """Of a matmul's inner dimension that one processor adds up: longer ones are divided."""
+SEQUENCE_LAUNCHES, SHARDED_LAUNCHES = 1.8, 0.3
+"""What sequence parallelism adds to `divided_block_s`, and what sharding alone takes of it: from
+steps of tiny layers on a CPU, where launches are all there is."""
 EMBEDDING_PASSES = 6
 """Over hidden states, of what the embedding reads and writes in both passes."""
 
@@ -174,8 +177,14 @@ def time_overhead(jobs: JobArrays, parameters: Parameters, layer: Sequence[Micro
     import numpy as np
 
     again = np.maximum(jobs.is_full, jobs.is_selective)
-    launches = parameters.block_s * np.where(
-        jobs.is_compiled > 0, parameters.compiled_launches, 1.0
+    divided = np.where(jobs.tensor > 1, 1 + SEQUENCE_LAUNCHES * jobs.is_sequence, 0.0)
+    divided = divided + SHARDED_LAUNCHES * jobs.is_sharded
+    launches = parameters.block_s + parameters.divided_block_s * divided
+    # On a host it is work of cores, which ranks may share.
+    launches = (
+        launches
+        * jobs.ranks_per_core
+        * np.where(jobs.is_compiled > 0, parameters.compiled_launches, 1.0)
     )
     collectives = np.where(jobs.tensor > 1, 2 * np.log2(jobs.tensor), 0.0) * parameters.collective_s
     forward = FORWARD_SHARE * launches + collectives

@@ -106,6 +106,10 @@ class Parameters:
         "s",
         "that launches and hooks of a layer take, both passes; hidden where kernels take longer",
     )
+    divided_block_s: float = _prior(
+        1e-9, 0.1, "s", "that they take in addition where tensors of a layer are divided and each "
+        "operation finds out how",
+    )  # fmt: skip
     micro_batch_s: float = _prior(1e-3, 0.8, "s", "that a micro-batch takes in addition")
     step_s: float = _prior(
         8e-3, 0.8, "s", "that a step takes in addition: the loader, the optimizer's launches"

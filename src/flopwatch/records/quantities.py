@@ -10,14 +10,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-LONGEST_NS = 2.0**63
-"""Three centuries."""
+SHORTEST_NS, LONGEST_NS = 1e-12, 2.0**63
+"""Up to three centuries."""
 LARGEST = 1e100
 LARGEST_INT = 2**63 - 1
 LARGEST_UNSIGNED = 2**64 - 1
 """JSON has whole numbers of any size; what reads records (DuckDB, numpy) has 64 bits."""
 
-Time = Annotated[float, Meta(ge=1e-12, lt=LONGEST_NS)]
+Time = Annotated[float, Meta(ge=SHORTEST_NS, lt=LONGEST_NS)]
 """A sample, in nanoseconds; a very short one is the mean of very many calls."""
 PartTime = Annotated[float, Meta(ge=0.0, lt=LONGEST_NS)]
 """Time of a part of a sample, which may be 0."""

@@ -64,7 +64,7 @@ SQL_TYPES = {
     "list[PartTime]": "DOUBLE[]",
     "list[Rank]": (
         f"STRUCT(samples_ns {TIMES_BY_NAME}, waiting_ns DOUBLE[], transfer_ns DOUBLE[], "
-        "overlapped_ns DOUBLE[])[]"
+        "overlapped_ns DOUBLE[], bubble_ns DOUBLE[])[]"
     ),
     "dict[str, Region]": "MAP(VARCHAR, STRUCT(calls BIGINT, samples_ns DOUBLE[]))",
 }
@@ -91,7 +91,7 @@ VIEWS = {
     "samples": (*OF_RECORD, "phase", "sample", "round", "calls", "warmup", "ns"),
     "ranks": (
         *(*OF_RECORD, "rank", "sample", "round", "warmup", "ns"),
-        *("waiting_ns", "transfer_ns", "overlapped_ns"),
+        *("waiting_ns", "transfer_ns", "overlapped_ns", "bubble_ns"),
     ),
     "regions": (*OF_RECORD, "phase", "region", "calls", "sample", "round", "ns", "run_ns"),
     "curves": (*OF_RECORD, "curve", "point", "value"),
@@ -137,6 +137,7 @@ UNNEST_RANKS = """(
         SELECT * EXCLUDE (rounds), unnest(rounds) AS "round",
             unnest(entry.waiting_ns) AS waiting_ns, unnest(entry.transfer_ns) AS transfer_ns,
             unnest(entry.overlapped_ns) AS overlapped_ns,
+            unnest(entry.bubble_ns) AS bubble_ns,
             generate_subscripts(rounds, 1) - 1 AS sample
         FROM (SELECT *, unnest(ranks) AS entry, generate_subscripts(ranks, 1) - 1 AS rank
             FROM {rows})

@@ -11,7 +11,7 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -112,11 +112,39 @@ class Rank:
     samples_ns: dict[str, list[PartTime]]
     """By phase, on its own clock. A job's phase ends when the last rank has ended it."""
     waiting_ns: list[PartTime | None]
-    """In collectives, until the last rank arrived."""
+    """In collectives, until the last rank of the group arrived."""
     transfer_ns: list[PartTime | None]
-    """In collectives, from then on."""
+    """In exchanges, from then on."""
     overlapped_ns: list[PartTime | None] = field(default_factory=list)
-    """In which a collective ran beside other work of the rank; empty in imported records."""
+    """In which an exchange ran beside other work of the rank; empty in imported records."""
+    bubble_ns: list[PartTime | None] = field(default_factory=list)
+    """Of a pipeline's rank: for other stages, to send or to receive, and from its own end of the
+    step until the last rank's. Empty where there is no pipeline."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """What a run held on one of a job's ranks, as the record has it for rank 0."""
+
+    resident_bytes: Count
+    peak_memory_bytes: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimeline:
+    """What a rank did in one step, which is a typical one; lists are parallel."""
+
+    kind: list[str]
+    """forward, backward or weight: a pass of a pipeline's stage; a phase, where there is none;
+    waiting, transfer or bubble, on top of these."""
+    begin_ns: list[PartTime]
+    """From the beginning of the step on its first rank."""
+    end_ns: list[PartTime]
+    stage: list[Count | None]
+    micro_batch: list[Count | None]
+    exchange: list[str]
+    """What was waited for or moved: a collective and the dimension of the device mesh that it is
+    along, or a rank that was sent to or received from. Empty of passes and phases."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,6 +214,11 @@ class Record:
     """By ``phase/region``: what the instruments saw, parallel to instrumented_ns."""
     ranks: list[Rank] = field(default_factory=list)
     """By rank; empty where the case is no job of several processes."""
+    rank_memory: list[RankMemory | None] = field(default_factory=list)
+    """By rank; empty where the case is no job, or where it is not known."""
+    timeline: list[RankTimeline] = field(default_factory=list)
+    """By rank, of one measured step, whose time is close to the median; empty where it is not
+    known."""
     curves: dict[str, list[float]] = field(default_factory=dict)
     """What the case produced as it ran, by name: a training loss, step by step. Curves of one
     record are parallel."""
@@ -312,10 +345,18 @@ def _find_contradictions(record: Record) -> Iterator[str]:
     for name, region in record.regions.items():
         if len(region.samples_ns) != num_runs:
             yield f"it has {num_runs} instrumented runs but {len(region.samples_ns)} of {name}"
+    yield from _find_uneven_lanes(record.timeline)
     if len({len(values) for values in record.curves.values()}) > 1:
         yield "its curves differ in length"
     yield from _find_uneven_ranks(record.monitored)
     yield from _find_wrong_sections(record.environment)
+
+
+def _find_uneven_lanes(timeline: list[RankTimeline]) -> Iterator[str]:
+    for number, lane in enumerate(timeline):
+        lengths = {len(getattr(lane, each.name)) for each in fields(lane)}
+        if len(lengths) > 1:
+            yield f"the lists of rank {number}'s timeline differ in length"
 
 
 def _find_uneven_ranks(monitored: Monitored | None) -> Iterator[str]:
@@ -334,8 +375,10 @@ def _list_lengths(record: Record) -> Iterator[tuple[str, int]]:
     for number, rank in enumerate(record.ranks):
         for times_ns in rank.samples_ns.values():
             yield f"rank {number}", len(times_ns)
-        for parts_ns in (rank.waiting_ns, rank.transfer_ns, rank.overlapped_ns or rank.waiting_ns):
+        usual = rank.waiting_ns
+        for parts_ns in (rank.transfer_ns, rank.overlapped_ns or usual, rank.bubble_ns or usual):
             yield f"rank {number}", len(parts_ns)
+        yield f"rank {number}", len(usual)
 
 
 def _find_wrong_sections(environment: dict[str, Any]) -> Iterator[str]:

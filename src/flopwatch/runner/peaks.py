@@ -1,7 +1,9 @@
 """The whole of `flopwatch peaks`: collectives over several processes, matmuls and memory in one.
 
-Under torchrun, collectives are those of all its ranks, on one node or on several, and the rest is
-measured by rank 0 once the others have ended. They wait for it a minute: so collectives come first.
+Collectives are measured among 2 ranks and among more: the accelerators of this node, or 4 ranks of
+a CPU, which share its cores as those of a job do. Under torchrun they are those of all its ranks,
+on one node or on several, and the rest is measured by rank 0 once the others have ended. They wait
+for it a minute: so collectives come first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from flopwatch.runner import session
 from flopwatch.runner.torchrun_launcher import find_place
 from flopwatch.settings import Device, Settings
 
-CPU_RANKS = 2
+CPU_RANKS = (2, 4)
 OVERHEAD_S = 8.0
 """To start processes with torch, and to make random numbers."""
 
@@ -40,8 +42,8 @@ class PeakOptions:
     threads: int | None
     """None: usable cores."""
     dtypes: Sequence[str]
-    ranks: int
-    """1: no collectives."""
+    ranks: tuple[int, ...]
+    """Among how many collectives are measured; none: not at all."""
     quick: bool
 
     @property
@@ -86,21 +88,26 @@ def choose_options(
             f"--ranks {ranks}, but there are {most} {things}, and each rank needs its own; "
             f"choose at most {most}"
         )
-    usual = min(most, CPU_RANKS) if devices.are_host else most
+    chosen_ranks: tuple[int, ...]
+    if ranks is not None:
+        chosen_ranks = (ranks,) if ranks > 1 else ()
+    elif most < 2:
+        chosen_ranks = ()
+    else:
+        chosen_ranks = CPU_RANKS if devices.are_host else tuple(sorted({2, most}))
     return PeakOptions(
         device=chosen,
         device_index=devices.index,
         threads=threads,
         dtypes=dtypes or known,
-        ranks=usual if ranks is None else ranks,
+        ranks=chosen_ranks,
         quick=quick,
     )
 
 
 def describe_time(options: PeakOptions) -> str:
     effort = EFFORTS[options.effort]
-    exchanges_s = effort.exchanges_s if options.ranks > 1 else 0.0
-    measuring_s = effort.alone_s + exchanges_s
+    measuring_s = effort.alone_s + effort.exchanges_s * len(options.ranks)
     fixed_s = OVERHEAD_S
     if not is_host(options.device):
         fixed_s += len(options.dtypes) * (effort.load_s + effort.sustained_s)
@@ -114,13 +121,13 @@ def serve_rank_zero(options: PeakOptions) -> bool:
     place = find_place()
     if place is None or place.rank == 0:
         return False
-    if options.ranks > 1:
+    for _ in options.ranks:
         session.serve_rank(place)
     return True
 
 
 def measure_peaks(options: PeakOptions) -> Peaks:
-    exchanges = _measure_exchanges(options) if options.ranks > 1 else []
+    exchanges = [each for ranks in options.ranks for each in _measure_exchanges(options, ranks)]
     found = session.call(
         "measure_peaks",
         {"dtypes": list(options.dtypes), "effort": options.effort},
@@ -145,12 +152,12 @@ def measure_peaks(options: PeakOptions) -> Peaks:
     )
 
 
-def _measure_exchanges(options: PeakOptions) -> list[Exchange]:
+def _measure_exchanges(options: PeakOptions, ranks: int) -> list[Exchange]:
     found = session.call(
         "measure_collectives",
         {"effort": options.effort},
         device=options.wanted_device,
         threads=options.threads,
-        ranks=options.ranks,
+        ranks=ranks,
     )
     return msgspec.convert(found, list[Exchange])

@@ -136,6 +136,8 @@ class RecordBuilder:
     def _(self, report: messages.Finished) -> None:
         self.finished = report
         self._curves_to_come = set(report.curves)
+        for variant, timeline in report.timelines.items():
+            self._update(variant, timeline=timeline)
 
     @take.register
     def _(self, report: messages.Points) -> None:
@@ -174,6 +176,9 @@ class RecordBuilder:
             if interrupted and self.records[variant].status == "ok":
                 message = "interrupted before its warm-up was over"
                 self.fail(variant, Failure("skipped", message, "interrupted"))
+        for rank in self.records[variant].ranks:
+            if not any(ns is not None for ns in rank.bubble_ns):  # there is no pipeline
+                rank.bubble_ns.clear()
         return replace(
             self.records[variant],
             warmup_samples=warmup_samples,
@@ -201,6 +206,7 @@ def _add_samples(record: Record, new: NewSamples) -> None:
         record.ranks[rank].waiting_ns.extend(more.waiting_ns)
         record.ranks[rank].transfer_ns.extend(more.transfer_ns)
         record.ranks[rank].overlapped_ns.extend(more.overlapped_ns)
+        record.ranks[rank].bubble_ns.extend(more.bubble_ns)
     record.instrumented_ns.extend(new.instrumented_ns)
     for name, region in new.regions.items():
         known = record.regions.setdefault(name, Region(calls=region.calls, samples_ns=[]))

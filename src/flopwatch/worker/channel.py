@@ -243,6 +243,8 @@ class SampleStream(Observer):
                     waiting_ns=[share.waiting_ns for share in shares],
                     transfer_ns=[share.transfer_ns for share in shares],
                     overlapped_ns=[share.overlapped_ns for share in shares],
+                    # Of a job whose first call is a check, the other ones say what it has.
+                    bubble_ns=[share.bubble_ns for share in shares],
                 )
                 for shares in zip(*one.shares[start:end], strict=True)
             ],

@@ -13,6 +13,7 @@ are not authenticated.
     report   N      send the times of run N
     curves   V      take its curves
     device          send the state of the device
+    memory   V      look at its memory
     drop     V      forget it
     leave           all is done
 """
@@ -44,7 +45,7 @@ from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
 from flopwatch.worker.limits import BUSY_FACTOR
 from flopwatch.worker.messages import RankPlace
-from flopwatch.worker.rank_times import Run, Share, Stop, Visit
+from flopwatch.worker.rank_times import Notes, Run, Share, StageTurn, Stop, Turn, Visit
 
 SHORTEST_LEAD_NS, LONGEST_LEAD_NS = 1_000_000, 100_000_000
 """From the announcement of a common start until the start: it must have reached all ranks."""
@@ -245,9 +246,7 @@ def _make_box(size: Any) -> Any:
     return torch.empty(int(size), dtype=torch.uint8)
 
 
-def resolve(
-    clock: Clock, began_ns: float, marks: Sequence[Any], visits: Sequence[Visit] | None
-) -> Run:
+def resolve(clock: Clock, began_ns: float, marks: Sequence[Any], notes: Notes) -> Run:
     """A run, from the marks that were made at its start and after each phase."""
 
     def find_time_ns(mark: Any) -> float:
@@ -256,13 +255,22 @@ def resolve(
 
     def make_stop(visit: Visit) -> Stop:
         left_ns = None if visit.left is None else find_time_ns(visit.left)
-        if visit.began is None or visit.ended is None:
-            return Stop(find_time_ns(visit.arrived), left_ns)
-        span_ns = find_time_ns(visit.began), find_time_ns(visit.ended)
-        return Stop(find_time_ns(visit.arrived), left_ns, span_ns)
+        ready_ns = None if visit.began is None else find_time_ns(visit.began)
+        span_ns = None
+        if ready_ns is not None and visit.ended is not None:
+            span_ns = ready_ns, find_time_ns(visit.ended)
+        return Stop(find_time_ns(visit.arrived), left_ns, span_ns, ready_ns, visit.exchange)
 
-    ended_ns = tuple(find_time_ns(mark) for mark in marks[1:])
-    return Run(began_ns, ended_ns, None if visits is None else tuple(map(make_stop, visits)))
+    def make_turn(turn: Turn) -> StageTurn:
+        began_ns, ended_ns = find_time_ns(turn.began), find_time_ns(turn.ended)
+        return StageTurn(turn.work, turn.stage, turn.micro_batch, began_ns, ended_ns)
+
+    return Run(
+        began_ns,
+        tuple(find_time_ns(mark) for mark in marks[1:]),
+        None if notes.visits is None else tuple(map(make_stop, notes.visits)),
+        tuple(map(make_turn, notes.turns)),
+    )
 
 
 def _open_store(place: RankPlace) -> Any:

@@ -11,7 +11,7 @@ from flopwatch.analysis.summary import summarize
 from flopwatch.devices.base import Backend
 from flopwatch.devices.kinds import is_host
 from flopwatch.errors import Unsupported
-from flopwatch.records.record import Check, SuiteColumn
+from flopwatch.records.record import Check, RankTimeline, SuiteColumn
 from flopwatch.records.store import read
 from flopwatch.settings import Settings
 from flopwatch.suites.case import Case
@@ -35,7 +35,8 @@ from flopwatch.worker.messages import Built, CurvesTaken, Failed, Finished, Memo
 from flopwatch.worker.rank_devices import DeviceWatch, describe_states, unite_reasons
 from flopwatch.worker.rank_roles import RankZero, SingleProcess
 from flopwatch.worker.renewal import Renewal
-from flopwatch.worker.sampling import First, Sampler, run_once
+from flopwatch.worker.sampling import First, Sampler, Series, run_once
+from flopwatch.worker.step_timeline import choose_typical, make_timeline
 from flopwatch.worker.turns import Turns
 
 ON_ALL_RANKS = (agreement.WrongResult, Diverged, Unsupported)
@@ -159,14 +160,15 @@ class Group:
         self.channel.board.write(NO_VARIANT, "sampling")
         stream = SampleStream(self.channel, self.target, self.index, self.fail)
         renewal = Renewal(self._build_anew, self._first_s, time.perf_counter)
-        outcome = Sampler(
+        sampler = Sampler(
             self.workloads,
             baseline=self.baseline,
             settings=self.settings,
             target=self.rank0,
             observer=stream,
             first_calls=self.first_calls,
-        ).run(renewal if self._can_renew() else None, turns)
+        )
+        outcome = sampler.run(renewal if self._can_renew() else None, turns)
         stream.send()
         devices = self.rank0.read_devices(DeviceWatch(self.target, self.settings.device))
         self.channel.send(
@@ -176,6 +178,11 @@ class Group:
                 gpus=describe_states(devices),
                 rebuilt_rounds=renewal.rounds,
                 curves=[name for name, load in self.workloads.items() if load.curves is not None],
+                timelines={
+                    series.variant: make_typical_timeline(series, outcome.warmup_rounds)
+                    for series in sampler.series
+                    if series.latest
+                },
             )
         )
 
@@ -197,14 +204,13 @@ class Group:
     def measure_memory(self) -> None:
         for variant, workload in self.workloads.items():
             self.channel.board.write(self.index[variant], "memory")
-            prepare = workload.reset or (lambda: None)
             try:
-                memory = self.target.measure_memory(prepare, workload.phases)
+                memory, ranks = self.rank0.measure_memory(variant, workload, self.target)
             except Exception:
                 if isinstance(self.rank0, RankZero):
                     raise NeedsNewProcess from None
                 self.channel.has_failed = True
-                memory = None  # its times are good; only its memory is not known
+                memory, ranks = None, []  # its times are good; only its memory is not known
             if memory is not None:
                 self.channel.send(
                     Memory(
@@ -212,6 +218,7 @@ class Group:
                         resident_bytes=memory.resident_bytes,
                         peak_memory_bytes=memory.peak_bytes,
                         memory=dict(memory.phases),
+                        rank_memory=ranks,
                     )
                 )
 
@@ -297,6 +304,14 @@ class Group:
         self.channel.board.write(self.index[case.variant], "reference")
         reference = from_seed(self.settings.seed, self.suite.build_reference, case)
         return None if reference is None else agreement.gather(reference, self.target.clock).values
+
+
+def make_typical_timeline(series: Series, warmup_rounds: int) -> list[RankTimeline]:
+    """Of the runs that are remembered, the one that took about as long as most."""
+    runs = dict(series.latest)
+    measured = [place for place in runs if place >= warmup_rounds] or list(runs)
+    chosen = choose_typical(series.totals_ns, measured)
+    return make_timeline(runs[chosen], list(series.workload.phases))
 
 
 def list_notes(workload: Workload) -> list[str]:

@@ -36,7 +36,15 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from flopwatch.errors import WorkerError
-from flopwatch.records.record import Check, PhaseMemory, Queue, Rank, Region
+from flopwatch.records.record import (
+    Check,
+    PhaseMemory,
+    Queue,
+    Rank,
+    RankMemory,
+    RankTimeline,
+    Region,
+)
 from flopwatch.records.record import Stop as StopReason
 from flopwatch.settings import Settings
 from flopwatch.worker.failure import Failure
@@ -220,6 +228,8 @@ class Finished(Message, frozen=True):
     rebuilt_rounds: list[int] = []
     curves: list[str] = []
     """Variants whose curves follow."""
+    timelines: dict[str, list[RankTimeline]] = {}
+    """By variant, of a typical step."""
 
 
 class Points(Message, frozen=True):
@@ -242,6 +252,8 @@ class Memory(Message, frozen=True):
     resident_bytes: int
     peak_memory_bytes: int
     memory: dict[str, PhaseMemory]
+    rank_memory: list[RankMemory | None] = []
+    """By rank, of a job."""
 
 
 Report = (

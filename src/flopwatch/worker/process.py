@@ -312,12 +312,13 @@ def _serve_rank0(
 ) -> None:
     """As any rank but 0. What goes wrong here ends the job."""
     by_variant = {case.variant: case for case in cases}
-    stages = {"build": "build", "gather": "check", "curves": "curves"}
+    stages = {"build": "build", "gather": "check", "curves": "curves", "memory": "memory"}
     other_rank = OtherRank(
         comm,
         target.clock,
         lambda variant: suite.build_case(by_variant[variant]),
         DeviceWatch(target, settings.device),
+        target,
         settings.seed,
     )
     for word in other_rank.follow_orders():

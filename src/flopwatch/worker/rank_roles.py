@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from flopwatch.devices.base import Clock
+from flopwatch.devices.base import Backend, Clock, Memory
 from flopwatch.errors import SuiteError, Unsupported
+from flopwatch.records.record import RankMemory
 from flopwatch.suites.workload import Workload
 from flopwatch.worker import agreement
 from flopwatch.worker.agreement import Gathered
@@ -21,8 +22,11 @@ from flopwatch.worker.communicator import Communicator, resolve
 from flopwatch.worker.instruments import CutShort, Diverged, take_points
 from flopwatch.worker.limits import Collector, from_seed
 from flopwatch.worker.rank_devices import DeviceWatch, RankDevice
-from flopwatch.worker.rank_times import Run, Share, Visit, average, combine, fold_share, split
+from flopwatch.worker.rank_times import Notes, Run, Share, average, combine, fold_share, split
 from flopwatch.worker.timed_runs import mark_run, mark_window
+
+MemoryOfRanks = tuple[Memory | None, list[RankMemory | None]]
+"""Of this process, and by rank; nothing where there are no ranks."""
 
 
 class SingleProcess:
@@ -56,6 +60,9 @@ class SingleProcess:
     def read_devices(self, watch: DeviceWatch) -> list[RankDevice]:
         return [watch.read()]
 
+    def measure_memory(self, variant: str, workload: Workload, target: Backend) -> MemoryOfRanks:
+        return look_at_memory(workload, target), []
+
     def drop(self, variant: str) -> None:
         pass
 
@@ -81,12 +88,14 @@ class RankZero:
         self._clock = clock
         self._run_number = 0
         self._began_ns: dict[int, float] = {}
-        self._journals: dict[int, Sequence[Visit] | None] = {}
+        self._journals: dict[int, Notes] = {}
         self._phases: dict[int, int] = {}
         """How many a run has: a window of runs has marks for those of each."""
         self._shares: list[list[Share]] = []
         """By run that was timed, then by rank."""
         self._workload: Workload | None = None
+        self._plain: dict[str, Workload] = {}
+        """As they were before their runs became those of all ranks."""
 
     @property
     def resolution_ns(self) -> float:
@@ -103,6 +112,7 @@ class RankZero:
         return found
 
     def drop(self, variant: str) -> None:
+        self._plain.pop(variant, None)
         self.comm.order("drop", variant)
 
     def leave(self) -> None:
@@ -129,6 +139,7 @@ class RankZero:
             start(calls, prepared)
             return begin
 
+        self._plain[variant] = workload
         curves = workload.curves
 
         def take_curves() -> Iterable[Mapping[str, float]]:
@@ -153,13 +164,18 @@ class RankZero:
             self._clock,
             self._began_ns[number],
             [mark for _, mark in marks],
-            self._journals.get(number),
+            self._journals.get(number, Notes()),
         )
         self.comm.order("report", number)
         runs: list[Run] = self.comm.collect(own, Run)
         phases = self._phases[number]
         self._forget(number)
-        self._shares.append([fold_share(share, phases) for share in split(runs)])
+        self._shares.append(
+            [
+                replace(fold_share(share, phases), run=run)
+                for share, run in zip(split(runs), runs, strict=True)
+            ]
+        )
         return combine(runs)
 
     def list_facts(self) -> dict[str, float]:
@@ -170,6 +186,12 @@ class RankZero:
         self.comm.order("device")
         devices: list[RankDevice] = self.comm.collect(watch.read(), RankDevice)
         return devices
+
+    def measure_memory(self, variant: str, workload: Workload, target: Backend) -> MemoryOfRanks:
+        """All ranks run at once what each of them looks at."""
+        self.comm.order("memory", variant)
+        own = look_at_memory(self._plain[variant], target)
+        return own, self.comm.collect(summarize_memory(own), RankMemory | None)
 
     def take_shares(self, calls: int) -> list[Share]:
         """By rank, of the last sample, which was of so many runs, or one window of them."""
@@ -201,6 +223,16 @@ def prepare_window(workload: Workload, calls: int) -> tuple[Workload, Callable[[
     return replace(workload, reset=lambda: ready.append(run_ahead(calls))), begin
 
 
+def look_at_memory(workload: Workload, target: Backend) -> Memory | None:
+    return target.measure_memory(workload.reset or (lambda: None), workload.phases)
+
+
+def summarize_memory(memory: Memory | None) -> RankMemory | None:
+    if memory is None:
+        return None
+    return RankMemory(resident_bytes=memory.resident_bytes, peak_memory_bytes=memory.peak_bytes)
+
+
 class OtherRank:
     """Any rank but 0. `build` makes a variant, by name, from the common `seed`."""
 
@@ -210,9 +242,11 @@ class OtherRank:
         clock: Clock,
         build: Callable[[str], Workload],
         watch: DeviceWatch,
+        target: Backend,
         seed: int = 0,
     ) -> None:
         self._comm = comm
+        self._target = target
         self._clock = clock
         self._watch = watch
         self._make = build
@@ -250,8 +284,8 @@ class OtherRank:
             prepared, begin = prepare_window(workload, calls)
             began_ns = self._comm.start_together(prepared)
             marks = mark_window(workload, calls, self._clock, begin)
-        visits = None if workload.journal is None else workload.journal.read()
-        self._runs[number] = resolve(self._clock, began_ns, marks, visits)
+        notes = Notes() if workload.journal is None else workload.journal.read()
+        self._runs[number] = resolve(self._clock, began_ns, marks, notes)
 
     def _report(self, number: int) -> None:
         self._comm.collect(self._runs[number], Run)
@@ -259,6 +293,10 @@ class OtherRank:
 
     def _device(self) -> None:
         self._comm.collect(self._watch.read(), RankDevice)
+
+    def _memory(self, variant: str) -> None:
+        found = look_at_memory(self._workloads[variant], self._target)
+        self._comm.collect(summarize_memory(found), RankMemory | None)
 
     def _curves(self, variant: str) -> None:
         curves = self._workloads[variant].curves

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from flopwatch.analysis.sequential import is_settled
@@ -34,11 +35,13 @@ from flopwatch.settings import SETTLED_INTERVAL, TARGET_INTERVAL, Settings
 from flopwatch.suites.workload import Workload
 from flopwatch.worker.instruments import ClockStopwatch, Reading
 from flopwatch.worker.limits import Collector
-from flopwatch.worker.rank_times import Share
+from flopwatch.worker.rank_times import Run, Share
 from flopwatch.worker.renewal import Renewal
 from flopwatch.worker.timed_runs import take_sample, time_phases
 from flopwatch.worker.turns import Alone, Turns
 
+KEPT = 32
+"""Runs of a job that are remembered as they went, for one of them is shown."""
 CLOCK_STEPS = 1000
 """A sample lasts about this many steps of the clock, so that its resolution does not matter."""
 MIN_SAMPLE_NS = 200_000
@@ -80,6 +83,8 @@ class Series:
     after the last; None where it was not looked at, or work is done when its call returns."""
     shares: list[list[Share]] = field(default_factory=list)
     """One row a sample: what each rank of a job took; empty rows where there are no ranks."""
+    latest: deque[tuple[int, list[Run]]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """The number of a sample, and its last run on each rank."""
     instrumented_ns: list[float] = field(default_factory=list)
     """Whole runs with instruments on, one after each measured sample."""
     regions: dict[str, Region] = field(default_factory=dict)
@@ -94,7 +99,10 @@ class Series:
     ) -> None:
         self.phase_ns.append(phase_ns)
         self.queue.append(queue)
-        self.shares.append(list(shares))
+        runs = [share.run for share in shares if share.run is not None]
+        if runs:
+            self.latest.append((len(self.shares), runs))
+        self.shares.append([replace(share, run=None) for share in shares])
         self.rounds.append(round_)
         self.calls_per_sample.append(calls)
 

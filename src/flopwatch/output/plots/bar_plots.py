@@ -181,6 +181,7 @@ STYLES = {
     "traffic": (3, 2),
     "optimizer": (4, 0),
     "waiting": (5, 1),
+    "bubble": (5, 2),
     "transfer": (5, 0),
     "gaps": (0, 0),
     REST: (0, 3),
@@ -191,7 +192,7 @@ VISIBLE = 0.01
 """Of a run: for less than that, there is no room left of 0."""
 SHORT_NAMES = {"elements": "element-wise", "logits": "loss", "gaps": "launches"}
 SHORT_NAMES |= {key: key for key in ("matmuls", "shape", "dtype", "memory", "traffic", "waiting")}
-SHORT_NAMES["transfer"] = "transfer"
+SHORT_NAMES |= {"transfer": "transfer", "bubble": "bubble"}
 """Of names that a bar would have no room for."""
 
 

@@ -24,6 +24,7 @@ from flopwatch.output.plots.sample_plots import (
     make_samples,
 )
 from flopwatch.output.plots.speedup_plots import make_break_evens, make_speedups
+from flopwatch.output.plots.stage_plot import make_steps_of_ranks
 from flopwatch.output.plots.step_plots import (
     make_goodputs,
     make_step_parts,
@@ -123,6 +124,13 @@ KINDS: dict[str, Kind] = {
         needs="cases that carry a prediction, which a calibrated machine gives them",
         run="flopwatch peaks, flopwatch calibrate, and then flopwatch run steps --quick",
         make=make_predictions,
+    ),
+    "ranks": Kind(
+        shows="one step of a job, rank by rank: passes of stages, transfers, waiting, the bubble",
+        needs="jobs on two or more ranks, measured by flopwatch run training",
+        run="flopwatch run training --pp 2 --grad-accum 4",
+        make=make_steps_of_ranks,
+        most=2,
     ),
     "mfu": Kind(
         shows="MFU, or the share of the peak, over size and sequence length",
