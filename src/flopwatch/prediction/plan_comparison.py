@@ -14,9 +14,9 @@ from flopwatch.prediction.plan_hardware import (
     PlannedHardware,
     Price,
     count_train_tokens,
-    find_planned_hardware,
+    find_all_hardware,
     find_price,
-    require_priced,
+    try_all,
 )
 from flopwatch.prediction.plans import Plan, describe_choice, format_days, make_plan
 
@@ -117,8 +117,7 @@ def plan_one(
     hardware = hardware or job.hardware
     if hardware is None:
         raise UsageError("a plan is for some hardware; give it, as in 64xA100-80GB")
-    found = find_planned_hardware(hardware, stack, network_gbit)
-    require_priced(price, {hardware: found.machine})
+    (found,) = find_all_hardware([hardware], price, stack, network_gbit)
     return _plan_on(job, found, price, **asked)
 
 
@@ -156,17 +155,13 @@ def plan_several(
     **asked: Any,
 ) -> PlanComparison:
     """Every job on all hardware. Refused where there is no plan at all."""
-    machines = [find_planned_hardware(text, stack, network_gbit) for text in hardware]
-    require_priced(price, {each.text: each.machine for each in machines})
-    plans, refusals = [], []
-    for job in jobs:
-        found = []
-        for each in machines:
-            try:
-                found.append(_plan_on(job, each, price, shown=1, **asked))
-            except UsageError as error:
-                refusals.append(f"{job.name} on {each.text}: {error}")
-        plans += sorted(found, key=lambda plan: plan.find_time_s(plan.best[0]))
-    if not plans:
-        raise UsageError(refusals[0])
+    machines = find_all_hardware(hardware, price, stack, network_gbit)
+    found, refusals = try_all(
+        jobs, machines, lambda job, machine: _plan_on(job, machine, price, shown=1, **asked)
+    )
+    plans = [
+        plan
+        for of_job in found
+        for plan in sorted(of_job, key=lambda plan: plan.find_time_s(plan.best[0]))
+    ]
     return PlanComparison(plans=tuple(plans), refusals=tuple(refusals))

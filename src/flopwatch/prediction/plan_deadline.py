@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flopwatch.errors import UsageError
 from flopwatch.jobs.parameters import count_parameters
 from flopwatch.jobs.training_job import Printed, TrainingJob
 from flopwatch.prediction.hardware import Machine
@@ -17,9 +16,9 @@ from flopwatch.prediction.plan_hardware import (
     PlannedHardware,
     Price,
     count_train_tokens,
-    find_planned_hardware,
+    find_all_hardware,
     find_price,
-    require_priced,
+    try_all,
 )
 from flopwatch.prediction.plan_limits import find_first, list_device_counts, spread
 from flopwatch.prediction.plan_search import search
@@ -149,24 +148,16 @@ def plan_deadlines(  # noqa: PLR0913  all but two are given by name
     train_tokens: float | None = None,
     tokens_per_parameter: float,
 ) -> Deadlines:
-    machines = [find_planned_hardware(text, stack, network_gbit) for text in hardware]
-    require_priced(price, {each.text: each.machine for each in machines})
-    found, refusals = [], []
-    for job in jobs:
-        own = []
-        for each in machines:
-            padded = each.pad(job)
-            try:
-                tokens = count_train_tokens(
-                    padded, global_batch_tokens, train_tokens, tokens_per_parameter
-                )
-                own.append(_meet_deadline(padded, each, days, tokens, global_batch_tokens, price))
-            except UsageError as error:
-                refusals.append(f"{job.name} on {each.text}: {error}")
-        found += sorted(own, key=_rank)
-    if not found:
-        raise UsageError(refusals[0])
-    return Deadlines(found=tuple(found), refusals=tuple(refusals))
+    machines = find_all_hardware(hardware, price, stack, network_gbit)
+
+    def meet(job: TrainingJob, machine: PlannedHardware) -> Deadline:
+        padded = machine.pad(job)
+        tokens = count_train_tokens(padded, global_batch_tokens, train_tokens, tokens_per_parameter)
+        return _meet_deadline(padded, machine, days, tokens, global_batch_tokens, price)
+
+    found, refusals = try_all(jobs, machines, meet)
+    met = [each for of_job in found for each in sorted(of_job, key=_rank)]
+    return Deadlines(found=tuple(met), refusals=tuple(refusals))
 
 
 def _rank(deadline: Deadline) -> tuple[bool, float]:

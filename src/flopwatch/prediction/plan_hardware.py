@@ -4,8 +4,9 @@ devices cost."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flopwatch.devices.device_names import describe_unknown, find_devices
 from flopwatch.errors import UsageError
@@ -16,6 +17,7 @@ from flopwatch.prediction.plan_limits import divide_job
 from flopwatch.prediction.predictions import pad_as_published
 from flopwatch.prediction.software_stacks import SHARDED, TYPICAL, Stack, find_stack
 
+Found = TypeVar("Found")
 Price = float | Mapping[str, float] | None
 """Of a device for an hour: of all, by names of devices, or not known."""
 
@@ -111,3 +113,32 @@ def _list_names(name: str) -> set[str]:
     if not found:
         raise UsageError(describe_unknown(name))
     return found
+
+
+def find_all_hardware(
+    hardware: Sequence[str], price: Price, stack: str | None, network_gbit: float | None
+) -> list[PlannedHardware]:
+    machines = [find_planned_hardware(text, stack, network_gbit) for text in hardware]
+    require_priced(price, {each.text: each.machine for each in machines})
+    return machines
+
+
+def try_all(
+    jobs: Sequence[TrainingJob],
+    machines: Sequence[PlannedHardware],
+    find: Callable[[TrainingJob, PlannedHardware], Found],
+) -> tuple[list[list[Found]], list[str]]:
+    """By job what is found on each hardware, and why there is nothing on others. Refused where
+    there is nothing at all."""
+    found: list[list[Found]] = []
+    refusals = []
+    for job in jobs:
+        found.append([])
+        for machine in machines:
+            try:
+                found[-1].append(find(job, machine))
+            except UsageError as error:
+                refusals.append(f"{job.name} on {machine.text}: {error}")
+    if not any(found):
+        raise UsageError(refusals[0])
+    return found, refusals
