@@ -30,8 +30,8 @@ from flopwatch.runner.durations import Speed
 from flopwatch.suites.catalog import write_template
 
 from .conftest import make_record
-from .plot_tools import make_pipeline
 from .entry_points import write_entry_points
+from .plot_tools import make_pipeline
 from .traces.trace_maker import write_examples
 
 ROOT = Path(__file__).parent.parent
