@@ -16,6 +16,7 @@ PASS_ON = {
     "devices/present_accelerators.py",  # a child inherits them
     "devices/environment.py",  # stores them in records
     "devices/instruction_sets.py",  # a child inherits them
+    "prediction/validation.py",  # sets one of BLAS, before it is loaded
     "runner/local_launcher.py",  # workers inherit them
     "worker/communicator.py",  # sets those of torchrun
     "worker/process_state.py",  # compares them

@@ -11,7 +11,6 @@ from flopwatch.errors import MissingPackage
 
 EXTRAS = {
     "vl_convert": "plots",
-    "scipy": "fit",
     "submitit": "slurm",
     "torch": "torch",
     "transformers": "torch",

@@ -166,7 +166,8 @@ def test_every_command_has_an_example() -> None:
 def test_examples_in_help_are_understood(words: list[str]) -> None:
     with click.Context(cli) as parent:
         context = cli.commands[words[1]].make_context(words[1], words[2:], parent=parent)
-    assert not context.args
+    # What is left of `run` are axes, which its suite reads.
+    assert not context.args or words[1] == "run"
 
 
 RUNNABLE = ("predict", "plan", "mfu", "memory")

@@ -194,7 +194,8 @@ def test_suite_and_monitor_find_the_same_mfu(path: Path, tmp_path: Path) -> None
     )
     model, clock = make_job_model(job), CpuClock()
     mesh = JobMesh(job.parallelism, "cpu")
-    loop = Loop(job, "cpu", [model], [share(model, job, "cpu", Journal(clock))], mesh)
+    journal = Journal(clock)
+    loop = Loop(job, "cpu", [model], [share(model, job, "cpu", journal)], mesh, journal)
     monitor = Monitor(model, job=job, tokens_per_step=job.tokens_per_step, out=path, live=False)
     suite_ns = []
     for _ in range(8):
